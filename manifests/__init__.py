@@ -1,0 +1,1 @@
+"""Data tables, pinned environments and example files that travel with the package."""

@@ -1,0 +1,1 @@
+"""Accelerator, price and error-message tables, each with its sources."""

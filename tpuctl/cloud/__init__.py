@@ -1,0 +1,1 @@
+"""Adapters over the Google Cloud APIs; no other package speaks them."""

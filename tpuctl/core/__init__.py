@@ -1,0 +1,1 @@
+"""Pure decisions on plain data: no I/O, clock, randomness, logging or globals."""

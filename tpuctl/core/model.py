@@ -1,0 +1,234 @@
+"""The nouns of tpuctl as plain frozen data.
+
+`…Info` is what was seen in the cloud just now, `…Request` what is asked of it, `…Record` (in `records.py`) what
+the store keeps. Cloud states are parsed into our own enums; a value we do not know becomes UNKNOWN, it never
+raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+OWNER_LABEL = "tpuctl-slice"
+"""Label on everything billable that tpuctl creates; its value is the slice name."""
+INCARNATION_LABEL = "tpuctl-incarnation"
+USER_LABEL = "tpuctl-user"
+STORE_LABEL = "tpuctl-store"
+"""Identifies the store (fleet) that recorded the intent, so that two fleets in one project do not adopt each
+other's slices."""
+
+
+class Tier(StrEnum):
+    """How the capacity is paid for; see `schedulingConfig` and the queued resource's tier."""
+
+    SPOT = "spot"
+    PREEMPTIBLE = "preemptible"
+    ON_DEMAND = "on-demand"
+    RESERVED = "reserved"
+
+
+class NodeState(StrEnum):
+    """`tpu.v2.Node.State`, as published in google-cloud-tpu 1.28."""
+
+    CREATING = "CREATING"
+    READY = "READY"
+    RESTARTING = "RESTARTING"
+    REIMAGING = "REIMAGING"
+    DELETING = "DELETING"
+    REPAIRING = "REPAIRING"
+    STOPPED = "STOPPED"
+    STOPPING = "STOPPING"
+    STARTING = "STARTING"
+    PREEMPTED = "PREEMPTED"
+    TERMINATED = "TERMINATED"
+    HIDING = "HIDING"
+    HIDDEN = "HIDDEN"
+    UNHIDING = "UNHIDING"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, value: str) -> NodeState:
+        return cls(value) if value in cls.__members__ else cls.UNKNOWN
+
+
+class QueuedState(StrEnum):
+    """`tpu.v2.QueuedResourceState.State`, as published in google-cloud-tpu 1.28."""
+
+    CREATING = "CREATING"
+    ACCEPTED = "ACCEPTED"
+    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
+    PROVISIONING = "PROVISIONING"
+    ACTIVE = "ACTIVE"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, value: str) -> QueuedState:
+        return cls(value) if value in cls.__members__ else cls.UNKNOWN
+
+
+@dataclass(frozen=True)
+class CloudErrorInfo:
+    """An error reported inside an operation or a queued resource (google.rpc.Status)."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One worker's addresses; its index is its position in `NodeInfo.endpoints`."""
+
+    internal_ip: str
+    external_ip: str | None = None
+
+    @property
+    def address(self) -> str:
+        return self.external_ip or self.internal_ip
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node as the API shows it. `uid` is the server's numeric id, new for every incarnation."""
+
+    name: str
+    zone: str
+    uid: str
+    state: NodeState
+    accelerator_type: str
+    runtime_version: str
+    tier: Tier
+    health: str = ""
+    health_description: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    create_time: str = ""
+    queued_resource: str | None = None
+
+
+@dataclass(frozen=True)
+class QueuedInfo:
+    """A queued resource as the API shows it; `labels` are those of its first node spec."""
+
+    name: str
+    zone: str
+    state: QueuedState
+    initiator: str
+    node_ids: tuple[str, ...]
+    accelerator_type: str
+    tier: Tier
+    labels: Mapping[str, str] = field(default_factory=dict)
+    error: CloudErrorInfo | None = None
+    create_time: str = ""
+
+
+@dataclass(frozen=True)
+class OperationInfo:
+    """A cloud long-running operation; `name` is its full resource name."""
+
+    name: str
+    done: bool
+    error: CloudErrorInfo | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class GuestHostKey:
+    """What a worker's guest attributes say about it. `public_key` is `ssh-ed25519 AAAA…`."""
+
+    worker: int
+    public_key: str
+    hostname: str = ""
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """Everything needed to ask for a node; sent directly or inside a queued resource's node spec."""
+
+    name: str
+    zone: str
+    accelerator_type: str
+    runtime_version: str
+    tier: Tier
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+    external_ips: bool = True
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """A list answer. Zones in `unreachable` were not read: absence there proves nothing."""
+
+    items: tuple[T, ...]
+    unreachable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object of a bucket. `generation` is the server's version of its content."""
+
+    name: str
+    generation: int
+    size: int
+    updated: str = ""
+
+
+class FailureKind(StrEnum):
+    """Why a worker has no exit status of its own command."""
+
+    CONNECT = "connect"
+    HOST_KEY = "host-key"
+    AUTH = "auth"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    SIGNAL = "signal"
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """How to reach one worker: pinned host key included, so that nothing is trusted on first use."""
+
+    slice_name: str
+    worker: int
+    address: str
+    port: int
+    user: str
+    host_key: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.slice_name}-{self.worker}"
+
+
+@dataclass(frozen=True)
+class RemoteResult:
+    """What one worker did with a command; never loses information.
+
+    `exit_status` is None when the command's own end was not seen; `failure` then says why and `detail` how.
+    """
+
+    worker: int
+    exit_status: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    duration_s: float = 0.0
+    failure: FailureKind | None = None
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None and self.exit_status == 0

@@ -1,0 +1,195 @@
+"""The seams between decisions and effects: what workflows may ask of the cloud, the hosts, the store and time.
+
+Adapters implement these protocols and import nothing of each other; `cli/context.py` alone puts them together.
+All methods raise subclasses of `TpuctlError` and nothing else for what the outside world does to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tpuctl.core.model import (
+    GuestHostKey,
+    HostTarget,
+    Listing,
+    NodeInfo,
+    NodeRequest,
+    ObjectInfo,
+    OperationInfo,
+    QueuedInfo,
+    RemoteResult,
+)
+
+
+class Clock(Protocol):
+    """Time. Seconds since the epoch; nothing else in tpuctl sleeps."""
+
+    def now(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Cloud(Protocol):
+    """The Cloud TPU API of one project. `zone` is a location id such as `us-central2-b`; `-` means all.
+
+    `find_…` returns None only when the API said NOT_FOUND; whatever else goes wrong raises.
+    `delete_…` treats NOT_FOUND as done and returns None.
+    """
+
+    def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]: ...
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None: ...
+
+    def create_node(self, request: NodeRequest) -> OperationInfo: ...
+
+    def delete_node(self, zone: str, name: str) -> OperationInfo | None: ...
+
+    def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]: ...
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo | None: ...
+
+    def create_queued(self, request: NodeRequest) -> OperationInfo:
+        """A queued resource named like its one node, `request.name`."""
+        ...
+
+    def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
+        """Deletes the queued resource and its nodes (force)."""
+        ...
+
+    def find_operation(self, name: str) -> OperationInfo | None: ...
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
+        ...
+
+
+class Objects(Protocol):
+    """Objects in buckets. `uri` is `gs://bucket/name`; generation 0 means "must not exist"."""
+
+    def bucket_exists(self, bucket: str) -> bool: ...
+
+    def read(self, uri: str) -> tuple[bytes, int]:
+        """Content and generation; NotFoundError if missing."""
+        ...
+
+    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+        """Returns the new generation; ConflictError when the precondition failed."""
+        ...
+
+    def delete(self, uri: str, *, if_generation: int | None = None) -> None: ...
+
+    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]: ...
+
+
+@dataclass(frozen=True)
+class Document:
+    """One JSON document of the store. `generation` changes with every write and is never 0."""
+
+    key: str
+    generation: int
+    data: Mapping[str, Any]
+
+
+class Store(Protocol):
+    """Decisions that outlive the process. Keys are slash-separated, e.g. `slices/big`; no operation spans two.
+
+    Conflicts (another writer was first) raise ConflictError and change nothing.
+    """
+
+    def get(self, key: str) -> Document | None: ...
+
+    def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
+        """Compare-and-set: `if_generation` 0 means the key must not exist."""
+        ...
+
+    def delete(self, key: str, *, if_generation: int) -> None: ...
+
+    def list(self, prefix: str) -> list[Document]:
+        """Documents whose key starts with `prefix`, sorted by key."""
+        ...
+
+    def append(self, prefix: str, data: Mapping[str, Any]) -> str:
+        """Adds an immutable entry under `prefix` and returns its key; keys sort in order of appending."""
+        ...
+
+    def put_blob(self, content: bytes) -> str:
+        """Stores content under its sha256 (hex) and returns that; storing it again is a no-op."""
+        ...
+
+    def get_blob(self, sha256: str) -> bytes:
+        """NotFoundError if missing, TpuctlError if the content no longer matches its digest."""
+        ...
+
+    def has_blob(self, sha256: str) -> bool: ...
+
+    def now(self) -> float:
+        """The store's own time, by which leases are judged."""
+        ...
+
+    def identity(self) -> str:
+        """A short stable id of this store, valid as a label value."""
+        ...
+
+
+OutputSink = Callable[[int, str, bytes], None]
+"""Receives (worker, "stdout" or "stderr", chunk); called from one thread at a time."""
+
+
+class Remote(Protocol):
+    """Commands on workers, many at once, over connections that are kept for the life of this object.
+
+    A worker that fails does not stop or delay the others; results come in the order of `targets`.
+    """
+
+    def run(
+        self,
+        targets: Sequence[HostTarget],
+        command: str,
+        *,
+        stdin: bytes | Callable[[HostTarget], bytes] = b"",
+        timeout_s: float = 20.0,
+    ) -> list[RemoteResult]:
+        """Run one shell command per worker and collect its output; `stdin` is sent whole, then closed."""
+        ...
+
+    def stream(
+        self,
+        targets: Sequence[HostTarget],
+        command: str | Callable[[HostTarget], str],
+        sink: OutputSink,
+        *,
+        stdin: bytes | Callable[[HostTarget], bytes] = b"",
+        hold_stdin: bool = False,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[RemoteResult]:
+        """Like `run` but output goes to `sink` as it arrives and is not kept.
+
+        `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the leash of the
+        host-side helper. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class EventSink(Protocol):
+    """Receives typed events of a workflow; `cli/render.py` draws them."""
+
+    def __call__(self, event: object) -> None: ...
+
+
+class IdSource(Protocol):
+    """Unique ids; seedable in tests."""
+
+    def new_id(self) -> str:
+        """A sortable, lower-case id valid in a cloud resource name."""
+        ...
+
+
+class SecretResolver(Protocol):
+    """Turns a stored secret reference (`env:VAR` or `file:PATH`) into its value, on this machine, now."""
+
+    def resolve(self, reference: str) -> str: ...

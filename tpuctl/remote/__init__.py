@@ -1,0 +1,1 @@
+"""SSH to workers: connections, fan-out, files, pinned host keys."""

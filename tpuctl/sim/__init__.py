@@ -1,0 +1,1 @@
+"""The simulated cloud: Google's real APIs answered locally, with real hosts behind them."""

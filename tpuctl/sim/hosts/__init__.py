@@ -1,0 +1,1 @@
+"""Hosts of the simulated cloud, behind one interface."""

@@ -1,0 +1,61 @@
+"""What the simulated cloud needs of a tier of hosts. Every tier keeps this contract and passes the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One worker to be made. `environment` is what a login session sees besides the tier's own variables;
+    `metadata` answers the metadata server: path below `/computeMetadata/v1/instance/` → current value."""
+
+    node_key: str
+    worker: int
+    hostname: str
+    environment: Mapping[str, str]
+    metadata: Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class HostAddress:
+    """Where a made worker answers. `host_key` is `ssh-ed25519 AAAA…`."""
+
+    internal_ip: str
+    external_ip: str
+    ssh_port: int
+    host_key: str
+
+
+class HostBackend(Protocol):
+    """A tier of hosts. `node_key` names one incarnation of a node; methods are thread-safe and idempotent."""
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        """Makes the workers of one node and returns once all answer on SSH."""
+        ...
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        """Replaces the accepted keys: lines `USER:ssh-ed25519 AAAA… comment`, as in `ssh-keys` metadata."""
+        ...
+
+    def kill(self, node_key: str) -> None:
+        """Preemption: every process dies, connections are cut, storage is wiped; the node never comes back."""
+        ...
+
+    def stop(self, node_key: str) -> None:
+        """Power off: processes die, storage stays."""
+        ...
+
+    def start(self, node_key: str) -> None:
+        """Power on after `stop`, at the same addresses with the same host keys."""
+        ...
+
+    def destroy(self, node_key: str) -> None:
+        """Deletion: like `kill`; unknown nodes are fine."""
+        ...
+
+    def close(self) -> None:
+        """Everything goes; nothing is left running or on disk."""
+        ...

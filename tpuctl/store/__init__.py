@@ -1,0 +1,1 @@
+"""Durable decisions: documents with generations, append-only entries and blobs."""

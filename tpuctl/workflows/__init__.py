@@ -1,0 +1,1 @@
+"""Observe, plan, apply: effects in order, through ports only."""
