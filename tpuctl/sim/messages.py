@@ -1,4 +1,4 @@
-"""What every HTTP front door speaks: plain requests and responses, so that doors can be driven without sockets."""
+"""What every HTTP front door speaks: plain data, so that doors can be driven without sockets."""
 
 from __future__ import annotations
 

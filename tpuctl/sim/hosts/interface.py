@@ -1,4 +1,4 @@
-"""What the simulated cloud needs of a tier of hosts. Every tier keeps this contract and passes the same tests."""
+"""What the simulated cloud needs of a tier of hosts; every tier passes the same tests."""
 
 from __future__ import annotations
 
