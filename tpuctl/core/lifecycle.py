@@ -1,0 +1,260 @@
+"""The life of a slice as data: which of our states follows which event, and what is to be done there.
+
+`classify_slice` turns one observation of the cloud into one event; `TRANSITIONS` says where it leads. Every
+(state, event) pair stands either there or in `IGNORED`; a test walks the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpuctl.core.model import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    CloudErrorInfo,
+    NodeInfo,
+    NodeState,
+    OperationInfo,
+    QueuedInfo,
+    QueuedState,
+)
+from tpuctl.core.records import Incarnation, SliceRecord, SliceState
+
+
+class SliceEvent(StrEnum):
+    """What the cloud shows about the current incarnation of a slice."""
+
+    ABSENT = "absent"
+    QUEUED = "queued"
+    CREATING = "creating"
+    NODE_READY = "node-ready"
+    PREEMPTED = "preempted"
+    CREATE_FAILED = "create-failed"
+    CREATE_REFUSED = "create-refused"
+    SUSPENDED_BY_USER = "suspended-by-user"
+    STOPPED = "stopped"
+    DELETING = "deleting"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+
+
+class Effect(StrEnum):
+    """What a transition asks the workflow to do."""
+
+    CREATE = "create"
+    PROBE_HOSTS = "probe-hosts"
+    RECORD_LOSS = "record-loss"
+    DELETE = "delete"
+    RENEW = "renew"
+
+
+@dataclass(frozen=True)
+class To:
+    """Where a transition leads and what is done on the way."""
+
+    state: SliceState
+    effect: Effect | None = None
+
+
+_S, _E = SliceState, SliceEvent
+
+TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
+    (_S.REQUESTED, _E.ABSENT): To(_S.REQUESTED, Effect.CREATE),
+    (_S.REQUESTED, _E.QUEUED): To(_S.PROVISIONING),
+    (_S.REQUESTED, _E.CREATING): To(_S.PROVISIONING),
+    (_S.REQUESTED, _E.NODE_READY): To(_S.BOOTING),
+    (_S.REQUESTED, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.NODE_READY): To(_S.BOOTING),
+    (_S.PROVISIONING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
+    (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
+    (_S.BOOTING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.READY, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.READY, _E.ABSENT): To(_S.REMOVED),
+    (_S.READY, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.READY, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.READY, _E.CREATING): To(_S.BOOTING),
+    (_S.LOST, _E.ABSENT): To(_S.REQUESTED, Effect.RENEW),
+    (_S.LOST, _E.FOREIGN): To(_S.REQUESTED, Effect.RENEW),
+    **{
+        (_S.LOST, event): To(_S.LOST, Effect.DELETE)
+        for event in _E
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.NODE_READY}
+    },
+    # A create that was given up on and came up late is taken, not deleted.
+    (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
+    **{
+        (_S.REFUSED, event): To(_S.REFUSED, Effect.DELETE)
+        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED)
+    },
+    (_S.REFUSED, _E.NODE_READY): To(_S.BOOTING),
+    **{
+        (_S.DELETING, event): To(_S.DELETING, Effect.DELETE)
+        for event in _E
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING}
+    },
+    (_S.DELETING, _E.ABSENT): To(_S.GONE),
+    (_S.DELETING, _E.FOREIGN): To(_S.GONE),
+}
+"""What follows what. DELETING is entered by `down`, not by an event."""
+
+IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
+    [
+        *((state, _E.UNKNOWN) for state in _S),  # what could not be read proves nothing
+        *((state, _E.DELETING) for state in _S),  # wait until the API says not-found
+        *((_S.GONE, event) for event in _E),
+        *((_S.REMOVED, event) for event in _E),  # what a person removed waits for `up`
+        *((state, _E.STOPPED) for state in (_S.REQUESTED, _S.PROVISIONING, _S.BOOTING, _S.READY)),
+        (_S.PROVISIONING, _E.QUEUED),
+        (_S.PROVISIONING, _E.CREATING),
+        (_S.PROVISIONING, _E.FOREIGN),
+        (_S.BOOTING, _E.QUEUED),
+        (_S.BOOTING, _E.CREATING),
+        (_S.BOOTING, _E.CREATE_REFUSED),
+        (_S.BOOTING, _E.FOREIGN),
+        (_S.READY, _E.NODE_READY),
+        (_S.READY, _E.QUEUED),
+        (_S.READY, _E.CREATE_REFUSED),
+        (_S.READY, _E.FOREIGN),
+        *((_S.REFUSED, e) for e in (_E.ABSENT, _E.QUEUED, _E.CREATING, _E.FOREIGN, _E.STOPPED)),
+        (_S.REFUSED, _E.SUSPENDED_BY_USER),
+    ]
+)
+"""Pairs that change nothing, on purpose."""
+
+STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
+    _S.REQUESTED: ("up, recovery", "the intent is written; the create is called or about to be"),
+    _S.PROVISIONING: ("cloud", "the cloud has the request: queued or creating"),
+    _S.BOOTING: ("cloud", "the node is READY; not every host has answered over SSH yet"),
+    _S.READY: ("tpuctl", "every host answered with its pinned key"),
+    _S.LOST: ("cloud", "preempted or failed to come up; what is left is deleted, then asked for again"),
+    _S.REFUSED: ("cloud", "the request can never succeed as it is; waits for another `up`"),
+    _S.REMOVED: ("a person", "deleted or suspended outside tpuctl; stays so until `up`"),
+    _S.DELETING: ("down", "being deleted until the cloud says not-found"),
+    _S.GONE: ("tpuctl", "nothing is left in the cloud"),
+}
+"""Who sets each state and what it means, for the README."""
+
+FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
+
+
+@dataclass(frozen=True)
+class CloudView:
+    """One look at one incarnation: None means the API said not-found, `unread` what could not be read."""
+
+    node: NodeInfo | None = None
+    queued: QueuedInfo | None = None
+    operation: OperationInfo | None = None
+    unread: str = ""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The event an observation amounts to, and the evidence in words."""
+
+    event: SliceEvent
+    why: str
+
+
+_NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
+    NodeState.READY: _E.NODE_READY,
+    NodeState.PREEMPTED: _E.PREEMPTED,
+    NodeState.TERMINATED: _E.PREEMPTED,
+    NodeState.STOPPED: _E.STOPPED,
+    NodeState.STOPPING: _E.STOPPED,
+    NodeState.HIDING: _E.STOPPED,
+    NodeState.HIDDEN: _E.STOPPED,
+    NodeState.DELETING: _E.DELETING,
+    NodeState.UNKNOWN: _E.UNKNOWN,
+}
+"""Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
+
+RETRIABLE_CODES = frozenset({8, 9, 13, 14, 4, 10})
+"""google.rpc codes after which asking again may succeed: 8 and 9 are stockouts, 13 is what a queued resource
+that found no capacity reports, the others are transient."""
+
+
+def classify_slice(record: SliceRecord, view: CloudView) -> Sighting:
+    """The event that `view` amounts to for the record's current incarnation."""
+    if view.unread:
+        return Sighting(_E.UNKNOWN, view.unread)
+    incarnation = record.incarnation
+    if incarnation is None:
+        return Sighting(_E.ABSENT, "never asked for")
+    foreign = _foreign(record, view)
+    if foreign:
+        return Sighting(_E.FOREIGN, foreign)
+    if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
+        event = _NODE_EVENTS.get(view.node.state, _E.CREATING)
+        suspended = view.queued is not None and view.queued.state in {
+            QueuedState.SUSPENDING,
+            QueuedState.SUSPENDED,
+        }
+        if not suspended:
+            return Sighting(event, f"node {view.node.name} is {view.node.state}")
+    if view.queued is not None:
+        return _classify_queued(view.queued)
+    cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
+    return _classify_missing(incarnation, view.operation, cleaning=cleaning)
+
+
+def _foreign(record: SliceRecord, view: CloudView) -> str:
+    """Evidence that the thing under our name is not ours, or an empty string."""
+    for found in (view.node, view.queued):
+        if found is None:
+            continue
+        if found.labels.get(OWNER_LABEL) != record.name:
+            return f"{found.name} exists but carries no label {OWNER_LABEL}={record.name}"
+    return ""
+
+
+def _classify_queued(queued: QueuedInfo) -> Sighting:
+    state = queued.state
+    why = f"queued resource {queued.name} is {state}"
+    if state is QueuedState.FAILED:
+        error = queued.error or CloudErrorInfo(13, "no reason given")
+        event = _E.CREATE_FAILED if error.code in RETRIABLE_CODES else _E.CREATE_REFUSED
+        return Sighting(event, f"{why}: {error.message}")
+    if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
+        if queued.initiator == "USER":
+            return Sighting(_E.SUSPENDED_BY_USER, f"{why} by a user")
+        return Sighting(_E.PREEMPTED, f"{why} by the service")
+    if state is QueuedState.DELETING:
+        return Sighting(_E.DELETING, why)
+    if state is QueuedState.UNKNOWN:
+        return Sighting(_E.UNKNOWN, why)
+    return Sighting(_E.QUEUED, why)
+
+
+def _classify_missing(incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool) -> Sighting:
+    """Neither node nor queued resource exists. A running create may still bring one; a failed one matters only
+    while the slice is being made."""
+    if operation is not None and not operation.done:
+        return Sighting(_E.CREATING, f"operation {operation.name.rsplit('/', 1)[-1]} is running")
+    if operation is not None and operation.error is not None and not cleaning:
+        error = operation.error
+        event = _E.CREATE_FAILED if error.code in RETRIABLE_CODES else _E.CREATE_REFUSED
+        return Sighting(event, f"create failed with code {error.code}: {error.message}")
+    return Sighting(_E.ABSENT, f"{incarnation.cloud_name} does not exist")
+
+
+def owner_labels(record: SliceRecord, incarnation: Incarnation, store_id: str) -> dict[str, str]:
+    """Labels that every billable resource of this incarnation carries."""
+    return {
+        OWNER_LABEL: record.name,
+        INCARNATION_LABEL: str(incarnation.number),
+        STORE_LABEL: store_id,
+    }

@@ -1,0 +1,40 @@
+"""What every planner answers: what to do next, and where that leaves the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpuctl.errors import TpuctlError
+
+
+@dataclass(frozen=True)
+class Done:
+    """Desired and observed agree."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do now. `until` is when to look again at the latest, if known (epoch seconds)."""
+
+    why: str
+    until: float | None = None
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Only a person can go on from here."""
+
+    why: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The work ended without success."""
+
+    error: TpuctlError
+
+
+Verdict = Done | Wait | Blocked | Failed

@@ -1,0 +1,282 @@
+"""One run: from its record, its slice and one look at the workers to the next step.
+
+Two budgets are kept apart: failures (the user's bug: few) and preemptions (the cloud's: many). A preemption
+often shows first as a failing worker, so a failing attempt is *suspect* until the cloud was read twice and the hosts
+were probed; only then is one of the budgets charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import Sighting, SliceEvent
+from tpuctl.core.plan import Blocked, Done, Verdict, Wait
+from tpuctl.core.records import (
+    Attempt,
+    AttemptState,
+    Cause,
+    Desired,
+    RunRecord,
+    RunState,
+    SliceRecord,
+    SliceState,
+    WorkerEnd,
+)
+
+
+READS_THAT_MUST_AGREE = 2
+"""One read of the API proves nothing: the preemption may not be visible yet."""
+
+
+class WorkerState(StrEnum):
+    """What one worker's supervisor says of an attempt; UNREACHABLE when nobody answered."""
+
+    ABSENT = "absent"
+    PREPARED = "prepared"
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """One look at one worker."""
+
+    worker: int
+    state: WorkerState
+    exit_status: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in {WorkerState.EXITED, WorkerState.LOST, WorkerState.ABSENT}
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state is WorkerState.EXITED and self.exit_status == 0
+
+
+class RunStep(StrEnum):
+    """What the workflow is asked to do for a run."""
+
+    NEW_ATTEMPT = "new-attempt"
+    PREPARE = "prepare"
+    START = "start"
+    MARK_RUNNING = "mark-running"
+    SUSPECT = "suspect"
+    CLEAR = "clear"
+    DECIDE = "decide"
+    STOP_WORKERS = "stop-workers"
+    END_ATTEMPT = "end-attempt"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The next step and why; `cause` goes with DECIDE, `state` with FINISH; `verdict` holds without a step."""
+
+    step: RunStep | None
+    why: str
+    verdict: Verdict
+    cause: Cause | None = None
+    state: RunState | None = None
+
+
+def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | None = None) -> RunPlan:
+    return RunPlan(step, why, Wait(why), cause, state)
+
+
+def plan_run(
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    sighting: Sighting | None,
+    workers: Sequence[WorkerView],
+    now: float,
+) -> RunPlan:
+    """The next step of `run`. `sighting` is this pass's look at the slice, `workers` one at the attempt."""
+    if run.state.final:
+        return RunPlan(None, run.reason, Done(run.reason))
+    attempt = run.attempt
+    if attempt is None or attempt.state is AttemptState.ENDED:
+        return _plan_between(run, slice_)
+    if attempt.state is AttemptState.ENDING:
+        return _plan_ending(attempt, slice_, workers)
+    if run.stop_asked:
+        return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
+    gone = _incarnation_gone(attempt, slice_, sighting)
+    if gone:
+        return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
+    if attempt.state is AttemptState.PREPARING:
+        return _act(RunStep.PREPARE, "code and environment go to every worker first")
+    if attempt.state is AttemptState.STARTING:
+        return _plan_starting(attempt, sighting, workers, now)
+    return _plan_running(attempt, sighting, workers, now)
+
+
+def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
+    if run.stop_asked:
+        return _act(RunStep.FINISH, "stopped before the next attempt", state=RunState.STOPPED)
+    if slice_ is None or slice_.desired is Desired.DOWN:
+        why = f"its slice {run.slice_name} was taken down"
+        return _act(RunStep.FINISH, why, state=RunState.STOPPED)
+    if slice_.state in {SliceState.REMOVED, SliceState.REFUSED}:
+        why = f"slice {slice_.name} is {slice_.state}"
+        return RunPlan(None, why, Blocked(why, f"tpuctl up {slice_.name}"))
+    if slice_.state is not SliceState.READY:
+        return RunPlan(None, f"slice {slice_.name} is {slice_.state}", Wait(f"slice {slice_.name}"))
+    return _act(RunStep.NEW_ATTEMPT, f"slice {slice_.name} is ready")
+
+
+def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, sighting: Sighting | None) -> str:
+    """Why the attempt's incarnation no longer exists, or an empty string."""
+    current = slice_.incarnation if slice_ else None
+    if slice_ is None or current is None:
+        return "its slice is gone"
+    if current.number != attempt.incarnation:
+        return f"the slice went on as {current.cloud_name}"
+    if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
+        return slice_.loss.detail if slice_.loss else f"slice {slice_.name} is {slice_.state}"
+    if sighting is not None and sighting.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
+        return sighting.why
+    return ""
+
+
+def _plan_starting(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
+    if waiting:
+        return _act(RunStep.START, "every worker acknowledged the code")
+    begun = {WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING}
+    if workers and all(w.state in begun for w in workers):
+        return _act(RunStep.MARK_RUNNING, "every worker runs")
+    return _plan_trouble(attempt, sighting, workers, now)
+
+
+def _plan_running(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    if workers and all(w.succeeded for w in workers):
+        return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
+    healthy = {WorkerState.RUNNING, WorkerState.STARTING}
+    if all(w.state in healthy or w.succeeded for w in workers):
+        if attempt.suspect_since is not None:
+            return _act(RunStep.CLEAR, "all workers answer again")
+        return RunPlan(None, "running", Wait("the run"))
+    return _plan_trouble(attempt, sighting, workers, now)
+
+
+def _plan_trouble(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    """A worker failed, vanished or does not answer: gather evidence, then decide whose fault it is."""
+    what = describe_trouble(workers)
+    if attempt.suspect_since is None:
+        return _act(RunStep.SUSPECT, what)
+    failed = [w for w in workers if w.over and not w.succeeded]
+    unreachable = [w for w in workers if w.state is WorkerState.UNREACHABLE]
+    waited = now - attempt.suspect_since
+    alive = sighting is not None and sighting.event is SliceEvent.NODE_READY
+    if failed and alive and not unreachable:
+        if attempt.suspect_reads >= READS_THAT_MUST_AGREE:
+            return _act(RunStep.DECIDE, what, _cause_of(failed))
+        gap = timeouts.VERDICT_READ_GAP_S * attempt.suspect_reads
+        if waited >= gap:
+            return _act(RunStep.SUSPECT, what)
+        return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
+    if failed and waited >= timeouts.VERDICT_MAX_S:
+        return _act(RunStep.DECIDE, what, Cause.HOST_LOST if unreachable else _cause_of(failed))
+    until = attempt.suspect_since + timeouts.VERDICT_MAX_S
+    return RunPlan(None, what, Wait(f"a verdict: {what}", until))
+
+
+def _cause_of(failed: Sequence[WorkerView]) -> Cause:
+    """Whose fault it was, the node being alive: exit statuses beat losses, and 75 asks for a restart."""
+    own = [w for w in failed if w.state is WorkerState.EXITED]
+    if not own:
+        return Cause.HOST_LOST
+    if all(w.exit_status == timeouts.EXIT_RESTART for w in own):
+        return Cause.RESTART_ASKED
+    return Cause.FAILED
+
+
+def _plan_ending(attempt: Attempt, slice_: SliceRecord | None, workers: Sequence[WorkerView]) -> RunPlan:
+    same = (
+        slice_ is not None
+        and slice_.incarnation is not None
+        and slice_.incarnation.number == attempt.incarnation
+        and slice_.state in {SliceState.READY, SliceState.BOOTING}
+    )
+    if not same or attempt.cause is Cause.PREEMPTED:
+        return _act(RunStep.END_ATTEMPT, "its hosts are gone")
+    unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
+    if any(w.state in unfinished for w in workers):
+        return _act(RunStep.STOP_WORKERS, "the other workers are stopped, not left hanging")
+    return _act(RunStep.END_ATTEMPT, "every worker has ended")
+
+
+def describe_trouble(workers: Sequence[WorkerView]) -> str:
+    """The first few workers that are not well, in words."""
+    words = [f"worker {w.worker} {_trouble(w)}" for w in workers if not _well(w)]
+    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+    return ", ".join(words[:3]) + more
+
+
+def _well(worker: WorkerView) -> bool:
+    return worker.succeeded or worker.state in {WorkerState.RUNNING, WorkerState.STARTING}
+
+
+def _trouble(worker: WorkerView) -> str:
+    if worker.state is WorkerState.EXITED:
+        if worker.signal is not None:
+            return f"was killed by signal {worker.signal}"
+        return f"exited with {worker.exit_status}"
+    if worker.state is WorkerState.UNREACHABLE:
+        return f"does not answer ({worker.detail})" if worker.detail else "does not answer"
+    if worker.state is WorkerState.PREPARED:
+        return "is prepared but not started"
+    return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"
+
+
+def worker_ends(workers: Sequence[WorkerView]) -> tuple[WorkerEnd, ...]:
+    """How each worker ended, for the record."""
+    return tuple(
+        WorkerEnd(w.worker, w.exit_status, w.signal, "" if w.state is WorkerState.EXITED else str(w.state))
+        for w in workers
+    )
+
+
+def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
+    """The run after `attempt` ended: one budget charged, and either final or waiting for the next attempt."""
+    ended = replace(run, attempt=attempt)
+    cause = attempt.cause
+    policy = run.policy
+    if cause is Cause.SUCCEEDED:
+        return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
+    if cause is Cause.STOPPED:
+        return _final(ended, RunState.STOPPED, "stopped", now)
+    if cause is Cause.FAILED:
+        ended = replace(ended, failures=run.failures + 1)
+        if ended.failures > policy.max_failures:
+            return _final(ended, RunState.FAILED, attempt.suspect_why, now)
+    elif cause is Cause.RESTART_ASKED:
+        ended = replace(ended, restarts=run.restarts + 1)
+        if ended.restarts > policy.max_restarts:
+            return _final(ended, RunState.GAVE_UP, f"asked for a restart {ended.restarts} times", now)
+    else:
+        ended = replace(ended, preemptions=run.preemptions + 1)
+        if ended.preemptions > policy.max_preemptions:
+            return _final(ended, RunState.GAVE_UP, f"lost its hosts {ended.preemptions} times", now)
+    if run.stop_asked:
+        return _final(ended, RunState.STOPPED, "stopped", now)
+    return replace(ended, state=RunState.WAITING, reason=f"attempt {attempt.number}: {cause}")
+
+
+def _final(run: RunRecord, state: RunState, reason: str, now: float) -> RunRecord:
+    return replace(run, state=state, reason=reason, ended_at=now)

@@ -1,0 +1,79 @@
+"""One slice: from its record and one look at the cloud to the next effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpuctl.core.lifecycle import IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent
+from tpuctl.core.model import NodeRequest
+from tpuctl.core.plan import Blocked, Done, Verdict, Wait
+from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceState
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """The state the record should be in, the effect to perform (if any), and the verdict if there is none."""
+
+    state: SliceState
+    effect: Effect | None
+    why: str
+    verdict: Verdict
+
+
+def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan:
+    """What to do for `record` after `sighting`. Total: every (state, event) pair has an answer."""
+    pair = (record.state, sighting.event)
+    to = TRANSITIONS.get(pair)
+    if to is None:
+        if pair not in IGNORED:
+            raise AssertionError(f"no transition for {pair}")
+        return SlicePlan(record.state, None, sighting.why, _verdict(record, record.state, sighting))
+    if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
+        wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
+        return SlicePlan(record.state, None, sighting.why, wait)
+    verdict = _verdict(record, to.state, sighting)
+    return SlicePlan(to.state, to.effect, sighting.why, verdict)
+
+
+def _last_loss(record: SliceRecord) -> str:
+    return record.loss.detail if record.loss else "a failed create"
+
+
+def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting) -> Verdict:
+    if state is SliceState.READY and sighting.event is SliceEvent.NODE_READY:
+        return Done("all hosts answered")
+    if state is SliceState.GONE:
+        return Done("nothing is left in the cloud")
+    if state is SliceState.REMOVED and record.desired is Desired.UP:
+        return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
+    if state is SliceState.REFUSED:
+        return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl down {record.name}")
+    if sighting.event is SliceEvent.STOPPED:
+        return Blocked(sighting.why, f"tpuctl down {record.name}")
+    return Wait(sighting.why)
+
+
+def next_incarnation(record: SliceRecord, now: float) -> Incarnation:
+    """The intent for one more life: a cloud name that was never used before."""
+    number = record.last_incarnation + 1
+    return Incarnation(number=number, cloud_name=f"{record.name}-{number}", requested_at=now)
+
+
+def node_request(
+    record: SliceRecord, incarnation: Incarnation, labels: dict[str, str], ssh_keys: str
+) -> NodeRequest:
+    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH."""
+    spec = record.spec
+    return NodeRequest(
+        name=incarnation.cloud_name,
+        zone=spec.zone,
+        accelerator_type=spec.accelerator_type,
+        runtime_version=spec.runtime_version,
+        tier=spec.tier,
+        labels=labels,
+        metadata={"ssh-keys": ssh_keys},
+        external_ips=spec.external_ips,
+        network=spec.network,
+        subnetwork=spec.subnetwork,
+        service_account=spec.service_account,
+    )

@@ -1,0 +1,257 @@
+"""What the store keeps about slices, runs and attempts: decisions and intents, not measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tpuctl.core import timeouts
+from tpuctl.core.model import Endpoint, Tier
+
+
+class Desired(StrEnum):
+    """What the user wants of a slice."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class SliceState(StrEnum):
+    """Our own view of a slice; the cloud's states are another type."""
+
+    REQUESTED = "requested"
+    PROVISIONING = "provisioning"
+    BOOTING = "booting"
+    READY = "ready"
+    LOST = "lost"
+    REFUSED = "refused"
+    REMOVED = "removed"
+    DELETING = "deleting"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class SliceSpec:
+    """What was asked for. Another spec under the same name is a conflict, not an update."""
+
+    accelerator_type: str
+    zone: str
+    tier: Tier
+    runtime_version: str
+    hosts: int
+    chips: int
+    queued: bool = True
+    external_ips: bool = True
+    login_user: str = "tpuctl"
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How a worker was reachable when it was last pinned."""
+
+    endpoint: Endpoint
+    host_key: str
+    hostname: str = ""
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One life of a slice in the cloud. `cloud_name` is written here before the create and never used again."""
+
+    number: int
+    cloud_name: str
+    requested_at: float
+    create_called_at: float | None = None
+    operation: str | None = None
+    node_uid: str | None = None
+    cloud_ready_at: float | None = None
+    ready_at: float | None = None
+    workers: tuple[Worker, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How the last incarnation ended."""
+
+    at: float
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
+
+    name: str
+    spec: SliceSpec
+    owner: str
+    desired: Desired
+    state: SliceState
+    last_incarnation: int
+    created_at: float
+    incarnation: Incarnation | None = None
+    failures: int = 0
+    not_before: float = 0.0
+    loss: Loss | None = None
+    pay: bool = False
+    """The user agreed to pay for what no grant covers."""
+    run_id: str | None = None
+    """The run this slice belongs to and goes with; None for a slice made by `up`."""
+
+    @property
+    def key(self) -> str:
+        return f"slices/{self.name}"
+
+
+class RunState(StrEnum):
+    """Where a run stands; the last four are final."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    GAVE_UP = "gave-up"
+
+    @property
+    def final(self) -> bool:
+        return self in {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.GAVE_UP}
+
+
+class AttemptState(StrEnum):
+    """How far an attempt has got; every step is written before the next begins."""
+
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Cause(StrEnum):
+    """Why an attempt ended, and so which budget it is charged to."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RESTART_ASKED = "restart-asked"
+    PREEMPTED = "preempted"
+    HOST_LOST = "host-lost"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How one worker of an attempt ended; both None when its end was never seen."""
+
+    worker: int
+    exit_status: int | None = None
+    signal: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One event of a run's story. `at` is seconds since the epoch."""
+
+    at: float
+    event: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a run on one incarnation of its slice. `fence` is the lease counter under which it began."""
+
+    number: int
+    incarnation: int
+    fence: int
+    state: AttemptState
+    created_at: float
+    workers: tuple[int, ...]
+    coordinator: str = ""
+    started_at: float | None = None
+    suspect_since: float | None = None
+    suspect_reads: int = 0
+    suspect_why: str = ""
+    cause: Cause | None = None
+    ends: tuple[WorkerEnd, ...] = ()
+    ended_at: float | None = None
+    timeline: tuple[TimelineEntry, ...] = ()
+    hosts: tuple[Mapping[str, str], ...] = ()
+    """What each worker said of itself when it acknowledged, by worker."""
+
+    @property
+    def attempt_id(self) -> str:
+        return str(self.number)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a run is started again, by cause."""
+
+    max_failures: int = timeouts.MAX_FAILURES
+    max_preemptions: int = timeouts.MAX_PREEMPTIONS
+    max_restarts: int = timeouts.MAX_RESTARTS
+    grace_s: float = timeouts.STOP_GRACE_S
+
+
+@dataclass(frozen=True)
+class CodeState:
+    """Where the frozen bundle came from; `diff` is the blob of the uncommitted changes."""
+
+    bundle: str
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool = False
+    remote_url: str | None = None
+    diff: str | None = None
+
+
+@dataclass(frozen=True)
+class EnvironmentRef:
+    """The pinned environment of a run: `spec` is the blob with its definition."""
+
+    name: str
+    spec: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run: frozen at its first start, so that every later attempt from any machine is the same."""
+
+    id: str
+    slice_name: str
+    argv: tuple[str, ...]
+    code: CodeState
+    owner: str
+    created_at: float
+    state: RunState
+    policy: Policy
+    cwd: str = "."
+    """Directory below the bundle's root in which the command runs."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    environment: EnvironmentRef | None = None
+    workers: tuple[int, ...] = ()
+    """The workers that take part; empty means all."""
+    checkpoint_dir: str | None = None
+    owns_slice: bool = False
+    keep_slice: bool = False
+    stop_asked: bool = False
+    grace_s: float | None = None
+    attempt: Attempt | None = None
+    failures: int = 0
+    preemptions: int = 0
+    restarts: int = 0
+    ended_at: float | None = None
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"runs/{self.id}"

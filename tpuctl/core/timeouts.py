@@ -1,0 +1,50 @@
+"""Every limit and interval, each with the reason for its value. Seconds."""
+
+from __future__ import annotations
+
+POLL_FIRST_S = 0.2
+"""First wait of a foreground loop: a simulated or cached answer is often there at once."""
+POLL_FACTOR = 1.5
+POLL_MAX_S = 5.0
+"""Ceiling of the foreground poll. gcloud polls every 2 s; the API's read quota is not published, and 5 s keeps
+a few terminals of one project far below what fleet tools are known to use (64 concurrent reads every 10 s)."""
+
+STEP_MAX_S = 20.0
+"""No step blocks longer; what takes longer on a host is a supervised host job that later passes observe."""
+
+VERDICT_MAX_S = 90.0
+"""How long a failing worker may stay unexplained before a budget is charged: the TPU API shows a preemption
+within about a minute (log of 53 spot preemptions, 65 s polls)."""
+VERDICT_READ_GAP_S = 2.0
+"""Least time between the two reads that must agree that the slice is alive."""
+
+BACKOFF_FIRST_S = 10.0
+BACKOFF_MAX_S = 600.0
+"""Between creates after a stockout. A failed create blocks for p50 65..590 s in the field, so waiting longer
+than ten minutes only loses capacity."""
+
+BOOT_GRACE_S = 300.0
+"""A READY node whose hosts do not answer SSH is still booting for this long: first boot runs apt and agents."""
+
+FOLLOW_STATUS_S = 1.0
+"""While output is followed: between two looks at the workers' own status."""
+FOLLOW_CLOUD_S = 5.0
+"""While output is followed: between two looks at the node in the API."""
+
+LEASE_TTL_S = 60.0
+"""A lease outlives the longest wave (3 steps of 20 s)."""
+
+STOP_GRACE_S = 30.0
+"""Default time between TERM and KILL for a run: enough for a checkpoint of a small model."""
+EXIT_RESTART = 75
+"""EX_TEMPFAIL of sysexits.h: the script asks to be started again."""
+MAX_FAILURES = 0
+MAX_PREEMPTIONS = 100
+MAX_RESTARTS = 20
+"""Default budgets: how often a run is started again after its own failures (a bug does not go away), after
+preemptions, and after exit status 75."""
+
+
+def next_backoff(failures: int) -> float:
+    """Seconds to wait after the `failures`-th failed create in a row (1-based), without jitter."""
+    return min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** max(0, failures - 1))
