@@ -114,6 +114,13 @@ class LeaseHeldError(TpuctlError):
     exit_code = 6
 
 
+class StaleRecordError(TpuctlError):
+    """Another tpuctl wrote the record first; looking again shows what it did."""
+
+    code = "stale-record"
+    exit_code = 6
+
+
 class NoCapacityError(TpuctlError):
     """The zone has no capacity for the request now (stockout)."""
 

@@ -193,3 +193,14 @@ class SecretResolver(Protocol):
     """Turns a stored secret reference (`env:VAR` or `file:PATH`) into its value, on this machine, now."""
 
     def resolve(self, reference: str) -> str: ...
+
+
+class RunLogs(Protocol):
+    """Output of workers on this machine, one file per worker, attempt and stream; its size is the offset up to
+    which it was fetched."""
+
+    def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int: ...
+
+    def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None: ...
+
+    def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str: ...

@@ -1,8 +1,8 @@
 """One run: from its record, its slice and one look at the workers to the next step.
 
 Two budgets are kept apart: failures (the user's bug: few) and preemptions (the cloud's: many). A preemption
-often shows first as a failing worker, so a failing attempt is *suspect* until the cloud was read twice and the hosts
-were probed; only then is one of the budgets charged.
+often shows first as a failing worker, so a failing attempt is *suspect* until the cloud was read twice and the
+hosts were probed; only then is one of the budgets charged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tpuctl.core.records import (
     SliceState,
     WorkerEnd,
 )
-
 
 READS_THAT_MUST_AGREE = 2
 """One read of the API proves nothing: the preemption may not be visible yet."""

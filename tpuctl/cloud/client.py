@@ -1,0 +1,164 @@
+"""The Cloud TPU API of one project, through google-cloud-tpu over REST.
+
+REST is used for every endpoint because one construction (credentials and `api_endpoint`) then serves the real
+API and any local one. Endpoints are always explicit. Reads are retried here for transient errors; calls that
+change something are sent once, and the workflow's loop looks before it repeats them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import Credentials
+from google.cloud import tpu_v2
+
+from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud.errors import translate
+from tpuctl.core.model import (
+    GuestHostKey,
+    Listing,
+    NodeInfo,
+    NodeRequest,
+    OperationInfo,
+    QueuedInfo,
+)
+from tpuctl.errors import NotFoundError, TransientError
+
+CALL_TIMEOUT_S = 20.0
+"""The library's own default is no timeout at all."""
+READ_TRIES = 4
+READ_PAUSE_S = 0.5
+
+T = TypeVar("T")
+
+
+class GoogleCloud:
+    """Implements `ports.Cloud`."""
+
+    def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
+        self._project = project
+        self._client = tpu_v2.TpuClient(
+            transport="rest",
+            credentials=credentials,
+            client_options=ClientOptions(api_endpoint=endpoint),
+        )
+
+    def _parent(self, zone: str) -> str:
+        return f"projects/{self._project}/locations/{zone}"
+
+    def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
+        found = self._read(
+            f"list nodes in {zone}",
+            lambda: _pages(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=self._parent(zone))),
+        )
+        items, unreachable = found
+        return Listing(tuple(nodes.parse_node(item) for item in items), unreachable)
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        found = self._find(f"node {name} in {zone}", lambda: self._client.get_node(name=full, **_ONCE))
+        return None if found is None else nodes.parse_node(found)
+
+    def create_node(self, request: NodeRequest) -> OperationInfo:
+        message = tpu_v2.CreateNodeRequest(
+            parent=self._parent(request.zone), node_id=request.name, node=nodes.render_node(request)
+        )
+        return self._change(
+            f"create node {request.name} in {request.zone}",
+            lambda: self._client.create_node(request=message, **_ONCE),
+        )
+
+    def delete_node(self, zone: str, name: str) -> OperationInfo | None:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        return self._delete(
+            f"delete node {name} in {zone}", lambda: self._client.delete_node(name=full, **_ONCE)
+        )
+
+    def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
+        request = tpu_v2.ListQueuedResourcesRequest(parent=self._parent(zone))
+        items, unreachable = self._read(
+            f"list queued resources in {zone}",
+            lambda: _pages(self._client.list_queued_resources, request),
+        )
+        return Listing(tuple(queued_resources.parse_queued(item) for item in items), unreachable)
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
+        full = f"{self._parent(zone)}/queuedResources/{name}"
+        found = self._find(
+            f"queued resource {name} in {zone}",
+            lambda: self._client.get_queued_resource(name=full, **_ONCE),
+        )
+        return None if found is None else queued_resources.parse_queued(found)
+
+    def create_queued(self, request: NodeRequest) -> OperationInfo:
+        message = queued_resources.render_create(self._parent(request.zone), request)
+        return self._change(
+            f"create queued resource {request.name} in {request.zone}",
+            lambda: self._client.create_queued_resource(request=message, **_ONCE),
+        )
+
+    def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
+        full = f"{self._parent(zone)}/queuedResources/{name}"
+        message = tpu_v2.DeleteQueuedResourceRequest(name=full, force=True)
+        return self._delete(
+            f"delete queued resource {name} in {zone}",
+            lambda: self._client.delete_queued_resource(request=message, **_ONCE),
+        )
+
+    def find_operation(self, name: str) -> OperationInfo | None:
+        found = self._find(f"operation {name}", lambda: self._client.get_operation({"name": name}, **_ONCE))
+        return None if found is None else nodes.parse_operation(found)
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        request = tpu_v2.GetGuestAttributesRequest(name=full, query_path="", worker_ids=[""])
+        answer = self._read(
+            f"host keys of node {name} in {zone}",
+            lambda: self._client.get_guest_attributes(request=request, **_ONCE),
+        )
+        return nodes.parse_host_keys(answer)
+
+    def _read(self, what: str, call: Callable[[], T]) -> T:
+        for remaining in reversed(range(READ_TRIES)):
+            try:
+                return call()
+            except Exception as error:  # every vendor and transport error becomes ours
+                ours = translate(error, what)
+                if not isinstance(ours, TransientError) or remaining == 0:
+                    raise ours from error
+                time.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
+        raise AssertionError("unreachable")
+
+    def _find(self, what: str, call: Callable[[], T]) -> T | None:
+        try:
+            return self._read(what, call)
+        except NotFoundError:
+            return None
+
+    def _change(self, what: str, call: Callable[[], Any]) -> OperationInfo:
+        try:
+            return nodes.parse_operation(call().operation)
+        except Exception as error:
+            raise translate(error, what) from error
+
+    def _delete(self, what: str, call: Callable[[], Any]) -> OperationInfo | None:
+        try:
+            return self._change(what, call)
+        except NotFoundError:
+            return None
+
+
+_ONCE: Mapping[str, Any] = {"timeout": CALL_TIMEOUT_S, "retry": None}
+
+
+def _pages(method: Callable[..., Any], request: Any) -> tuple[list[Any], frozenset[str]]:
+    """All items of a paged list and every location named unreachable on any page."""
+    items: list[Any] = []
+    unreachable: set[str] = set()
+    for page in method(request=request, **_ONCE).pages:
+        items.extend(getattr(page, "nodes", None) or getattr(page, "queued_resources", None) or [])
+        unreachable.update(location.rsplit("/", 1)[-1] for location in page.unreachable)
+    return items, frozenset(unreachable)

@@ -1,0 +1,28 @@
+"""What a run's program is told: its variables, by worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpuctl.core.records import Attempt, RunRecord
+
+HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu"}
+"""Set unless the host's own environment already says otherwise. Without them PyTorch/XLA and JAX fall back to
+the CPU with exit status 0 when the chips cannot be opened. Topology variables are left alone: libtpu finds them
+in the metadata server."""
+
+
+def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:
+    """Variables of one worker. `--var` wins over ours; secrets are not here."""
+    variables = {
+        "TPUCTL_RUN_ID": run.id,
+        "TPUCTL_SLICE": run.slice_name,
+        "TPUCTL_ATTEMPT": str(attempt.number),
+        "TPUCTL_RANK": str(attempt.workers.index(worker)),
+        "TPUCTL_WORLD_SIZE": str(len(attempt.workers)),
+        "TPUCTL_COORDINATOR": attempt.coordinator,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if run.checkpoint_dir:
+        variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_dir
+    return {**variables, **run.variables}

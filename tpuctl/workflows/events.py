@@ -1,0 +1,65 @@
+"""What workflows tell the user while they work; `cli/render.py` draws these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step that changes something is about to begin."""
+
+    subject: str
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """That step has ended well. `seconds` is how long it took."""
+
+    subject: str
+    action: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Nothing to do but wait for `why`. Times are epoch seconds; `until` is None when nobody knows."""
+
+    subject: str
+    why: str
+    since: float
+    until: float | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Worth knowing."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Worth acting on."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerOutput:
+    """A chunk of what a worker's program wrote; `stream` is "stdout" or "stderr"."""
+
+    subject: str
+    worker: int
+    stream: str
+    data: bytes
+    workers: int = 1
+    """How many workers take part, for folding identical lines."""
+
+
+Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput

@@ -1,0 +1,72 @@
+"""One-off commands on workers, under the leash: when this process goes, they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.errors import ConflictError, UsageError
+from tpuctl.workflows.documents import get_slice, list_slices
+from tpuctl.workflows.events import WorkerOutput
+from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.slices import host_targets
+
+
+def resolve_slice(services: Services, name: str | None) -> SliceRecord:
+    """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError."""
+    if name is not None:
+        return get_slice(services, name).record
+    mine = [
+        record
+        for record in list_slices(services)
+        if record.owner == services.user and record.state is not SliceState.GONE
+    ]
+    if len(mine) == 1:
+        return mine[0]
+    names = ", ".join(record.name for record in mine)
+    raise UsageError(
+        f"which slice? you have {names}" if mine else "you have no slice",
+        hint="give its name" if mine else "tpuctl up ACCELERATOR --spot",
+    )
+
+
+def choose_workers(
+    record: SliceRecord, workers: Sequence[int] | None, everyone: Sequence[HostTarget]
+) -> list[HostTarget]:
+    """The targets of the chosen workers; all for None. Raises UsageError for one out of range."""
+    if workers is None:
+        return list(everyone)
+    for worker in workers:
+        if not 0 <= worker < len(everyone):
+            raise UsageError(
+                f"worker {worker} does not exist: {record.name} has workers 0 to {len(everyone) - 1}",
+                hint="tpuctl status " + record.name,
+            )
+    return [everyone[worker] for worker in workers]
+
+
+def execute(
+    services: Services,
+    record: SliceRecord,
+    argv: Sequence[str],
+    *,
+    workers: Sequence[int] | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    sink: Callable[[int, str, bytes], None] | None = None,
+) -> list[RemoteResult]:
+    """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included."""
+    if record.state is not SliceState.READY:
+        raise ConflictError(
+            f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
+        )
+    targets = choose_workers(record, workers, host_targets(services, record))
+
+    def emit(worker: int, stream: str, data: bytes) -> None:
+        services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
+
+    helper = HostHelper(services.remote, services.helper_source)
+    request = {"argv": list(argv), "env": dict(environment or {}), "cwd": "", "grace_s": 2, "silence_s": 15}
+    return helper.leash(targets, request, sink or emit, timeout_s=timeout_s)

@@ -1,0 +1,127 @@
+"""Follow a run in the foreground: its output, its slice, its restarts."""
+
+from __future__ import annotations
+
+from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import SliceEvent
+from tpuctl.core.plan import Blocked, Done, Wait
+from tpuctl.core.plan_run import WorkerState
+from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceState
+from tpuctl.workflows.attempts import AttemptHosts
+from tpuctl.workflows.documents import find_slice, get_run
+from tpuctl.workflows.events import WorkerOutput
+from tpuctl.workflows.loop import Outcome, converge
+from tpuctl.workflows.runs import advance_run, attempt_hosts
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.slices import SliceLook, advance_slice, look_at_slice
+
+
+def step_run_and_slice(services: Services, run_id: str) -> Outcome:
+    """One pass over a run and the slice under it; what a watchdog does for them, too."""
+    run = get_run(services, run_id).record
+    look: SliceLook | None = None
+    if find_slice(services, run.slice_name) is not None:
+        outcome, look = advance_slice(services, run.slice_name)
+        if outcome.acted:
+            return outcome
+        if not run.state.final and isinstance(outcome.verdict, Blocked):
+            return _blocked(services, run_id, look, outcome)
+    result = advance_run(services, run_id, look)
+    return _prefer_slice_wait(result, look)
+
+
+def _blocked(services: Services, run_id: str, look: SliceLook, outcome: Outcome) -> Outcome:
+    """The slice needs a person; the run may still have its last attempt to end."""
+    result = advance_run(services, run_id, look)
+    return result if result.acted else outcome
+
+
+def _prefer_slice_wait(result: Outcome, look: SliceLook | None) -> Outcome:
+    """While the slice is on its way, say what the cloud shows rather than that the run waits for it."""
+    waiting = isinstance(result.verdict, Wait) and look is not None
+    if waiting and look is not None and look.record.state is not SliceState.READY and not result.acted:
+        return Outcome(Wait(f"slice {look.record.name}: {look.sighting.why}"), acted=False)
+    return result
+
+
+def follow_run(services: Services, run_id: str, *, deadline: float | None = None) -> RunRecord:
+    """Steps and streams a run until it is over (and until a slice that goes with it is gone)."""
+
+    def step() -> Outcome:
+        outcome = step_run_and_slice(services, run_id)
+        if not outcome.acted and not isinstance(outcome.verdict, Done):
+            began = services.clock.now()
+            if _stream_if_running(services, run_id):
+                # A stream that ends at once is no reason to look again at once.
+                return Outcome(outcome.verdict, acted=services.clock.now() - began > 1.0)
+        return outcome
+
+    converge(services, run_id, step, deadline=deadline)
+    run = get_run(services, run_id).record
+    _wait_for_owned_slice(services, run)
+    return run
+
+
+def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
+    loaded = find_slice(services, run.slice_name)
+    if loaded is None or not run.owns_slice or loaded.record.desired is Desired.UP:
+        return
+    converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
+
+
+def _stream_if_running(services: Services, run_id: str) -> bool:
+    """Streams the workers' output until something needs a decision. False when there is nothing to stream."""
+    run = get_run(services, run_id).record
+    loaded = find_slice(services, run.slice_name)
+    hosts = attempt_hosts(services, run, loaded.record if loaded else None)
+    attempt = run.attempt
+    if hosts is None or attempt is None or attempt.state is not AttemptState.RUNNING:
+        return False
+    if attempt.suspect_since is not None or run.stop_asked:
+        return False
+    watch = _Watch(services, run_id, hosts)
+
+    def sink(worker: int, stream: str, data: bytes) -> None:
+        hosts.keep_output(worker, stream, data)
+        services.emit(WorkerOutput(run.slice_name, worker, stream, data, len(attempt.workers)))
+
+    hosts.helper.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
+    return True
+
+
+class _Watch:
+    """Tells while output is streamed whether the loop is needed: a worker ended badly, a stop was asked for, or
+    the slice changed."""
+
+    def __init__(self, services: Services, run_id: str, hosts: AttemptHosts) -> None:
+        self._services = services
+        self._run_id = run_id
+        self._hosts = hosts
+        now = services.clock.now()
+        self._next_status = now + timeouts.FOLLOW_STATUS_S
+        self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
+
+    def needs_decision(self) -> bool:
+        now = self._services.clock.now()
+        if now >= self._next_cloud:
+            self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
+            if self._slice_changed():
+                return True
+        if now >= self._next_status:
+            self._next_status = now + timeouts.FOLLOW_STATUS_S
+            return self._workers_changed()
+        return False
+
+    def _slice_changed(self) -> bool:
+        run = get_run(self._services, self._run_id).record
+        if run.stop_asked or run.state.final:
+            return True
+        look = look_at_slice(self._services, run.slice_name)
+        return look.record.state is not SliceState.READY or look.sighting.event is not SliceEvent.NODE_READY
+
+    def _workers_changed(self) -> bool:
+        if get_run(self._services, self._run_id).record.stop_asked:
+            return True
+        views = self._hosts.look()
+        healthy = {WorkerState.RUNNING, WorkerState.STARTING}
+        return any(v.state not in healthy and not v.succeeded for v in views)
