@@ -1,0 +1,103 @@
+"""The slice's state table: complete, and right about what each look at the cloud means."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.support.builders import a_node, a_queued, a_slice
+from tpuctl.core.lifecycle import (
+    IGNORED,
+    STATE_NOTES,
+    TRANSITIONS,
+    CloudView,
+    Effect,
+    SliceEvent,
+    classify_slice,
+)
+from tpuctl.core.model import CloudErrorInfo, NodeState, OperationInfo, QueuedState
+from tpuctl.core.records import SliceState
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))
+def test_every_pair_is_either_a_transition_or_ignored_on_purpose(state, event):
+    assert ((state, event) in TRANSITIONS) != ((state, event) in IGNORED)
+
+
+def test_every_state_is_explained_for_the_readme():
+    assert set(STATE_NOTES) == set(SliceState)
+
+
+def test_nothing_is_deleted_or_created_when_the_cloud_could_not_be_read():
+    for state in SliceState:
+        assert (state, SliceEvent.UNKNOWN) in IGNORED
+
+
+def test_a_ready_slice_is_deleted_only_by_way_of_a_recorded_loss_or_down():
+    effects = {TRANSITIONS[pair].effect for pair in TRANSITIONS if pair[0] is SliceState.READY}
+    assert effects == {Effect.RECORD_LOSS, None}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (NodeState.CREATING, SliceEvent.CREATING),
+        (NodeState.READY, SliceEvent.NODE_READY),
+        (NodeState.PREEMPTED, SliceEvent.PREEMPTED),
+        (NodeState.TERMINATED, SliceEvent.PREEMPTED),
+        (NodeState.REPAIRING, SliceEvent.CREATING),
+        (NodeState.STOPPED, SliceEvent.STOPPED),
+        (NodeState.DELETING, SliceEvent.DELETING),
+        (NodeState.UNKNOWN, SliceEvent.UNKNOWN),
+    ],
+)
+def test_node_states_are_understood(state, event):
+    view = CloudView(node=a_node(state=state))
+    assert classify_slice(a_slice(), view).event is event
+
+
+@pytest.mark.parametrize(
+    ("state", "initiator", "event"),
+    [
+        (QueuedState.WAITING_FOR_RESOURCES, "", SliceEvent.QUEUED),
+        (QueuedState.PROVISIONING, "", SliceEvent.QUEUED),
+        (QueuedState.SUSPENDED, "SERVICE", SliceEvent.PREEMPTED),
+        (QueuedState.SUSPENDED, "USER", SliceEvent.SUSPENDED_BY_USER),
+        (QueuedState.DELETING, "", SliceEvent.DELETING),
+        (QueuedState.UNKNOWN, "", SliceEvent.UNKNOWN),
+    ],
+)
+def test_queued_resource_states_are_understood_without_a_node(state, initiator, event):
+    view = CloudView(queued=a_queued(state=state, initiator=initiator))
+    assert classify_slice(a_slice(), view).event is event
+
+
+def test_internal_error_of_a_queued_resource_is_a_stockout_and_a_bad_request_is_not():
+    internal = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(13, "an internal error has occurred"))
+    invalid = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(3, "no such accelerator"))
+    assert classify_slice(a_slice(), CloudView(queued=internal)).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(), CloudView(queued=invalid)).event is SliceEvent.CREATE_REFUSED
+
+
+def test_an_operation_that_never_ends_does_not_hide_a_ready_node():
+    running = OperationInfo("operations/x", done=False)
+    view = CloudView(node=a_node(), operation=running)
+    assert classify_slice(a_slice(), view).event is SliceEvent.NODE_READY
+
+
+def test_a_node_without_our_label_is_foreign():
+    view = CloudView(node=a_node(labels={}))
+    assert classify_slice(a_slice(), view).event is SliceEvent.FOREIGN
+
+
+def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():
+    failed = OperationInfo("operations/x", done=True, error=CloudErrorInfo(8, "no more capacity"))
+    view = CloudView(operation=failed)
+    assert classify_slice(a_slice(state=SliceState.REQUESTED), view).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(state=SliceState.DELETING), view).event is SliceEvent.ABSENT
+
+
+def test_a_running_create_is_waited_for_even_while_deleting():
+    view = CloudView(operation=OperationInfo("operations/x", done=False))
+    assert classify_slice(a_slice(state=SliceState.DELETING), view).event is SliceEvent.CREATING

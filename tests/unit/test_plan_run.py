@@ -1,0 +1,148 @@
+"""What is done next for a run, and which budget an ended attempt is charged to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
+from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import Sighting, SliceEvent
+from tpuctl.core.plan import Blocked
+from tpuctl.core.plan_run import RunStep, WorkerState, WorkerView, charge, plan_run
+from tpuctl.core.records import AttemptState, Cause, Desired, Policy, RunState, SliceState
+
+ALIVE = Sighting(SliceEvent.NODE_READY, "node big-1 is READY")
+PREEMPTED = Sighting(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")
+NOW = 3000.0
+
+
+def running(worker):
+    return WorkerView(worker, WorkerState.RUNNING)
+
+
+def exited(worker, status):
+    return WorkerView(worker, WorkerState.EXITED, exit_status=status)
+
+
+def unreachable(worker):
+    return WorkerView(worker, WorkerState.UNREACHABLE)
+
+
+def plan(run=None, slice_=None, sighting=ALIVE, workers=(), now=NOW):
+    return plan_run(run or a_run(), slice_ or a_slice(), sighting, list(workers), now)
+
+
+def test_a_run_waits_for_its_slice_and_starts_when_it_is_ready():
+    fresh = a_run(attempt=None, state=RunState.WAITING)
+    assert plan(fresh, a_slice(state=SliceState.PROVISIONING)).step is None
+    assert plan(fresh, a_slice()).step is RunStep.NEW_ATTEMPT
+
+
+def test_no_worker_starts_before_every_worker_acknowledged():
+    starting = a_run(attempt=an_attempt(state=AttemptState.STARTING))
+    prepared = [WorkerView(0, WorkerState.PREPARED), WorkerView(1, WorkerState.PREPARED)]
+    assert plan(a_run(attempt=an_attempt(state=AttemptState.PREPARING))).step is RunStep.PREPARE
+    assert plan(starting, workers=prepared).step is RunStep.START
+    assert plan(starting, workers=[running(0), running(1)]).step is RunStep.MARK_RUNNING
+
+
+def test_success_needs_every_worker():
+    assert plan(workers=[exited(0, 0), running(1)]).step is None
+    answer = plan(workers=[exited(0, 0), exited(1, 0)])
+    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.SUCCEEDED)
+
+
+def test_a_failing_worker_is_charged_only_after_two_reads_that_show_the_slice_alive():
+    workers = [exited(0, 1), running(1)]
+    assert plan(workers=workers).step is RunStep.SUSPECT
+    once = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
+    assert plan(once, workers=workers, now=NOW + 0.5).step is None
+    assert plan(once, workers=workers, now=NOW + timeouts.VERDICT_READ_GAP_S).step is RunStep.SUSPECT
+    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
+    answer = plan(twice, workers=workers, now=NOW + 3)
+    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.FAILED)
+
+
+def test_a_failing_worker_of_a_preempted_slice_is_a_preemption():
+    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
+    answer = plan(suspect, sighting=PREEMPTED, workers=[exited(0, 1), unreachable(1)])
+    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.PREEMPTED)
+
+
+def test_an_attempt_of_an_earlier_incarnation_was_preempted():
+    later = a_slice(incarnation=an_incarnation(number=2, cloud_name="big-2"))
+    assert plan(slice_=later).cause is Cause.PREEMPTED
+
+
+def test_the_verdict_waits_for_unreachable_hosts_but_not_for_ever():
+    workers = [exited(0, 1), unreachable(1)]
+    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=9))
+    assert plan(suspect, workers=workers, now=NOW + 60).step is None
+    answer = plan(suspect, workers=workers, now=NOW + timeouts.VERDICT_MAX_S)
+    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
+
+
+def test_unreachable_workers_alone_never_end_an_attempt():
+    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
+    later = NOW + 100 * timeouts.VERDICT_MAX_S
+    assert plan(suspect, workers=[unreachable(0), unreachable(1)], now=later).step is None
+    assert plan(suspect, workers=[running(0), running(1)], now=later).step is RunStep.CLEAR
+
+
+def test_exit_status_75_asks_for_a_restart():
+    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
+    assert plan(twice, workers=[exited(0, 75), exited(1, 75)]).cause is Cause.RESTART_ASKED
+    assert plan(twice, workers=[exited(0, 75), exited(1, 1)]).cause is Cause.FAILED
+
+
+def test_a_rebooted_host_is_not_the_users_failure():
+    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
+    lost = WorkerView(1, WorkerState.LOST)
+    assert plan(twice, workers=[running(0), lost]).cause is Cause.HOST_LOST
+
+
+def test_the_other_workers_are_stopped_before_an_attempt_ends():
+    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.FAILED))
+    assert plan(ending, workers=[exited(0, 1), running(1)]).step is RunStep.STOP_WORKERS
+    assert plan(ending, workers=[exited(0, 1), exited(1, 143)]).step is RunStep.END_ATTEMPT
+
+
+def test_a_stop_ends_a_run_at_every_stage():
+    assert plan(a_run(stop_asked=True), workers=[running(0), running(1)]).cause is Cause.STOPPED
+    waiting = a_run(stop_asked=True, attempt=None, state=RunState.WAITING)
+    assert plan(waiting).state is RunState.STOPPED
+
+
+def test_a_removed_slice_blocks_the_run_and_a_slice_taken_down_ends_it():
+    waiting = a_run(attempt=None, state=RunState.WAITING)
+    removed = plan(waiting, a_slice(state=SliceState.REMOVED))
+    assert isinstance(removed.verdict, Blocked)
+    down = plan(waiting, a_slice(desired=Desired.DOWN, state=SliceState.DELETING))
+    assert (down.step, down.state) == (RunStep.FINISH, RunState.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("cause", "policy", "state"),
+    [
+        (Cause.SUCCEEDED, Policy(), RunState.SUCCEEDED),
+        (Cause.STOPPED, Policy(), RunState.STOPPED),
+        (Cause.FAILED, Policy(max_failures=0), RunState.FAILED),
+        (Cause.FAILED, Policy(max_failures=1), RunState.WAITING),
+        (Cause.PREEMPTED, Policy(max_preemptions=1), RunState.WAITING),
+        (Cause.PREEMPTED, Policy(max_preemptions=0), RunState.GAVE_UP),
+        (Cause.HOST_LOST, Policy(max_preemptions=0), RunState.GAVE_UP),
+        (Cause.RESTART_ASKED, Policy(max_restarts=0), RunState.GAVE_UP),
+        (Cause.RESTART_ASKED, Policy(max_restarts=1), RunState.WAITING),
+    ],
+)
+def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
+    attempt = an_attempt(state=AttemptState.ENDED, cause=cause)
+    run = charge(a_run(policy=policy), attempt, NOW)
+    assert run.state is state
+    charged = {
+        Cause.FAILED: (1, 0, 0),
+        Cause.PREEMPTED: (0, 1, 0),
+        Cause.HOST_LOST: (0, 1, 0),
+        Cause.RESTART_ASKED: (0, 0, 1),
+    }.get(cause, (0, 0, 0))
+    assert (run.failures, run.preemptions, run.restarts) == charged

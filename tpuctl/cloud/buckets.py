@@ -1,0 +1,91 @@
+"""Objects in buckets, through google-cloud-storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import Credentials
+from google.cloud import storage
+
+from tpuctl.cloud.errors import translate
+from tpuctl.core.model import ObjectInfo
+from tpuctl.errors import NotFoundError, UsageError
+
+CALL_TIMEOUT_S = 60.0
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Bucket and object name of `gs://bucket/name`. Raises UsageError for anything else."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, name = rest.partition("/")
+    if scheme != "gs" or not bucket:
+        raise UsageError(f"{uri!r} is not a bucket path", hint="write it as gs://BUCKET/PREFIX")
+    return bucket, name
+
+
+class GoogleObjects:
+    """Implements `ports.Objects`."""
+
+    def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
+        self._client = storage.Client(
+            project=project,
+            credentials=credentials,
+            client_options=ClientOptions(api_endpoint=endpoint),
+        )
+
+    def bucket_exists(self, bucket: str) -> bool:
+        try:
+            return bool(self._client.bucket(bucket).exists(timeout=CALL_TIMEOUT_S))
+        except Exception as error:
+            raise translate(error, f"look at bucket gs://{bucket}") from error
+
+    def _blob(self, uri: str) -> Any:
+        bucket, name = split_uri(uri)
+        return self._client.bucket(bucket).blob(name)
+
+    def read(self, uri: str) -> tuple[bytes, int]:
+        blob = self._blob(uri)
+        try:
+            content = blob.download_as_bytes(timeout=CALL_TIMEOUT_S)
+        except Exception as error:
+            raise translate(error, f"read {uri}") from error
+        return bytes(content), int(blob.generation or 0)
+
+    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+        blob = self._blob(uri)
+        try:
+            # No retry with a precondition: a lost answer would read as somebody else's write.
+            blob.upload_from_string(
+                content,
+                timeout=CALL_TIMEOUT_S,
+                if_generation_match=if_generation,
+                retry=None,
+            )
+        except Exception as error:
+            raise translate(error, f"write {uri}") from error
+        return int(blob.generation)
+
+    def delete(self, uri: str, *, if_generation: int | None = None) -> None:
+        try:
+            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation)
+        except Exception as error:
+            ours = translate(error, f"delete {uri}")
+            if not isinstance(ours, NotFoundError):
+                raise ours from error
+
+    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
+        bucket, prefix = split_uri(prefix_uri)
+        try:
+            blobs = list(self._client.list_blobs(bucket, prefix=prefix, timeout=CALL_TIMEOUT_S))
+        except Exception as error:
+            raise translate(error, f"list {prefix_uri}") from error
+        return tuple(
+            ObjectInfo(
+                blob.name,
+                int(blob.generation),
+                int(blob.size),
+                blob.updated.isoformat() if blob.updated else "",
+            )
+            for blob in blobs
+        )
