@@ -9,9 +9,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class HostSpec:
-    """One worker to be made. `environment` is what a login session sees besides the tier's own variables, asked anew for every session
+    """One worker to be made.
+
+    `environment` is what a login session sees besides the tier's own variables, asked anew for every session
     because the addresses of peers are known only after all are made; `metadata` answers the metadata server:
-    path below `/computeMetadata/v1/instance/` → current value. Both are called from threads of the tier."""
+    path below `/computeMetadata/v1/instance/` → current value. Both are called from threads of the tier.
+    """
 
     node_key: str
     worker: int

@@ -1,0 +1,88 @@
+"""Loopback addresses for simulated hosts, claimed by listening on their metadata port.
+
+Linux answers on all of 127.0.0.0/8 without configuration; several simulators on one machine share it, so an
+address belongs to whoever listens first.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import socket
+from collections.abc import Iterable
+
+from tpuctl.errors import TpuctlError
+
+HIGH_SSH_PORTS = (2222, *range(20022, 20122))
+METADATA_PORTS = (8779, *range(20879, 20979))
+PROBE_ADDRESS = "127.77.255.254"
+HOSTS = 255 * 253
+BACKLOG = 256
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen_on(address: str, port: int) -> socket.socket:
+    """A non-blocking listening socket. OSError as from bind(2) and listen(2)."""
+    sock = _bind(address, port)
+    try:
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def _choose_port(candidates: Iterable[int]) -> int:
+    """The first port that may be bound and that nobody holds on all addresses."""
+    for port in candidates:
+        try:
+            _bind(PROBE_ADDRESS, port).close()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EADDRINUSE, errno.EPERM):
+                raise
+        else:
+            return port
+    raise TpuctlError("no free port for the simulated hosts on 127.77.0.0/16")
+
+
+class AddressPool:
+    """Hands out addresses in a fixed order, skipping those that others hold."""
+
+    def __init__(self, ssh_port: int | None) -> None:
+        self.ssh_port = ssh_port or _choose_port((22, *HIGH_SSH_PORTS))
+        self.metadata_port = _choose_port(METADATA_PORTS)
+        self._numbers = itertools.cycle(range(HOSTS))
+
+    def claim(self) -> tuple[str, socket.socket, socket.socket]:
+        """A new address with its listening SSH and metadata sockets."""
+        for number in itertools.islice(self._numbers, HOSTS):
+            address = f"127.77.{number // 253}.{number % 253 + 1}"
+            try:
+                metadata = listen_on(address, self.metadata_port)
+            except OSError as error:
+                self._check_taken(error)
+                continue
+            try:
+                return address, listen_on(address, self.ssh_port), metadata
+            except OSError as error:
+                metadata.close()
+                self._check_taken(error)
+        raise TpuctlError("all loopback addresses 127.77.0.0/16 are in use")
+
+    def _check_taken(self, error: OSError) -> None:
+        if error.errno != errno.EADDRINUSE:
+            raise TpuctlError(
+                f"cannot listen on loopback addresses 127.77.0.0/16: {error.strerror}",
+                hint="the process tier of simulated hosts needs Linux; check the SSH port you asked for",
+            ) from error

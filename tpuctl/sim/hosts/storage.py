@@ -1,0 +1,63 @@
+"""Removing a simulated host's files without ever following a mount into somebody else's data."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tpuctl.errors import TpuctlError
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+def mounts_below(folder: Path) -> list[Path]:
+    """Mount points in `folder`, deepest first; see proc(5) for the octal escapes."""
+    found = []
+    for line in MOUNTINFO.read_text().splitlines():
+        raw = line.split()[4]
+        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), raw))
+        if point.is_relative_to(folder):
+            found.append(point)
+    return sorted(found, key=lambda point: len(point.parts), reverse=True)
+
+
+def _unmount(point: Path) -> None:
+    for command in (["umount", "-l"], ["fusermount3", "-uz"], ["fusermount", "-uz"]):
+        program = shutil.which(command[0])
+        if program and subprocess.run([program, *command[1:], point], capture_output=True).returncode == 0:
+            return
+
+
+def _force(remove: Callable[..., Any], path: str, _info: Any) -> None:
+    """Directories without write permission hinder removal; anything else that is missing is fine."""
+    parent = Path(path).parent
+    try:
+        parent.chmod(0o700)
+        if not Path(path).is_symlink():
+            Path(path).chmod(0o700)
+        if remove in (os.open, os.scandir, os.lstat):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove(path)
+    except FileNotFoundError:
+        return
+
+
+def wipe(folder: Path) -> None:
+    """Removes `folder` and everything in it. TpuctlError if something is mounted there and stays so."""
+    if not folder.exists():
+        return
+    for point in mounts_below(folder):
+        _unmount(point)
+    left = mounts_below(folder)
+    if left:
+        raise TpuctlError(
+            f"simulated host storage is still mounted on {left[0]}; it was not removed",
+            hint=f"umount {left[0]} && rm -r {folder}",
+        )
+    shutil.rmtree(folder, onerror=_force)
