@@ -43,7 +43,9 @@ def send_message(sock: socket.socket, message: Mapping[str, Any], fds: list[int]
 
 def receive_message(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """The next message and its descriptors; None at the end of the stream."""
-    header, fds, _, _ = socket.recv_fds(sock, 4, 4, socket.MSG_CMSG_CLOEXEC)
+    header, fds, _, _ = socket.recv_fds(sock, 4, 4)
+    for fd in fds:
+        os.set_inheritable(fd, False)  # recv_fds ignores MSG_CMSG_CLOEXEC (CPython 3.11)
     header += _receive_exactly(sock, 4 - len(header)) if header else b""
     if len(header) < 4:
         return None, list(fds)
