@@ -233,6 +233,8 @@ class RunRecord:
     created_at: float
     state: RunState
     policy: Policy
+    fingerprint: str = ""
+    """Digest of all that was asked for: the same command again means this run while it is not over."""
     cwd: str = "."
     """Directory below the bundle's root in which the command runs."""
     variables: Mapping[str, str] = field(default_factory=dict)

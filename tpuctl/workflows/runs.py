@@ -51,9 +51,16 @@ _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 
 
 def request_run(services: Services, run: RunRecord) -> RunRecord:
-    """Writes down a run. Raises ConflictError while another run is active on the same slice."""
+    """Writes down a run. The same request while it is under way means that run, which is returned.
+
+    Raises ConflictError while another run is active on the same slice.
+    """
     for other in list_runs(services):
-        if other.slice_name == run.slice_name and not other.state.final and other.id != run.id:
+        if other.slice_name != run.slice_name or other.state.final:
+            continue
+        if other.fingerprint == run.fingerprint and not other.stop_asked:
+            return other
+        if other.id != run.id:
             raise ConflictError(
                 f"run {other.id} is still {other.state} on slice {run.slice_name}",
                 hint=f"tpuctl attach {other.id}, or tpuctl stop {other.id}",

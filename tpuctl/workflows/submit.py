@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpuctl.core.codec import to_data
 from tpuctl.core.records import CodeState, EnvironmentRef, Policy, RunRecord, RunState
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.workflows.services import Services
@@ -36,6 +39,8 @@ class RunRequest:
     environment_name: str | None = None
     environment: bytes | None = None
     checkpoint_dir: str | None = None
+    """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
+    checkpoint_per_run: bool = False
     no_checkpoint: bool = False
     owns_slice: bool = False
     keep_slice: bool = False
@@ -66,9 +71,26 @@ def check_request(services: Services, request: RunRequest) -> None:
             )
 
 
+def _checkpoint_dir(request: RunRequest, run_id: str) -> str | None:
+    if request.checkpoint_dir is None or not request.checkpoint_per_run:
+        return request.checkpoint_dir
+    return f"{request.checkpoint_dir.rstrip('/')}/{run_id}"
+
+
+def fingerprint(request: RunRequest, bundle: str) -> str:
+    """Digest of everything that makes two requests the same run."""
+    asked = {**to_data(request), "environment": _digest(request.environment), "bundle": bundle}
+    return _digest(json.dumps(asked, sort_keys=True).encode()) or ""
+
+
+def _digest(content: bytes | None) -> str | None:
+    return None if content is None else hashlib.sha256(content).hexdigest()
+
+
 def freeze_run(services: Services, run_id: str, request: RunRequest, code: FrozenCode) -> RunRecord:
     """Stores code, diff and environment by digest and returns the record that refers to them."""
     store = services.store
+    bundle = store.put_blob(code.archive)
     environment = None
     if request.environment is not None and request.environment_name is not None:
         environment = EnvironmentRef(request.environment_name, store.put_blob(request.environment))
@@ -77,7 +99,7 @@ def freeze_run(services: Services, run_id: str, request: RunRequest, code: Froze
         slice_name=request.slice_name,
         argv=request.argv,
         code=CodeState(
-            bundle=store.put_blob(code.archive),
+            bundle=bundle,
             commit=code.commit,
             branch=code.branch,
             dirty=code.dirty,
@@ -88,12 +110,13 @@ def freeze_run(services: Services, run_id: str, request: RunRequest, code: Froze
         created_at=services.clock.now(),
         state=RunState.WAITING,
         policy=request.policy,
+        fingerprint=fingerprint(request, bundle),
         cwd=request.cwd,
         variables=dict(request.variables),
         secrets=dict(request.secrets),
         environment=environment,
         workers=request.workers or (),
-        checkpoint_dir=request.checkpoint_dir,
+        checkpoint_dir=_checkpoint_dir(request, run_id),
         owns_slice=request.owns_slice,
         keep_slice=request.keep_slice,
     )

@@ -1,0 +1,80 @@
+"""Vendor errors to ours, once, by status, then details, then the table of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+
+from tpuctl.core.messages import ErrorKind, classify
+from tpuctl.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+)
+from tpuctl.resources import load_error_table
+
+_CLASSES: dict[ErrorKind, type[TpuctlError]] = {
+    ErrorKind.STOCKOUT: NoCapacityError,
+    ErrorKind.QUOTA: QuotaError,
+    ErrorKind.SIDE_QUOTA: QuotaError,
+    ErrorKind.RATE_LIMIT: RateLimitedError,
+    ErrorKind.DENIED: DeniedError,
+    ErrorKind.NOT_FOUND: NotFoundError,
+    ErrorKind.CONFLICT: ConflictError,
+    ErrorKind.INVALID: InvalidRequestError,
+    ErrorKind.TRANSIENT: TransientError,
+}
+
+LOGIN_HINT = "gcloud auth application-default login"
+
+
+def translate(error: Exception, what: str) -> TpuctlError:
+    """Our error for anything a Google client or its transport raised. `what` says what was being done."""
+    if isinstance(error, TpuctlError):
+        return error
+    if isinstance(error, auth.TransportError | requests.ConnectionError | requests.Timeout | api.RetryError):
+        return TransientError(f"could not {what}: {_first_line(error)}", hint="the network, or try again")
+    if isinstance(error, auth.GoogleAuthError):
+        return DeniedError(f"could not {what}: {_first_line(error)}", hint=LOGIN_HINT)
+    if isinstance(error, api.GoogleAPICallError):
+        return _translate_call(error, what)
+    raise error
+
+
+def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
+    message = str(error.message or error)
+    http_status = int(error.code) if error.code is not None else None
+    kind = classify(
+        http_status=http_status,
+        status=_status_name(error),
+        message=message,
+        table=load_error_table(),
+    )
+    hint = LOGIN_HINT if http_status == 401 else None
+    details = {"status": http_status, "kind": str(kind)}
+    return _CLASSES[kind](f"could not {what}: {message.splitlines()[0]}", hint=hint, details=details)
+
+
+def _status_name(error: api.GoogleAPICallError) -> str | None:
+    """The canonical status: from gRPC, else from the JSON body, which the library does not parse for it."""
+    if error.grpc_status_code is not None:
+        return str(error.grpc_status_code.name)
+    response: Any = error.response
+    try:
+        found = response.json()["error"]["status"]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return str(found)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

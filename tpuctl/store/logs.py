@@ -1,0 +1,30 @@
+"""Output of runs on this machine: `runs/RUN/ATTEMPT/worker-N.stdout.log` below the state directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class LogFiles:
+    """Implements `ports.RunLogs`. Files are private to the user, like everything in the state directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _file(self, run_id: str, attempt: int, worker: int, stream: str) -> Path:
+        return self._root / run_id / str(attempt) / f"worker-{worker}.{stream}.log"
+
+    def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str:
+        return str(self._file(run_id, attempt, worker, stream))
+
+    def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int:
+        try:
+            return self._file(run_id, attempt, worker, stream).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
+        path = self._file(run_id, attempt, worker, stream)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)

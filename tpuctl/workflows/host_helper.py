@@ -1,0 +1,311 @@
+"""The helper on the hosts as typed calls: installs itself where it is missing, keeps every worker's answer.
+
+Nothing here decides: a worker that cannot be reached, answers nonsense or refuses gets a reply that says so,
+in its place in the list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from tpuctl.core import host_protocol as protocol
+from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
+from tpuctl.ports import OutputSink, Remote
+
+T = TypeVar("T")
+Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
+
+UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
+EXIT_NO_COMMAND = 127
+
+
+@dataclass(frozen=True)
+class HelperReply:
+    """One worker's answer: `data`, or `error` (a code, the helper's or ours) with a message for a person.
+
+    Codes of ours: the values of `FailureKind`, `no-python` and `malformed`.
+    """
+
+    worker: int
+    data: Mapping[str, Any] | None
+    error: str | None
+    message: str
+    result: RemoteResult
+
+    @property
+    def unreached(self) -> bool:
+        """The command was never sent, so it had no effect."""
+        return self.result.failure in UNREACHED
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """A parsed answer: `value`, or None with `reply.error` and `reply.message`."""
+
+    worker: int
+    value: T | None
+    reply: HelperReply
+
+    @property
+    def error(self) -> str | None:
+        return self.reply.error
+
+    @property
+    def message(self) -> str:
+        return self.reply.message
+
+
+class HostHelper:
+    """Calls the verbs of the host-side helper whose text is `source`."""
+
+    def __init__(self, remote: Remote, source: bytes) -> None:
+        self._remote = remote
+        self._source = source
+        self.sha256 = hashlib.sha256(source).hexdigest()
+
+    def call(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        request: Request,
+        *,
+        payload: bytes = b"",
+        timeout_s: float = 20.0,
+    ) -> list[HelperReply]:
+        """One verb on all targets at once; answers in the order of `targets`. Hosts without the helper get it
+        and are asked again once."""
+        command = protocol.render_helper_command(verb, self.sha256)
+        stdin = _stdin(request, payload)
+
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            return self._remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
+
+        return [_reply_of(result) for result in self._with_install(targets, ask)]
+
+    def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
+        """Puts the helper on all targets; harmless where it already is."""
+        command = protocol.render_install_command(self.sha256)
+        return self._remote.run(targets, command, stdin=self._source, timeout_s=timeout_s)
+
+    def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
+        return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
+
+    def put_blob(
+        self, targets: Sequence[HostTarget], content: bytes, *, timeout_s: float = 120.0
+    ) -> list[HelperReply]:
+        """Stores `content` on the hosts under its sha256."""
+        request = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        return self.call(targets, "put", request, payload=content, timeout_s=timeout_s)
+
+    def prepare(
+        self,
+        targets: Sequence[HostTarget],
+        *,
+        run: str,
+        attempt: str,
+        fence: int,
+        bundle: str | None,
+        want_port: Callable[[HostTarget], bool] = lambda _: False,
+        timeout_s: float = 20.0,
+    ) -> list[Answer[protocol.PrepareReply]]:
+        """Makes the work directory from `bundle` (a blob's sha256); answers which blobs a host lacks."""
+        fixed = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle}
+        replies = self.call(
+            targets, "prepare", lambda target: {**fixed, "want_port": want_port(target)}, timeout_s=timeout_s
+        )
+        return _parse(replies, protocol.parse_prepare_reply)
+
+    def start(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Answer[protocol.StartReply]]:
+        """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
+        path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
+        return _parse(self.call(targets, "start", request, timeout_s=timeout_s), protocol.parse_start_reply)
+
+    def status(
+        self, targets: Sequence[HostTarget], run: str, attempt: str
+    ) -> list[Answer[protocol.AttemptStatus]]:
+        replies = self.call(targets, "status", {"run": run, "attempt": attempt})
+        return _parse(replies, protocol.parse_attempt_status)
+
+    def attempts(self, targets: Sequence[HostTarget]) -> list[Answer[tuple[protocol.AttemptStatus, ...]]]:
+        """All attempts that each host knows."""
+        return _parse(self.call(targets, "attempts", {}), _parse_attempts)
+
+    def stop(
+        self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
+    ) -> list[Answer[protocol.AttemptStatus]]:
+        """Asks for the end and returns at once with the state before it."""
+        replies = self.call(targets, "stop", {"run": run, "attempt": attempt, "grace_s": grace_s})
+        return _parse(replies, protocol.parse_attempt_status)
+
+    def read_log(
+        self,
+        targets: Sequence[HostTarget],
+        *,
+        run: str,
+        attempt: str,
+        stream: str,
+        offset: int = 0,
+        limit: int = 1 << 20,
+    ) -> list[RemoteResult]:
+        """A part of a log as `result.stdout`; exit status 1 with the helper's answer there when it has none."""
+        request = {"run": run, "attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
+        command = protocol.render_helper_command("read", self.sha256)
+        stdin = _stdin(request, b"")
+        return self._with_install(targets, lambda asked: self._remote.run(asked, command, stdin=stdin))
+
+    def follow(
+        self,
+        targets: Sequence[HostTarget],
+        request_for: Callable[[HostTarget], Mapping[str, Any]],
+        sink: OutputSink,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[RemoteResult]:
+        """Streams the logs of an attempt until it ended (exit status 0) or there is nothing to follow (98).
+
+        `request_for` gives run, attempt, stdout_offset and stderr_offset. The follower ends with us.
+        """
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {**request_for(target), "silence_s": protocol.SILENCE_S}
+
+        return self._stream(targets, "follow", request, sink, None, should_stop)
+
+    def leash(
+        self,
+        targets: Sequence[HostTarget],
+        command: Sequence[str] | str,
+        sink: OutputSink,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        grace_s: float = 2.0,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[RemoteResult]:
+        """Runs a command (arguments, or text for the login shell) that dies with us, descendants included.
+
+        The exit status is the command's own, 128+n when signal n ended it.
+        """
+        what: Mapping[str, Any] = {"shell": command} if isinstance(command, str) else {"argv": list(command)}
+        request = {
+            **what,
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "grace_s": grace_s,
+            "silence_s": protocol.SILENCE_S,
+        }
+        return self._stream(targets, "leash", request, sink, timeout_s, should_stop)
+
+    def prune(
+        self,
+        targets: Sequence[HostTarget],
+        keep: Sequence[tuple[str, str]],
+        keep_blobs: Sequence[str] = (),
+    ) -> list[HelperReply]:
+        """Removes ended attempts and blobs that are not kept."""
+        request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
+        return self.call(targets, "prune", request)
+
+    def _stream(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        request: Request,
+        sink: OutputSink,
+        timeout_s: float | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> list[RemoteResult]:
+        command = protocol.render_helper_command(verb, self.sha256)
+        stdin = _stdin(request, b"")
+        return self._with_install(
+            targets,
+            lambda asked: self._remote.stream(
+                asked,
+                command,
+                sink,
+                stdin=stdin,
+                hold_stdin=True,
+                timeout_s=timeout_s,
+                should_stop=should_stop,
+            ),
+        )
+
+    def _with_install(
+        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget]], list[RemoteResult]]
+    ) -> list[RemoteResult]:
+        results = ask(targets)
+        bare = [i for i, result in enumerate(results) if result.exit_status == protocol.EXIT_NOT_INSTALLED]
+        if not bare:
+            return results
+        installs = self.ensure_installed([targets[i] for i in bare])
+        ready = []
+        for i, install in zip(bare, installs, strict=True):
+            if install.ok:
+                ready.append(i)
+            else:
+                results[i] = _install_failed(install)
+        if ready:
+            for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
+                results[i] = result
+        return results
+
+
+def _stdin(request: Request, payload: bytes) -> Callable[[HostTarget], bytes]:
+    def stdin(target: HostTarget) -> bytes:
+        body = request(target) if callable(request) else request
+        return json.dumps(body).encode() + b"\n" + payload
+
+    return stdin
+
+
+def _install_failed(install: RemoteResult) -> RemoteResult:
+    detail = install.detail or f"the helper could not be installed (exit status {install.exit_status})"
+    return replace(install, detail=detail)
+
+
+def _reply_of(result: RemoteResult) -> HelperReply:
+    def failed(code: str, message: str) -> HelperReply:
+        return HelperReply(result.worker, None, code, message, result)
+
+    if result.failure is not None:
+        return failed(result.failure.value, result.detail)
+    said = result.stderr.decode(errors="replace").strip()[-400:]
+    if result.exit_status == EXIT_NO_COMMAND:
+        return failed("no-python", said or "python3 is not on the host")
+    try:
+        data = protocol.parse_reply(result.stdout)
+    except protocol.MalformedReplyError as error:
+        return failed(
+            "malformed", result.detail or f"{error} (exit status {result.exit_status}) {said}".strip()
+        )
+    if "error" in data:
+        return failed(str(data["error"]), str(data.get("message", "")))
+    if result.exit_status != 0:
+        return failed("malformed", f"the helper ended with {result.exit_status} {said}".strip())
+    return HelperReply(result.worker, data, None, "", result)
+
+
+def _parse_attempts(data: Mapping[str, Any]) -> tuple[protocol.AttemptStatus, ...]:
+    found = data.get("attempts")
+    if not isinstance(found, list):
+        raise protocol.MalformedReplyError(f"'attempts' is {found!r}, not a list")
+    return tuple(protocol.parse_attempt_status(entry) for entry in found)
+
+
+def _parse(replies: list[HelperReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Answer[T]]:
+    answers = []
+    for reply in replies:
+        value = None
+        if reply.data is not None:
+            try:
+                value = parse(reply.data)
+            except protocol.MalformedReplyError as error:
+                reply = replace(reply, error="malformed", message=str(error))
+        answers.append(Answer(reply.worker, value, reply))
+    return answers
