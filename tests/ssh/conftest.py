@@ -1,0 +1,45 @@
+"""Fixtures: hosts that run real commands, a real client, and the helper on top of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import SshFarm
+from tpuctl.core.model import HostTarget
+from tpuctl.remote.keys import KeyPair, ensure_keypair
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.workflows.host_helper import HostHelper
+
+HELPER = Path(__file__).parents[2] / "templates" / "host_helper.py"
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    return ensure_keypair(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def farm(tmp_path: Path, key: KeyPair) -> Iterator[SshFarm]:
+    found = SshFarm(tmp_path, key.public_line)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def target(farm: SshFarm) -> HostTarget:
+    return farm.add(0)
+
+
+@pytest.fixture
+def remote(key: KeyPair, farm: SshFarm) -> Iterator[SshRemote]:
+    found = SshRemote(key.private_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def helper(remote: SshRemote) -> HostHelper:
+    return HostHelper(remote, HELPER.read_bytes())

@@ -1,0 +1,184 @@
+"""Hosts for tests: asyncssh servers on loopback addresses that run real commands, each in a HOME of its own.
+
+A server does what sshd does: a cut connection closes the command's stdin and kills nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncssh
+
+from tpuctl.core.model import HostTarget
+
+T = TypeVar("T")
+LOGIN = "tester"
+
+
+class _Auth(asyncssh.SSHServer):
+    def __init__(self, farm: SshFarm) -> None:
+        self._farm = farm
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._farm.connections.append(conn)
+
+    def begin_auth(self, username: str) -> bool:
+        self._farm.users_seen.append(username)
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return username == LOGIN and key.export_public_key().split()[1] in self._farm.accepted
+
+
+class SshFarm:
+    """Several "hosts" in one event loop thread. `marker` is in the environment of all their processes."""
+
+    def __init__(self, folder: Path, public_line: str) -> None:
+        self.folder = folder
+        self.accepted = {public_line.split()[1].encode()}
+        self.users_seen: list[str] = []
+        self.connections: list[asyncssh.SSHServerConnection] = []
+        self.marker = f"TPUCTL_TEST_FARM={folder}"
+        self._loop = asyncio.new_event_loop()
+        self._servers: list[Any] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="farm", daemon=True)
+        self._thread.start()
+
+    def add(self, worker: int, address: str = "") -> HostTarget:
+        """One more host; its HOME is `folder/home-N`."""
+        address = address or f"127.78.0.{worker + 1}"
+        home = self.folder / f"home-{worker}"
+        home.mkdir(exist_ok=True)
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        port = self._do(self._listen(address, key, home, worker))
+        return HostTarget("big", worker, address, port, LOGIN, key.export_public_key().decode().strip())
+
+    def drop_connections(self) -> None:
+        """Cuts every connection, as a lost network does."""
+
+        async def drop() -> None:
+            for connection in self.connections:
+                connection.abort()
+            self.connections.clear()
+
+        self._do(drop())
+
+    def processes(self) -> dict[int, str]:
+        """Living processes started on the hosts: pid to command line."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if self.marker.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state not in "ZX":
+                        line = (entry / "cmdline").read_bytes()
+                        found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue  # gone while we looked
+        return found
+
+    def close(self) -> None:
+        async def shut() -> None:
+            for connection in self.connections:
+                connection.abort()
+            for server in self._servers:
+                server.close()
+                await server.wait_closed()
+            for task in asyncio.all_tasks():
+                if task is not asyncio.current_task():
+                    task.cancel()
+            await asyncio.sleep(0)
+
+        for _ in range(50):
+            left = self.processes()
+            if not left:
+                break
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self._do(shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _listen(self, address: str, key: asyncssh.SSHKey, home: Path, worker: int) -> int:
+        environment = {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "SHELL": "/bin/bash",
+            "TPU_WORKER_ID": str(worker),
+            "LANG": "C.UTF-8",
+            self.marker.partition("=")[0]: self.marker.partition("=")[2],
+        }
+        server = await asyncssh.create_server(
+            lambda: _Auth(self),
+            address,
+            0,
+            server_host_keys=[key],
+            process_factory=_runner(home, environment),
+            encoding=None,
+            line_editor=False,
+        )
+        self._servers.append(server)
+        return int(server.get_port())
+
+
+def _runner(home: Path, environment: dict[str, str]) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    async def serve(process: Any) -> None:
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            process.command,
+            cwd=home,
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        feed = asyncio.ensure_future(_feed(process.stdin, child.stdin))
+        await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
+        status = await child.wait()
+        feed.cancel()
+        if status < 0:
+            process.exit_with_signal(signal.Signals(-status).name[3:])
+        else:
+            process.exit(status)
+
+    return serve
+
+
+async def _feed(source: Any, sink: Any) -> None:
+    try:
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    except (OSError, asyncssh.Error):
+        pass  # the connection or the command ended; both mean end of file
+    finally:
+        sink.close()
+
+
+async def _copy(source: Any, sink: Any) -> None:
+    while data := await source.read(65536):
+        try:
+            sink.write(data)
+            await sink.drain()
+        except (OSError, asyncssh.Error):
+            continue  # nobody listens any more; the command is not to block on that

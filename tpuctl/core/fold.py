@@ -1,0 +1,57 @@
+"""Many workers in few words: `big[0-2,6]`, the `--worker` flag, and equal results shown once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+_WORD = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+def fold_workers(workers: Iterable[int]) -> str:
+    """`0-2,6` for 0, 1, 2 and 6, in any order; empty for none."""
+    spans: list[list[int]] = []
+    for worker in sorted(set(workers)):
+        if spans and worker == spans[-1][1] + 1:
+            spans[-1][1] = worker
+        else:
+            spans.append([worker, worker])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def fold_label(name: str, workers: Iterable[int]) -> str:
+    """`big[0-2,6]`, or `big-3` for one worker."""
+    found = sorted(set(workers))
+    return f"{name}-{found[0]}" if len(found) == 1 else f"{name}[{fold_workers(found)}]"
+
+
+def parse_workers(text: str, count: int) -> tuple[int, ...]:
+    """The workers that `0-3,7` or `all` names among `count`, ascending. ValueError names the offending word."""
+    if text.strip() == "all":
+        return tuple(range(count))
+    found: set[int] = set()
+    for word in (part.strip() for part in text.split(",")):
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is not a worker number, a range such as 0-3, or all")
+        low = int(match[1])
+        high = int(match[2]) if match[2] else low
+        if low > high:
+            raise ValueError(f"{word!r} runs backwards")
+        if high >= count:
+            last = "worker 0 alone" if count == 1 else f"workers 0 to {count - 1}"
+            raise ValueError(f"{word!r} is out of range: the slice has {last}")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def group_equal(items: Sequence[T], key: Callable[[T], K]) -> list[tuple[K, list[T]]]:
+    """Items with equal keys together, largest group first, else in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))

@@ -1,0 +1,227 @@
+"""What tpuctl and its helper on the hosts say to each other: commands to render, answers to parse.
+
+The helper (`templates/host_helper.py`) lies on a host under a name made from its content: a host with another
+one answers `EXIT_NOT_INSTALLED` and is given ours. Answers may hold fields that we do not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tpuctl.core.shell import Shell
+
+EXIT_NOT_INSTALLED = 97
+EXIT_NOTHING_TO_FOLLOW = 98
+HEARTBEAT_S = 5.0
+"""Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
+SILENCE_S = 15.0
+"""A leash is cut after this long without a heartbeat: three in a row are missing."""
+
+
+class AttemptState(StrEnum):
+    """How far an attempt has got on one host."""
+
+    ABSENT = "absent"
+    PREPARED = "prepared"
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def parse(cls, value: object) -> AttemptState:
+        return cls(value) if isinstance(value, str) and value in set(cls) else cls.UNKNOWN
+
+    @property
+    def final(self) -> bool:
+        return self in {AttemptState.EXITED, AttemptState.LOST}
+
+
+class MalformedReplyError(ValueError):
+    """An answer of a host is not what the helper sends; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host says of itself."""
+
+    boot_id: str
+    hostname: str
+    user: str
+    home: str
+    python_version: str
+    python_executable: str
+    kernel: str
+    time: float
+    disk_free_bytes: int
+    cpu_count: int
+    worker_id: str | None
+
+
+@dataclass(frozen=True)
+class AttemptStatus:
+    """One attempt on one host; times by the host's clock. `stopped`: it ended because a stop was asked for."""
+
+    run: str
+    attempt: str
+    state: AttemptState
+    exit_status: int | None
+    signal: int | None
+    pid: int | None
+    started_at: float | None
+    ended_at: float | None
+    stopped: bool
+    stdout_bytes: int
+    stderr_bytes: int
+    boot_id: str
+    time: float
+    detail: str
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrepareReply:
+    """Prepared, or the blobs that the host lacks."""
+
+    prepared: bool
+    work_dir: str
+    free_port: int | None
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StartReply:
+    """`already` means that this attempt was started here before and nothing was done now."""
+
+    state: AttemptState
+    pid: int | None
+    already: bool
+
+
+def helper_path(helper_sha256: str) -> str:
+    """Path of the helper below the home directory."""
+    return f".tpuctl/bin/helper-{helper_sha256[:16]}.py"
+
+
+def render_helper_command(verb: str, helper_sha256: str) -> str:
+    """Command that runs the helper, or exits with `EXIT_NOT_INSTALLED`."""
+    path = f'"$HOME"/{helper_path(helper_sha256)}'
+    return Shell.of(
+        f"test -f {path} || exit {EXIT_NOT_INSTALLED}; exec python3 -I -S {path} "
+    ).arg(verb).text  # fmt: skip
+
+
+def render_install_command(helper_sha256: str) -> str:
+    """Command that stores the helper from stdin after checking its digest; safe to run twice and at once."""
+    path = f'"$HOME"/{helper_path(helper_sha256)}'
+    return (
+        'umask 077; mkdir -p "$HOME/.tpuctl/bin" && t=$(mktemp "$HOME/.tpuctl/bin/.new.XXXXXX") && '
+        'cat > "$t" && '
+        f'case $(sha256sum < "$t") in {helper_sha256}*) mv -f "$t" {path};; '
+        '*) rm -f "$t"; echo "the helper arrived damaged" >&2; exit 1;; esac'
+    )
+
+
+def parse_reply(stdout: bytes) -> Mapping[str, Any]:
+    """The helper's answer: the last line, because a login script may print before it. MalformedReplyError."""
+    lines = stdout.strip().splitlines()
+    if not lines:
+        raise MalformedReplyError("the host answered nothing")
+    try:
+        data = json.loads(lines[-1])
+    except ValueError as error:
+        raise MalformedReplyError(f"the host answered {lines[-1][:80]!r} instead of JSON") from error
+    if not isinstance(data, dict):
+        raise MalformedReplyError(f"the host answered {lines[-1][:80]!r} instead of an object")
+    return data
+
+
+def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
+    worker_id = data.get("worker_id")
+    return HostFacts(
+        boot_id=_text(data, "boot_id"),
+        hostname=_text(data, "hostname"),
+        user=_text(data, "user"),
+        home=_text(data, "home"),
+        python_version=_text(data, "python_version"),
+        python_executable=_text(data, "python_executable"),
+        kernel=_text(data, "kernel"),
+        time=_number(data, "time"),
+        disk_free_bytes=int(_number(data, "disk_free_bytes")),
+        cpu_count=int(_number(data, "cpu_count")),
+        worker_id=None if worker_id is None else str(worker_id),
+    )
+
+
+def parse_attempt_status(data: Mapping[str, Any]) -> AttemptStatus:
+    return AttemptStatus(
+        run=_text(data, "run"),
+        attempt=_text(data, "attempt"),
+        state=AttemptState.parse(data.get("state")),
+        exit_status=_optional_int(data, "exit_status"),
+        signal=_optional_int(data, "signal"),
+        pid=_optional_int(data, "pid"),
+        started_at=_optional_number(data, "started_at"),
+        ended_at=_optional_number(data, "ended_at"),
+        stopped=bool(data.get("stopped", False)),
+        stdout_bytes=int(_number(data, "stdout_bytes")),
+        stderr_bytes=int(_number(data, "stderr_bytes")),
+        boot_id=_text(data, "boot_id"),
+        time=_number(data, "time"),
+        detail=str(data.get("detail", "")),
+        survivors=tuple(int(pid) for pid in data.get("survivors") or ()),
+    )
+
+
+def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:
+    missing = data.get("missing") or []
+    if not isinstance(missing, list):
+        raise MalformedReplyError(f"'missing' is {missing!r}, not a list")
+    prepared = bool(data.get("prepared", False))
+    return PrepareReply(
+        prepared=prepared,
+        work_dir=_text(data, "work_dir") if prepared else "",
+        free_port=_optional_int(data, "free_port"),
+        missing=tuple(str(sha256) for sha256 in missing),
+    )
+
+
+def parse_start_reply(data: Mapping[str, Any]) -> StartReply:
+    return StartReply(
+        state=AttemptState.parse(data.get("state")),
+        pid=_optional_int(data, "pid"),
+        already=bool(data.get("already", False)),
+    )
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise MalformedReplyError(f"{key!r} is {value!r}, not text")
+    return value
+
+
+def _optional_number(data: Mapping[str, Any], key: str) -> float | None:
+    value = data.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise MalformedReplyError(f"{key!r} is {value!r}, not a number")
+    return float(value)
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = _optional_number(data, key)
+    if value is None:
+        raise MalformedReplyError(f"{key!r} is missing")
+    return value
+
+
+def _optional_int(data: Mapping[str, Any], key: str) -> int | None:
+    value = _optional_number(data, key)
+    return None if value is None else int(value)

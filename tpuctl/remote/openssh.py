@@ -1,0 +1,52 @@
+"""Arguments and known_hosts for the real `ssh`, with the same pinned host keys as our own connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tpuctl.core.model import HostTarget
+
+
+def host_alias(target: HostTarget) -> str:
+    """The name under which a worker's key is pinned; addresses are reused, this is not."""
+    return f"tpuctl-{target.label}"
+
+
+def write_known_hosts(path: Path, targets: Iterable[HostTarget]) -> None:
+    """Replaces the file at once, so that a reader never sees a half."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temp = path.with_name(f".{path.name}.{os.getpid()}")
+    temp.write_text("".join(f"{host_alias(target)} {target.host_key}\n" for target in targets))
+    temp.chmod(0o600)
+    temp.replace(path)
+
+
+def ssh_argv(
+    target: HostTarget, key_path: Path, known_hosts_path: Path, extra: Sequence[str] = ()
+) -> list[str]:
+    """The argument list for `ssh`; `extra` are options and a remote command of the user, passed as they are."""
+    options = {
+        "IdentitiesOnly": "yes",
+        "HostKeyAlias": host_alias(target),
+        "UserKnownHostsFile": _quoted(known_hosts_path),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "UpdateHostKeys": "no",
+        "CheckHostIP": "no",
+        "ConnectTimeout": "5",
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "3",
+    }
+    argv = ["ssh", "-p", str(target.port), "-i", str(key_path), "-l", target.user]
+    for name, value in options.items():
+        argv += ["-o", f"{name}={value}"]
+    return [*argv, target.address, *extra]
+
+
+def _quoted(path: Path) -> str:
+    """UserKnownHostsFile is a list of files: blanks separate them, % starts a token (ssh_config(5))."""
+    text = str(path).replace("%", "%%")
+    return f'"{text}"' if any(character.isspace() for character in text) else text
