@@ -1,0 +1,72 @@
+"""A simulated cloud inside the test's process: real doors on free ports, real hosts, no delays."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpuctl.sim.journal import Journal
+from tpuctl.sim.server import SimOptions, Simulator, new_token
+from tpuctl.sim.world import World
+
+
+@dataclass(frozen=True)
+class RunningSim:
+    """`profile` holds the settings of the client's `sim` profile."""
+
+    simulator: Simulator
+    profile: dict[str, Any]
+
+    @property
+    def world(self) -> World:
+        return self.simulator.world
+
+    @property
+    def endpoint(self) -> str:
+        return self.simulator.endpoint
+
+    @property
+    def token(self) -> str:
+        return self.simulator.token
+
+    @property
+    def journal(self) -> Journal:
+        return self.world.journal
+
+    @property
+    def ssh_port(self) -> int:
+        return self.simulator.ssh_port
+
+    def preempt(self, name: str, zone: str | None = None) -> list[str]:
+        return self.world.preempt(name, zone)
+
+    def fault(self, spec: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """`sim.fault(preset="stockout", times=2)`; see `tpuctl.sim.faults.Fault` for the fields."""
+        self.world.faults.add({**(spec or {}), **fields})
+
+
+@contextmanager
+def running_sim(tmp_path: Path, **options: Any) -> Iterator[RunningSim]:
+    """A simulator below `tmp_path` with instant delays unless `options` (of SimOptions) say otherwise."""
+    root = tmp_path / f"sim-{uuid.uuid4().hex[:8]}"
+    root.mkdir(parents=True)
+    settings = SimOptions(**{"delays": "instant", **options})
+    simulator = Simulator(root, settings, world_id=f"test-{uuid.uuid4().hex}", token=new_token())
+    token_file = root / "token"
+    token_file.write_text(simulator.token)
+    profile = {
+        "label": "sim",
+        "project": settings.project,
+        "endpoint_tpu": simulator.endpoint,
+        "endpoint_storage": simulator.endpoint,
+        "token_file": str(token_file),
+        "ssh_port": simulator.ssh_port,
+    }
+    try:
+        yield RunningSim(simulator, profile)
+    finally:
+        simulator.close()

@@ -1,0 +1,191 @@
+"""What shall go wrong, decided beforehand: the fault plan.
+
+A fault matches calls by method (`nodes.create`, `*.list`, `*`), resource id and zone, lets `skip` of them pass
+and then strikes `times` times (0: for ever).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tpuctl.errors import UsageError
+from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.status import Code
+
+
+class FaultKind(StrEnum):
+    ERROR = "error"
+    """The call is refused with `code` and `message`, or its operation ends so when `in_operation`."""
+    DROP = "drop"
+    """The call takes effect, the client gets a cut connection."""
+    SLOW_OPERATION = "slow-operation"
+    """The operation ends `seconds` late (0: never) although its work is done."""
+    UNREACHABLE = "unreachable"
+    """List calls name the zone in `unreachable` and leave its resources out."""
+    PREEMPT = "preempt"
+    """A matching node is preempted `seconds` after it became READY; `method` plays no part."""
+    QUEUED_FAILURE = "queued-failure"
+    """A queued resource goes PROVISIONING → SUSPENDING → FAILED with `code` and `message`."""
+
+
+_STOCKOUT = (
+    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
+    "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
+)
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "stockout": {
+        "kind": "error",
+        "method": "nodes.create",
+        "code": 8,
+        "in_operation": True,
+        "message": _STOCKOUT,
+    },
+    "stockout-now": {"kind": "error", "method": "nodes.create", "code": 8, "message": _STOCKOUT},
+    "rate-limit": {
+        "kind": "error",
+        "method": "*.create",
+        "code": 8,
+        "message": "Quota exceeded for quota metric 'Create requests' and limit 'Maximum number of CreateNode "
+        "requests per minute' of service 'tpu.googleapis.com' for consumer '{project}'.",
+    },
+    "blip": {
+        "kind": "error",
+        "method": "*",
+        "code": 14,
+        "message": "Internal error. Please try again.",
+    },
+    "queued-internal": {
+        "kind": "queued-failure",
+        "method": "queuedResources.create",
+        "code": 13,
+        "message": "an internal error has occurred",
+    },
+    "lost-response": {"kind": "drop", "method": "nodes.create"},
+    "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
+}
+"""Named faults; texts as users of the real API have quoted them."""
+
+
+@dataclass
+class Fault:
+    """One planned fault; `remaining` counts down, 0 in `times` means for ever."""
+
+    id: int
+    kind: FaultKind
+    method: str = "*"
+    name: str = "*"
+    zone: str = "*"
+    times: int = 1
+    skip: int = 0
+    code: int = int(Code.INTERNAL)
+    message: str = "an internal error has occurred"
+    in_operation: bool = False
+    seconds: float = 0.0
+    struck: int = 0
+    passed: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.times > 0 and self.struck >= self.times
+
+    def text(self, path: ResourcePath) -> str:
+        """The message with `{zone}`, `{project}` and `{name}` filled in."""
+        filled = self.message.replace("{zone}", path.zone).replace("{project}", path.project)
+        return filled.replace("{name}", path.id)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "kind": str(self.kind)}
+
+
+_FIELDS: Mapping[str, type] = {
+    "kind": str,
+    "method": str,
+    "name": str,
+    "zone": str,
+    "times": int,
+    "skip": int,
+    "code": int,
+    "message": str,
+    "in_operation": bool,
+    "seconds": float,
+}
+
+
+def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
+    """Makes a fault from plain data: the fields of `Fault`, or `preset` and fields that override it."""
+    fields = dict(spec)
+    preset = fields.pop("preset", None)
+    if preset is not None:
+        if preset not in PRESETS:
+            raise UsageError(f"no fault preset `{preset}`", hint=f"one of: {', '.join(sorted(PRESETS))}")
+        fields = {**PRESETS[preset], **fields}
+    unknown = sorted(set(fields) - set(_FIELDS))
+    if unknown:
+        raise UsageError(f"unknown key `{unknown[0]}` in a fault", hint=f"keys: {', '.join(_FIELDS)}")
+    if fields.get("kind") not in list(FaultKind):
+        raise UsageError(f"no kind of fault `{fields.get('kind')}`", hint=f"one of: {', '.join(FaultKind)}")
+    if "code" in fields and fields["code"] not in list(Code):
+        raise UsageError(f"no google.rpc code {fields['code']}", hint="a number from 1 to 16")
+    return Fault(id, **{**fields, "kind": FaultKind(fields["kind"])})
+
+
+class FaultPlan:
+    """The faults that are still to strike; thread-safe."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._number = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def add(self, spec: Mapping[str, Any]) -> Fault:
+        """Plans one fault; raises UsageError for a spec that makes no sense."""
+        with self._lock:
+            fault = parse_fault(spec, next(self._number))
+            self._faults.append(fault)
+            return fault
+
+    def list_active(self) -> list[Fault]:
+        with self._lock:
+            return [each for each in self._faults if not each.spent]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+
+    def remove(self, id: int) -> None:
+        with self._lock:
+            self._faults = [each for each in self._faults if each.id != id]
+
+    def take(
+        self, kind: FaultKind, method: str, path: ResourcePath, *, in_operation: bool = False
+    ) -> Fault | None:
+        """The first fault that strikes here and now, counted as struck."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.spent or fault.kind != kind or fault.in_operation != in_operation:
+                    continue
+                if not (
+                    fnmatchcase(method, fault.method)
+                    and fnmatchcase(path.id, fault.name)
+                    and fnmatchcase(path.zone, fault.zone)
+                ):
+                    continue
+                if fault.passed < fault.skip:
+                    fault.passed += 1
+                    continue
+                fault.struck += 1
+                return fault
+        return None
+
+    def unreachable_zones(self, zones: list[str]) -> list[str]:
+        """Which zones list calls cannot read; does not count as a strike, so reads change nothing."""
+        with self._lock:
+            patterns = [f.zone for f in self._faults if f.kind == FaultKind.UNREACHABLE and not f.spent]
+        return [zone for zone in zones if any(fnmatchcase(zone, pattern) for pattern in patterns)]

@@ -1,0 +1,80 @@
+"""What the TPU API says about itself: locations, accelerator types, runtime versions, reservations."""
+
+from __future__ import annotations
+
+from tpuctl.sim.catalog import Offer
+from tpuctl.sim.kernel import Json, Kernel
+from tpuctl.sim.listing import list_resources
+from tpuctl.sim.paths import ResourcePath, parse_path
+from tpuctl.sim.status import not_found
+
+
+class Inventory:
+    """Reads only."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def _location(self, zone: str) -> Json:
+        path = ResourcePath(self._kernel.project, zone)
+        return {"name": path.location, "locationId": zone, "labels": {"cloud.googleapis.com/zone": zone}}
+
+    def list_locations(self, request: Json) -> Json:
+        project = request["name"].removeprefix("projects/")
+        zones = self._kernel.catalog.zones()
+        self._kernel.check_zone(ResourcePath(project, zones[0]))
+        return {"locations": [self._location(zone) for zone in zones]}
+
+    def get_location(self, request: Json) -> Json:
+        path = parse_path(request["name"])
+        self._kernel.check_zone(path)
+        return self._location(path.zone)
+
+    def _types(self) -> list[tuple[ResourcePath, Json]]:
+        kernel = self._kernel
+        return [
+            (path, _show_type(path, offer))
+            for zone in kernel.catalog.zones()
+            for offer in kernel.catalog.in_zone(zone)
+            for path in [ResourcePath(kernel.project, zone, "acceleratorTypes", offer.name)]
+        ]
+
+    def list_accelerator_types(self, request: Json) -> Json:
+        return list_resources(self._kernel, request, "acceleratorTypes", self._types())
+
+    def get_accelerator_type(self, request: Json) -> Json:
+        return self._get(request["name"], self._types())
+
+    def _versions(self) -> list[tuple[ResourcePath, Json]]:
+        kernel = self._kernel
+        return [
+            (path, {"name": path.name, "version": version})
+            for zone in kernel.catalog.zones()
+            for version in kernel.catalog.runtime_versions(zone)
+            for path in [ResourcePath(kernel.project, zone, "runtimeVersions", version)]
+        ]
+
+    def list_runtime_versions(self, request: Json) -> Json:
+        return list_resources(self._kernel, request, "runtimeVersions", self._versions())
+
+    def get_runtime_version(self, request: Json) -> Json:
+        return self._get(request["name"], self._versions())
+
+    def list_reservations(self, request: Json) -> Json:
+        return list_resources(self._kernel, request, "reservations", [])
+
+    def service_identity(self, request: Json) -> Json:
+        self._kernel.check_zone(parse_path(request["parent"]))
+        return {"identity": {"email": f"service-1@{self._kernel.project}.sim.invalid"}}
+
+    def _get(self, name: str, found: list[tuple[ResourcePath, Json]]) -> Json:
+        self._kernel.check_zone(parse_path(name))
+        for path, data in found:
+            if path.name == name:
+                return data
+        raise not_found(name)
+
+
+def _show_type(path: ResourcePath, offer: Offer) -> Json:
+    config = {"type": offer.config_type, "topology": offer.topology}
+    return {"name": path.name, "type": offer.name, "acceleratorConfigs": [config]}

@@ -1,0 +1,45 @@
+"""Which calls changed, or tried to change, the simulated cloud."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One mutating API call. `status` is the google.rpc code's name, or DROPPED when the answer was lost."""
+
+    sequence: int
+    time: float
+    method: str
+    resource: str
+    status: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Journal:
+    """Append-only, thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._entries: list[JournalEntry] = []
+        self._lock = threading.Lock()
+
+    def record(self, method: str, resource: str, status: str) -> JournalEntry:
+        with self._lock:
+            entry = JournalEntry(len(self._entries) + 1, self._now(), method, resource, status)
+            self._entries.append(entry)
+        return entry
+
+    def entries(self) -> list[JournalEntry]:
+        with self._lock:
+            return list(self._entries)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()

@@ -1,0 +1,309 @@
+"""Nodes: their calls and their life from CREATING to gone."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+
+from tpuctl.errors import TpuctlError
+from tpuctl.sim.faults import FaultKind
+from tpuctl.sim.kernel import Json, Kernel, Node
+from tpuctl.sim.listing import list_resources
+from tpuctl.sim.machines import Machines
+from tpuctl.sim.operations import Operations, show_operation
+from tpuctl.sim.paths import ResourcePath, check_id, check_labels, parse_path
+from tpuctl.sim.status import ApiError, Code, bad_request, not_found
+from tpuctl.sim.validation import check_quota, prepare_spec
+
+log = logging.getLogger(__name__)
+
+UPDATABLE = frozenset({"description", "labels", "tags", "metadata", "dataDisks", "networkConfig"})
+"""Fields that `nodes.patch` accepts (gcloud 528 sends no others)."""
+LIVE = frozenset({"READY", "STOPPED"})
+_TPU_PORT = 8470
+
+
+class Nodes:
+    """Calls take the world's lock for decisions and changes of state; host work happens outside of it."""
+
+    def __init__(self, kernel: Kernel, operations: Operations, machines: Machines) -> None:
+        self._kernel = kernel
+        self._operations = operations
+        self._machines = machines
+        self.on_queued_node_lost: Callable[[Node, str], None] = lambda _node, _initiator: None
+        """Set by the queued resources: (node, USER or SERVICE)."""
+
+    # Reads.
+
+    def find(self, name: str) -> Node:
+        """The node behind a full name; raises NOT_FOUND. Expects the lock to be held."""
+        path = parse_path(name)
+        self._kernel.check_zone(path)
+        node = self._kernel.nodes.get(path.name)
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def get(self, request: Json) -> Json:
+        return copy.deepcopy(self.find(request["name"]).data)
+
+    def list_all(self, request: Json) -> Json:
+        found = [(node.path, node.data) for node in self._kernel.nodes.values()]
+        return list_resources(self._kernel, request, "nodes", found)
+
+    def guest_attributes(self, request: Json) -> Json:
+        """One entry per asked worker, in worker order; `workerIds` of `[""]` or nothing means all."""
+        node = self.find(request["name"])
+        wanted = [each for each in request.get("workerIds", []) if each != ""]
+        workers = range(len(node.addresses)) if not wanted else sorted(self._worker(node, w) for w in wanted)
+        return {"guestAttributes": [self._attributes_of(node, worker) for worker in workers]}
+
+    @staticmethod
+    def _worker(node: Node, text: str) -> int:
+        if not text.isdecimal() or int(text) >= node.offer.hosts:
+            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid worker id "{text}" for node {node.path.id}.')
+        return int(text)
+
+    @staticmethod
+    def _attributes_of(node: Node, worker: int) -> Json:
+        if worker >= len(node.addresses):
+            return {"queryPath": "", "queryValue": {"items": []}}
+        kind, _, key = node.addresses[worker].host_key.partition(" ")
+        items = [
+            {"namespace": "hostkeys", "key": kind, "value": key.split(" ")[0]},
+            {"namespace": "guestInventory", "key": "hostname", "value": node.hostname(worker)},
+            {"namespace": "", "key": "hostname", "value": node.hostname(worker)},
+        ]
+        return {"queryPath": "", "queryValue": {"items": items}}
+
+    # Creation.
+
+    def create(self, request: Json, version: str) -> Json:
+        path = parse_path(request["parent"]).child("nodes", request.get("nodeId") or self._kernel.ids.short())
+        spec = request.get("node") or {}
+        node = self.admit(path, spec, queued=None)
+        operation = self._operations.start("nodes.create", "create", path, version)
+        fault = self._kernel.faults.take(FaultKind.ERROR, "nodes.create", path, in_operation=True)
+        if fault is not None:
+            error = ApiError(fault.code, fault.text(path))
+            delay = self._kernel.delays.create_failure
+            self._kernel.after(delay, lambda: self._vanish(node, operation, error))
+        else:
+            self._kernel.after(self._kernel.delays.node_create, lambda: self._boot_direct(node, operation))
+        return show_operation(operation)
+
+    def admit(self, path: ResourcePath, spec: Json, queued: ResourcePath | None) -> Node:
+        """Checks a request and lists the node as CREATING. Expects the lock to be held."""
+        check_id("node", path.id)
+        clean, offer = prepare_spec(self._kernel, path, spec)
+        if path.name in self._kernel.nodes:
+            raise ApiError(Code.ALREADY_EXISTS, f"Resource '{path.name}' already exists")
+        scheduling = clean.get("schedulingConfig") or {}
+        if queued is None:
+            spot = bool(scheduling.get("spot") or scheduling.get("preemptible"))
+            check_quota(self._kernel, path, offer, offer.chips, spot=spot)
+        uid = self._kernel.ids.node_id()
+        data = {
+            **clean,
+            "name": path.name,
+            "state": "CREATING",
+            "apiVersion": "V2",
+            "id": uid,
+            "createTime": self._kernel.timestamp(),
+        }
+        if queued is not None:
+            data["queuedResource"] = queued.name
+        node = Node(path, f"{path.id}-{uid}", data, offer, self._kernel.ids.short(), queued)
+        self._kernel.nodes[path.name] = node
+        return node
+
+    def _boot_direct(self, node: Node, operation: Json) -> None:
+        error = self.boot(node)
+        with self._kernel.lock:
+            if error is None:
+                self._operations.succeed(operation, "Node", node.data)
+        if error is not None:
+            self._vanish(node, operation, error)
+
+    def boot(self, node: Node) -> ApiError | None:
+        """Creates the hosts and makes the node READY; the error when it did not come to that."""
+        cancelled = ApiError(Code.ABORTED, "The node was deleted while it was being created.")
+        try:
+            if not self._machines.create(node):
+                return cancelled
+        except (TpuctlError, OSError) as error:
+            log.exception("hosts of %s could not be created", node.path.name)
+            return ApiError(Code.INTERNAL, f"the simulator could not create the hosts: {error}")
+        with self._kernel.lock:
+            if node.state != "CREATING":
+                return cancelled
+            external = bool((node.data.get("networkConfig") or {}).get("enableExternalIps"))
+            node.data["networkEndpoints"] = [
+                {"ipAddress": each.internal_ip, "port": _TPU_PORT}
+                | ({"accessConfig": {"externalIp": each.external_ip}} if external else {})
+                for each in node.addresses
+            ]
+            node.data |= {"state": "READY", "health": "HEALTHY"}
+            fault = self._kernel.faults.take(FaultKind.PREEMPT, "preempt", node.path)
+            if fault is not None:
+                self._kernel.after(fault.seconds, lambda: self.preempt(node))
+        return None
+
+    def _vanish(self, node: Node, operation: Json, error: ApiError) -> None:
+        """A create that failed: the node is not listed any more and the operation says why."""
+        with self._kernel.lock:
+            if node.state == "CREATING" and self._kernel.current(node):
+                del self._kernel.nodes[node.path.name]
+            self._operations.fail(operation, error)
+
+    # Deletion.
+
+    def delete(self, request: Json, version: str) -> Json:
+        node = self.find(request["name"])
+        if node.state == "DELETING":
+            raise self._not_supported("delete", node)
+        operation = self._operations.start("nodes.delete", "delete", node.path, version)
+        self.begin_deletion(node)
+
+        def finish() -> None:
+            self.finish_deletion(node)
+            with self._kernel.lock:
+                self._operations.succeed(operation, "", None)
+            if node.queued is not None:
+                self.on_queued_node_lost(node, "USER")
+
+        self._kernel.after(self._kernel.delays.node_delete, finish)
+        return show_operation(operation)
+
+    def begin_deletion(self, node: Node) -> None:
+        """Expects the lock to be held."""
+        node.data["state"] = "DELETING"
+
+    def finish_deletion(self, node: Node) -> None:
+        """Destroys the hosts, then frees the name."""
+        self._machines.destroy(node)
+        with self._kernel.lock:
+            if self._kernel.current(node):
+                del self._kernel.nodes[node.path.name]
+
+    # Stop, start, patch.
+
+    def _not_supported(self, verb: str, node: Node) -> ApiError:
+        return bad_request(f"{verb} is not supported while in state {node.state}", self._kernel.ids.eid())
+
+    def _check_power(self, verb: str, node: Node, state: str) -> None:
+        """Only single-host on-demand nodes that were made directly can be stopped and started."""
+        if node.state != state:
+            raise self._not_supported(verb, node)
+        scheduling = node.data.get("schedulingConfig") or {}
+        if node.queued is not None:
+            raise bad_request(f"{verb} is not supported for nodes of queued resources", self._kernel.ids.eid())
+        if node.offer.hosts > 1:
+            raise bad_request(f"{verb} is not supported for multi-host slices", self._kernel.ids.eid())
+        if scheduling.get("spot") or scheduling.get("preemptible"):
+            raise bad_request(f"{verb} is not supported for preemptible nodes", self._kernel.ids.eid())
+
+    def stop(self, request: Json, version: str) -> Json:
+        node = self.find(request["name"])
+        self._check_power("stop", node, "READY")
+        return self._power(node, "stop", "STOPPING", "STOPPED", self._machines.stop, version)
+
+    def start(self, request: Json, version: str) -> Json:
+        node = self.find(request["name"])
+        self._check_power("start", node, "STOPPED")
+        return self._power(node, "start", "STARTING", "READY", self._machines.start, version)
+
+    def _power(
+        self, node: Node, verb: str, during: str, after: str, work: Callable[[Node], None], version: str
+    ) -> Json:
+        operation = self._operations.start(f"nodes.{verb}", verb, node.path, version)
+        node.data["state"] = during
+
+        def finish() -> None:
+            work(node)
+            with self._kernel.lock:
+                if node.state == during:
+                    node.data["state"] = after
+                self._operations.succeed(operation, "Node", node.data)
+
+        delays = self._kernel.delays
+        self._kernel.after(delays.node_stop if verb == "stop" else delays.node_start, finish)
+        return show_operation(operation)
+
+    def patch(self, request: Json, version: str) -> Json:
+        change = request.get("node") or {}
+        node = self.find(change["name"])
+        fields = [camel(each.split(".")[0]) for each in str(request.get("updateMask") or "").split(",") if each]
+        if not fields or not set(fields) <= UPDATABLE:
+            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid update mask "{request.get("updateMask")}".')
+        if node.state not in LIVE:
+            raise self._not_supported("update", node)
+        if "labels" in fields:
+            check_labels(change.get("labels") or {})
+        operation = self._operations.start("nodes.patch", "update", node.path, version)
+
+        def finish() -> None:
+            with self._kernel.lock:
+                for each in fields:
+                    node.data[each] = copy.deepcopy(change.get(each) or type(node.data.get(each, {}))())
+            if "metadata" in fields:
+                self._machines.apply_keys(node)
+            with self._kernel.lock:
+                self._operations.succeed(operation, "Node", node.data)
+
+        self._kernel.after(self._kernel.delays.node_patch, finish)
+        return show_operation(operation)
+
+    # What the cloud does by itself.
+
+    def preempt(self, node: Node) -> None:
+        """Kills the hosts now and shows it a while later: a direct node becomes PREEMPTED and stays listed."""
+        with self._kernel.lock:
+            if node.state != "READY" or node.preempted:
+                return
+            node.preempted = True
+        self._machines.kill(node)
+        visible_s = self._kernel.delays.preempt_visible
+        if visible_s == 0:
+            self._show_preemption(node)
+        else:
+            self._kernel.after(visible_s, lambda: self._show_preemption(node))
+
+    def _show_preemption(self, node: Node) -> None:
+        with self._kernel.lock:
+            if node.state != "READY":
+                return
+            node.data["state"] = "PREEMPTED"
+            node.data.pop("health", None)
+        if node.queued is not None:
+            self.on_queued_node_lost(node, "SERVICE")
+
+    def simulate_maintenance(self, request: Json, version: str) -> Json:
+        """`simulateMaintenanceEvent`: the node is unhealthy until a repair that takes as long as a start."""
+        node = self.find(request["name"])
+        if node.state != "READY":
+            raise self._not_supported("simulateMaintenanceEvent", node)
+        for worker in request.get("workerIds", []):
+            self._worker(node, worker)
+        operation = self._operations.start("nodes.simulateMaintenanceEvent", "maintenance", node.path, version)
+        node.data["health"] = "UNHEALTHY_MAINTENANCE"
+
+        def recover() -> None:
+            with self._kernel.lock:
+                if node.state == "READY":
+                    node.data["health"] = "HEALTHY"
+                self._operations.succeed(operation, "Node", node.data)
+
+        self._kernel.after(self._kernel.delays.node_start, recover)
+        return show_operation(operation)
+
+    def perform_maintenance(self, request: Json) -> Json:
+        node = self.find(request["name"])
+        raise ApiError(Code.FAILED_PRECONDITION, f"There is no upcoming maintenance for node {node.path.id}.")
+
+
+def camel(name: str) -> str:
+    """`data_disks` → `dataDisks`."""
+    head, *rest = name.strip().split("_")
+    return head + "".join(each.capitalize() for each in rest)

@@ -1,0 +1,65 @@
+"""Resource names of the TPU API, taken apart and checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tpuctl.sim.status import ApiError, Code
+
+_ID = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
+_LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}\Z")
+_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}\Z")
+MAX_ID = 63
+MAX_LABELS = 64
+ANY_ZONE = "-"
+
+
+@dataclass(frozen=True)
+class ResourcePath:
+    """`projects/P/locations/Z[/COLLECTION/ID]`; `collection` and `id` are empty for a location."""
+
+    project: str
+    zone: str
+    collection: str = ""
+    id: str = ""
+
+    @property
+    def location(self) -> str:
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.location}/{self.collection}/{self.id}" if self.collection else self.location
+
+    def child(self, collection: str, id: str) -> ResourcePath:
+        return ResourcePath(self.project, self.zone, collection, id)
+
+
+def parse_path(name: str) -> ResourcePath:
+    """Takes a location's or a resource's name apart; raises INVALID_ARGUMENT."""
+    parts = name.split("/")
+    if len(parts) not in (4, 6) or parts[0] != "projects" or parts[2] != "locations" or not all(parts[1::2]):
+        raise ApiError(Code.INVALID_ARGUMENT, f'Invalid resource name "{name}".')
+    return ResourcePath(parts[1], parts[3], *parts[4:])
+
+
+def check_id(kind: str, value: str) -> None:
+    """Ids become host names: lower case letters, digits and hyphens, a letter first, at most 63."""
+    if len(value) > MAX_ID or not _ID.match(value):
+        raise ApiError(
+            Code.INVALID_ARGUMENT,
+            f'Invalid {kind} id "{value}": must match "[a-z]([-a-z0-9]*[a-z0-9])?" and be at most 63 '
+            "characters long.",
+        )
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    """Google Cloud's label rules: https://cloud.google.com/resource-manager/docs/labels-overview."""
+    if len(labels) > MAX_LABELS:
+        raise ApiError(Code.INVALID_ARGUMENT, f"Too many labels: {len(labels)} > {MAX_LABELS}.")
+    for key, value in labels.items():
+        if not _LABEL_KEY.match(key):
+            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid label key "{key}".')
+        if not _LABEL_VALUE.match(value):
+            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid value "{value}" for label "{key}".')

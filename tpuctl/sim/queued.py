@@ -1,0 +1,255 @@
+"""Queued resources: a request that waits, yields nodes, and stays behind when they are gone."""
+
+from __future__ import annotations
+
+import copy
+
+from tpuctl.sim.faults import Fault, FaultKind
+from tpuctl.sim.kernel import Json, Kernel, Node, Queued
+from tpuctl.sim.listing import list_resources
+from tpuctl.sim.nodes import Nodes
+from tpuctl.sim.operations import Operations, show_operation
+from tpuctl.sim.paths import ResourcePath, check_id, parse_path
+from tpuctl.sim.status import ApiError, Code, not_found
+from tpuctl.sim.validation import check_quota, prepare_spec
+
+_MULTI = {"v2": "multisliceParams", "v2alpha1": "multiNodeParams"}
+_INPUT_FIELDS = frozenset(
+    {
+        "spot",
+        "guaranteed",
+        "bestEffort",
+        "queueingPolicy",
+        "reservationName",
+        "provisioningModel",
+        "runDuration",
+    }
+)
+_STATE_DATA = {
+    "CREATING": "creatingData",
+    "ACCEPTED": "acceptedData",
+    "PROVISIONING": "provisioningData",
+    "ACTIVE": "activeData",
+    "FAILED": "failedData",
+    "DELETING": "deletingData",
+    "SUSPENDING": "suspendingData",
+    "SUSPENDED": "suspendedData",
+}
+_DELETABLE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"})
+"""States without nodes, in which a delete needs no `force`."""
+
+
+def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
+    """One node spec per node, each with its `nodeId`, as the server shows them after creation."""
+    multi = spec.get(_MULTI[version])
+    rest = {key: value for key, value in spec.items() if key not in _MULTI.values()}
+    if not multi:
+        return [{**rest, "nodeId": spec.get("nodeId") or queued_id}]
+    count = int(multi.get("nodeCount", 0))
+    if count < 2:
+        raise ApiError(Code.INVALID_ARGUMENT, "node_count must be greater than 1.")
+    prefix = multi.get("nodeIdPrefix") or queued_id
+    return [{**copy.deepcopy(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
+
+
+class QueuedResources:
+    """The world's lock is held during calls and taken by scheduled steps."""
+
+    def __init__(self, kernel: Kernel, operations: Operations, nodes: Nodes) -> None:
+        self._kernel = kernel
+        self._operations = operations
+        self._nodes = nodes
+        nodes.on_queued_node_lost = self._node_lost
+
+    def find(self, name: str) -> Queued:
+        path = parse_path(name)
+        self._kernel.check_zone(path)
+        queued = self._kernel.queued.get(path.name)
+        if queued is None:
+            raise not_found(name)
+        return queued
+
+    def get(self, request: Json) -> Json:
+        return copy.deepcopy(self.find(request["name"]).data)
+
+    def list_all(self, request: Json) -> Json:
+        found = [(queued.path, queued.data) for queued in self._kernel.queued.values()]
+        return list_resources(self._kernel, request, "queuedResources", found)
+
+    # Creation and the way to ACTIVE.
+
+    def create(self, request: Json, version: str) -> Json:
+        body = request.get("queuedResource") or {}
+        id = request.get("queuedResourceId") or self._kernel.ids.short()
+        path = parse_path(request["parent"]).child("queuedResources", id)
+        queued = self._admit(path, body, version)
+        operation = self._operations.start("queuedResources.create", "create", path, version)
+        fault = self._kernel.faults.take(FaultKind.QUEUED_FAILURE, "queuedResources.create", path)
+        self._kernel.after(self._kernel.delays.queued_accept, lambda: self._accept(queued, operation, fault))
+        return show_operation(operation)
+
+    def _admit(self, path: ResourcePath, body: Json, version: str) -> Queued:
+        check_id("queued resource", path.id)
+        self._kernel.check_zone(path)
+        if path.name in self._kernel.queued:
+            raise ApiError(Code.ALREADY_EXISTS, f"Resource '{path.name}' already exists")
+        given = (body.get("tpu") or {}).get("nodeSpec") or []
+        specs = [each for spec in given for each in expand_specs(spec, path.id, version)]
+        if not specs:
+            raise ApiError(Code.INVALID_ARGUMENT, "QueuedResource.tpu.node_spec is required.")
+        spot = "spot" in body or body.get("provisioningModel") == "SPOT"
+        offers = []
+        for spec in specs:
+            node_path = path.child("nodes", spec["nodeId"])
+            check_id("node", node_path.id)
+            clean, offer = prepare_spec(self._kernel, node_path, spec.get("node") or {})
+            if node_path.name in self._kernel.nodes:
+                raise ApiError(Code.ALREADY_EXISTS, f"Resource '{node_path.name}' already exists")
+            if spot:
+                clean["schedulingConfig"] = {**(clean.get("schedulingConfig") or {}), "spot": True}
+            spec |= {"parent": path.location, "node": clean}
+            offers.append(offer)
+        chips = sum(offer.chips for offer in offers)
+        check_quota(self._kernel, path, offers[0], chips, spot=spot)
+        data: Json = {key: copy.deepcopy(value) for key, value in body.items() if key in _INPUT_FIELDS}
+        data |= {"name": path.name, "createTime": self._kernel.timestamp(), "tpu": {"nodeSpec": specs}}
+        node_paths = [path.child("nodes", spec["nodeId"]) for spec in specs]
+        queued = Queued(path, data, node_paths, chips, offers[0])
+        self._set_state(queued, "CREATING", "USER")
+        self._kernel.queued[path.name] = queued
+        return queued
+
+    @staticmethod
+    def _set_state(queued: Queued, state: str, initiator: str, data: Json | None = None) -> None:
+        shown: Json = {"state": state, "stateInitiator": initiator}
+        if state in _STATE_DATA:
+            shown[_STATE_DATA[state]] = data or {}
+        queued.data["state"] = shown
+
+    def _move(self, queued: Queued, before: str, after: str, data: Json | None = None) -> bool:
+        """Goes on unless somebody else took the queued resource elsewhere meanwhile."""
+        with self._kernel.lock:
+            if queued.state != before or self._kernel.queued.get(queued.path.name) is not queued:
+                return False
+            self._set_state(queued, after, "SERVICE", data)
+            return True
+
+    def _accept(self, queued: Queued, operation: Json, fault: Fault | None) -> None:
+        if not self._move(queued, "CREATING", "ACCEPTED"):
+            with self._kernel.lock:
+                self._operations.fail(operation, ApiError(Code.ABORTED, "Deleted while it was created."))
+            return
+        with self._kernel.lock:
+            self._operations.succeed(operation, "QueuedResource", queued.data)
+        self._kernel.after(self._kernel.delays.queued_assign, lambda: self._wait(queued, fault))
+
+    def _wait(self, queued: Queued, fault: Fault | None) -> None:
+        if self._move(queued, "ACCEPTED", "WAITING_FOR_RESOURCES"):
+            self._kernel.after(self._kernel.delays.queued_wait, lambda: self._provision(queued, fault))
+
+    def _provision(self, queued: Queued, fault: Fault | None) -> None:
+        """Capacity is there: the nodes appear as CREATING."""
+        with self._kernel.lock:
+            if not self._move(queued, "WAITING_FOR_RESOURCES", "PROVISIONING"):
+                return
+            if fault is None:
+                try:
+                    for spec, path in zip(queued.data["tpu"]["nodeSpec"], queued.node_paths, strict=True):
+                        self._nodes.admit(path, spec["node"], queued.path)
+                except ApiError as error:
+                    queued.failure = error
+            else:
+                queued.failure = ApiError(fault.code, fault.text(queued.path))
+        if queued.failure is None:
+            self._kernel.after(self._kernel.delays.node_create, lambda: self._activate(queued))
+        else:
+            self._kernel.after(self._kernel.delays.create_failure, lambda: self._fail(queued))
+
+    def _activate(self, queued: Queued) -> None:
+        for node in self._nodes_of(queued):
+            error = self._nodes.boot(node)
+            if error is not None:
+                queued.failure = error
+                self._fail(queued)
+                return
+        self._move(queued, "PROVISIONING", "ACTIVE")
+
+    def _nodes_of(self, queued: Queued) -> list[Node]:
+        with self._kernel.lock:
+            found = [self._kernel.nodes.get(path.name) for path in queued.node_paths]
+            return [node for node in found if node is not None and node.queued == queued.path]
+
+    def _fail(self, queued: Queued) -> None:
+        if not self._move(queued, "PROVISIONING", "SUSPENDING"):
+            return
+        error = queued.failure or ApiError(Code.INTERNAL, "an internal error has occurred")
+
+        def finish() -> None:
+            self._drop_nodes(queued)
+            self._move(queued, "SUSPENDING", "FAILED", {"error": error.to_status()})
+
+        self._kernel.after(self._kernel.delays.queued_suspend, finish)
+
+    def _drop_nodes(self, queued: Queued) -> None:
+        for node in self._nodes_of(queued):
+            with self._kernel.lock:
+                self._nodes.begin_deletion(node)
+            self._nodes.finish_deletion(node)
+
+    # The ways out.
+
+    def _node_lost(self, node: Node, initiator: str) -> None:
+        """A node was preempted or deleted: the whole request is suspended and its nodes go."""
+        with self._kernel.lock:
+            queued = self._kernel.queued.get(node.queued.name) if node.queued else None
+            if queued is None or queued.state not in ("ACTIVE", "PROVISIONING"):
+                return
+            self._set_state(queued, "SUSPENDING", initiator)
+
+        def finish() -> None:
+            self._drop_nodes(queued)
+            with self._kernel.lock:
+                if queued.state == "SUSPENDING":
+                    self._set_state(queued, "SUSPENDED", initiator)
+
+        self._kernel.after(self._kernel.delays.queued_suspend, finish)
+
+    def delete(self, request: Json, version: str) -> Json:
+        queued = self.find(request["name"])
+        force = str(request.get("force", "")).lower() == "true"
+        if queued.state == "DELETING":
+            raise ApiError(Code.FAILED_PRECONDITION, f"{queued.path.name} is already being deleted.")
+        if not force and queued.state not in _DELETABLE and self._nodes_of(queued):
+            raise ApiError(
+                Code.FAILED_PRECONDITION,
+                f"Queued resource {queued.path.name} is in state {queued.state} and has nodes. Delete the "
+                "nodes first, or set force.",
+            )
+        operation = self._operations.start("queuedResources.delete", "delete", queued.path, version)
+        self._set_state(queued, "DELETING", "USER")
+        for node in self._nodes_of(queued):
+            self._nodes.begin_deletion(node)
+
+        def finish() -> None:
+            for node in self._nodes_of(queued):
+                self._nodes.finish_deletion(node)
+            with self._kernel.lock:
+                self._kernel.queued.pop(queued.path.name, None)
+                self._operations.succeed(operation, "", None)
+
+        self._kernel.after(self._kernel.delays.queued_delete, finish)
+        return show_operation(operation)
+
+    def reset(self, request: Json, version: str) -> Json:
+        """Users report that it is refused from SUSPENDED; elsewhere its meaning is undocumented, so it does
+        nothing to an ACTIVE request."""
+        queued = self.find(request["name"])
+        if queued.state != "ACTIVE":
+            raise ApiError(Code.FAILED_PRECONDITION, f"reset is not supported while in state {queued.state}")
+        operation = self._operations.start("queuedResources.reset", "reset", queued.path, version)
+        self._operations.succeed(operation, "QueuedResource", queued.data)
+        return show_operation(operation)
+
+    def perform_maintenance(self, request: Json) -> Json:
+        queued = self.find(request["name"])
+        raise ApiError(Code.FAILED_PRECONDITION, f"There is no upcoming maintenance for {queued.path.id}.")

@@ -1,0 +1,91 @@
+"""How the simulated APIs refuse: google.rpc codes, their HTTP status and Google's error body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+
+class Code(IntEnum):
+    """`google.rpc.Code`."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+HTTP_STATUS: Mapping[Code, int] = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+
+
+class ApiError(Exception):
+    """An answer of the simulated API, not a failure of the simulator; doors translate it."""
+
+    def __init__(self, code: Code | int, message: str, details: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.code = Code(code)
+        self.message = message
+        self.details = tuple(details)
+
+    def to_status(self) -> dict[str, Any]:
+        """`google.rpc.Status` as it appears in operations and failed queued resources."""
+        status: dict[str, Any] = {"code": int(self.code), "message": self.message}
+        if self.details:
+            status["details"] = [dict(each) for each in self.details]
+        return status
+
+    def to_http_body(self) -> dict[str, Any]:
+        """The body of a refused REST call."""
+        error: dict[str, Any] = {
+            "code": HTTP_STATUS[self.code],
+            "message": self.message,
+            "status": self.code.name,
+        }
+        if self.details:
+            error["details"] = [dict(each) for each in self.details]
+        return {"error": error}
+
+
+class DroppedConnectionError(Exception):
+    """The call took effect and its answer is lost: the door closes the connection without one."""
+
+
+def bad_request(text: str, eid: str) -> ApiError:
+    """The TPU API's form of INVALID_ARGUMENT."""
+    return ApiError(Code.INVALID_ARGUMENT, f"Cloud TPU received a bad request. {text} [EID: {eid}]")
+
+
+def not_found(resource: str) -> ApiError:
+    return ApiError(Code.NOT_FOUND, f"Resource '{resource}' was not found")

@@ -1,0 +1,266 @@
+"""The simulated cloud behind all doors: one model, called by RPC name with REST-JSON requests.
+
+Reads never change it. Mutating calls change it at once or put the rest on the schedule; every one of them is in
+the journal, the refused ones too.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.sim.catalog import SimCatalog, load_catalog
+from tpuctl.sim.clock import Clock, RealClock, schedule_for
+from tpuctl.sim.faults import FaultKind, FaultPlan
+from tpuctl.sim.hosts.interface import HostBackend
+from tpuctl.sim.ids import Ids
+from tpuctl.sim.inventory import Inventory
+from tpuctl.sim.journal import Journal
+from tpuctl.sim.kernel import Delays, Json, Kernel, Node
+from tpuctl.sim.machines import Machines
+from tpuctl.sim.nodes import Nodes
+from tpuctl.sim.operations import Operations
+from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.queued import QueuedResources
+from tpuctl.sim.status import ApiError, Code, DroppedConnectionError
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: most chips per `ZONE` or
+    `ZONE/GENERATION`."""
+
+    project: str = "sim-project"
+    seed: int = 1
+    speed: float = 1.0
+    delays: Delays = field(default_factory=Delays)
+    quotas: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rpc:
+    """One method of the API: its name in journal and faults, and what answers it (request, version)."""
+
+    name: str
+    handle: Callable[[Json, str], Json]
+    mutating: bool = False
+
+
+_DEDUPED = frozenset({"queuedResources.create", "queuedResources.delete", "nodes.create", "nodes.delete"})
+"""Methods with a `requestId` (v2 has it on queued resources only, so others never send one)."""
+
+
+class World:
+    """Thread-safe. `clock` defaults to the real one; with a `ManualClock`, `clock.advance()` makes progress."""
+
+    def __init__(
+        self,
+        hosts: HostBackend,
+        options: WorldOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        catalog: SimCatalog | None = None,
+        host_environment: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        self.options = options or WorldOptions()
+        if self.options.speed <= 0:
+            raise UsageError("the simulator's speed must be more than 0")
+        self.clock: Clock = clock or RealClock()
+        self.faults = FaultPlan()
+        self.journal = Journal(self.clock.now)
+        self._kernel = Kernel(
+            project=self.options.project,
+            clock=self.clock,
+            schedule=schedule_for(self.clock),
+            ids=Ids(self.options.seed),
+            delays=self.options.delays,
+            speed=self.options.speed,
+            catalog=catalog or load_catalog(),
+            hosts=hosts,
+            faults=self.faults,
+            quotas=dict(self.options.quotas),
+            host_environment=host_environment,
+        )
+        self._operations = Operations(self._kernel)
+        self._machines = Machines(self._kernel)
+        self._nodes = Nodes(self._kernel, self._operations, self._machines)
+        self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
+        self.rpcs: Mapping[str, Rpc] = self._table()
+
+    def _table(self) -> dict[str, Rpc]:
+        nodes, queued, operations = self._nodes, self._queued, self._operations
+        inventory = Inventory(self._kernel)
+
+        def read(handle: Callable[[Json], Json]) -> Callable[[Json, str], Json]:
+            return lambda request, _version: handle(request)
+
+        return {
+            "CreateNode": Rpc("nodes.create", nodes.create, True),
+            "DeleteNode": Rpc("nodes.delete", nodes.delete, True),
+            "UpdateNode": Rpc("nodes.patch", nodes.patch, True),
+            "StartNode": Rpc("nodes.start", nodes.start, True),
+            "StopNode": Rpc("nodes.stop", nodes.stop, True),
+            "GetNode": Rpc("nodes.get", read(nodes.get)),
+            "ListNodes": Rpc("nodes.list", read(nodes.list_all)),
+            "GetGuestAttributes": Rpc("nodes.getGuestAttributes", read(nodes.guest_attributes)),
+            "SimulateMaintenanceEvent": Rpc("nodes.simulateMaintenanceEvent", nodes.simulate_maintenance, True),
+            "PerformMaintenance": Rpc("nodes.performMaintenance", read(nodes.perform_maintenance), True),
+            "CreateQueuedResource": Rpc("queuedResources.create", queued.create, True),
+            "DeleteQueuedResource": Rpc("queuedResources.delete", queued.delete, True),
+            "ResetQueuedResource": Rpc("queuedResources.reset", queued.reset, True),
+            "GetQueuedResource": Rpc("queuedResources.get", read(queued.get)),
+            "ListQueuedResources": Rpc("queuedResources.list", read(queued.list_all)),
+            "PerformMaintenanceQueuedResource": Rpc(
+                "queuedResources.performMaintenance", read(queued.perform_maintenance), True
+            ),
+            "GetOperation": Rpc("operations.get", read(operations.get)),
+            "WaitOperation": Rpc("operations.wait", read(operations.get)),
+            "ListOperations": Rpc("operations.list", read(operations.list_all)),
+            "CancelOperation": Rpc("operations.cancel", read(operations.cancel), True),
+            "DeleteOperation": Rpc("operations.delete", read(operations.delete), True),
+            "ListLocations": Rpc("locations.list", read(inventory.list_locations)),
+            "GetLocation": Rpc("locations.get", read(inventory.get_location)),
+            "GenerateServiceIdentity": Rpc(
+                "locations.generateServiceIdentity", read(inventory.service_identity)
+            ),
+            "ListAcceleratorTypes": Rpc("acceleratorTypes.list", read(inventory.list_accelerator_types)),
+            "GetAcceleratorType": Rpc("acceleratorTypes.get", read(inventory.get_accelerator_type)),
+            "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list_runtime_versions)),
+            "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get_runtime_version)),
+            "ListReservations": Rpc("reservations.list", read(inventory.list_reservations)),
+        }
+
+    # The API.
+
+    def call(self, method: str, request: Json, version: str = "v2") -> Json:
+        """Answers one RPC. Raises ApiError, or DroppedConnectionError when a fault eats the answer."""
+        rpc = self.rpcs[method]
+        path = target_of(rpc.name, request)
+        try:
+            answer = self._answer(rpc, path, request, version)
+            status = "OK"
+            if self.faults.take(FaultKind.DROP, rpc.name, path) is not None:
+                status = "DROPPED"
+        except ApiError as error:
+            if rpc.mutating:
+                self.journal.record(rpc.name, path.name, error.code.name)
+            raise
+        if rpc.mutating:
+            self.journal.record(rpc.name, path.name, status)
+            self._kernel.schedule.flush()
+        if status == "DROPPED":
+            raise DroppedConnectionError(rpc.name)
+        return answer
+
+    def _answer(self, rpc: Rpc, path: ResourcePath, request: Json, version: str) -> Json:
+        fault = self.faults.take(FaultKind.ERROR, rpc.name, path)
+        if fault is not None:
+            raise ApiError(fault.code, fault.text(path))
+        kernel = self._kernel
+        with kernel.lock:
+            key = (rpc.name, path.name, str(request.get("requestId") or ""))
+            if key[2] and rpc.name in _DEDUPED and kernel.requests.get(key) in kernel.operations:
+                return self._operations.get({"name": kernel.requests[key]})
+            answer = rpc.handle(request, version)
+            if key[2] and rpc.name in _DEDUPED:
+                kernel.requests[key] = str(answer["name"])
+            return answer
+
+    # What only a simulated cloud can do.
+
+    def preempt(self, name: str, zone: str | None = None) -> list[str]:
+        """Preempts the READY nodes called `name`, or belonging to a queued resource of that name; their names.
+
+        Blocks until their hosts are dead. Raises NotFoundError when there is none.
+        """
+        with self._kernel.lock:
+            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
+            ready = [node for node in nodes if node.state == "READY"]
+        if not ready:
+            states = ", ".join(f"{node.path.id} is {node.state}" for node in nodes) or "no such node"
+            raise NotFoundError(
+                f"nothing to preempt under the name {name} in {zone or 'any zone'}: {states}",
+                hint="`tpuctl sim status` lists the simulated nodes",
+            )
+        for node in ready:
+            self.journal.record("sim.preempt", node.path.name, "OK")
+            self._nodes.preempt(node)
+        self._kernel.schedule.flush()
+        return [node.path.name for node in ready]
+
+    @staticmethod
+    def _meant(node: Node, name: str, zone: str | None) -> bool:
+        names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())
+        return name in names and zone in (None, node.path.zone)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as the API would show it, and which hosts stand behind it."""
+        with self._kernel.lock:
+            kernel = self._kernel
+            state = {
+                "project": kernel.project,
+                "nodes": [node.data for node in kernel.nodes.values()],
+                "queuedResources": [queued.data for queued in kernel.queued.values()],
+                "operations": [
+                    {k: v for k, v in each.items() if k != "_late_s"} for each in kernel.operations.values()
+                ],
+            }
+            return copy.deepcopy(state)
+
+    def zones(self) -> list[str]:
+        return self._kernel.catalog.zones()
+
+    def digest(self) -> str:
+        """A hash of the state, for the proof that reads change nothing."""
+        return hashlib.sha256(json.dumps(self.snapshot(), sort_keys=True).encode()).hexdigest()
+
+    def settle(self, timeout_s: float = 60.0) -> bool:
+        """Waits until nothing is due and nothing runs."""
+        return self._kernel.schedule.settle(timeout_s)
+
+    def reset(self) -> None:
+        """Back to an empty cloud: no nodes, hosts, faults or journal."""
+        self._kernel.schedule.clear()
+        with self._kernel.lock:
+            nodes = list(self._kernel.nodes.values())
+            self._kernel.nodes.clear()
+            self._kernel.queued.clear()
+            self._kernel.operations.clear()
+            self._kernel.requests.clear()
+        for node in nodes:
+            self._machines.destroy(node)
+        self.faults.clear()
+        self.journal.clear()
+
+    def close(self) -> None:
+        """Ends all activity; the host backend is closed by whoever made it."""
+        self._kernel.schedule.close()
+
+
+_CREATED = {
+    "nodes.create": ("nodes", "nodeId"),
+    "queuedResources.create": ("queuedResources", "queuedResourceId"),
+}
+
+
+def target_of(method: str, request: Json) -> ResourcePath:
+    """Which resource a call is about, for faults and the journal; never raises."""
+    name = str(request.get("name") or (request.get("node") or {}).get("name") or request.get("parent") or "")
+    parts = (name + "/////").split("/")
+    path = ResourcePath(parts[1], parts[3], parts[4], parts[5])
+    if method in _CREATED:
+        collection, key = _CREATED[method]
+        path = path.child(collection, str(request.get(key) or ""))
+    return path
+
+
+def unknown_method(what: str) -> ApiError:
+    """A call that the real API has and the simulator does not: refused, not half done."""
+    return ApiError(
+        Code.FAILED_PRECONDITION, f"tpuctl's simulated cloud does not implement {what}; nothing was changed."
+    )
