@@ -21,15 +21,18 @@ import hashlib
 import io
 import json
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CLASSES = 3
 TRAIN_POINTS, TEST_POINTS = 6000, 2000
@@ -74,25 +77,7 @@ def say(text):
     print(text, flush=True)
 
 
-def leave_on_sigterm():
-    """Ends the process with status 143 soon after SIGTERM, wherever the main thread is.
-
-    A Python signal handler would have to wait until the main thread leaves a collective operation, and that
-    may never happen when the other hosts are already gone. Hence a thread of its own, and the signal blocked in
-    all others: call this before anything starts threads. Leaving at any moment is safe, because a checkpoint
-    object is either complete or absent.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def wait_and_leave():
-        signal.sigwait({signal.SIGTERM})
-        say("stopped by SIGTERM")
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=wait_and_leave, daemon=True).start()
-
-
-# --- data: three interleaved spirals, made from the seed ---------------------------------------------------------
+# --- data: three interleaved spirals, made from the seed
 
 
 def make_spirals(count, rng):
@@ -110,14 +95,14 @@ def batch_rows(config, step, batch):
     return rows[config.rank * share : (config.rank + 1) * share]
 
 
-# --- model and optimizer: a multi-layer perceptron and Adam, in plain JAX ----------------------------------------
+# --- model and optimizer: a multi-layer perceptron and Adam, in plain JAX
 
 
 def initial_state(seed):
     """Parameters and Adam's two moments, as flat {name: array}: easy to save."""
     rng = np.random.default_rng([seed, 0xA11])
     state = {}
-    for i, (fan_in, fan_out) in enumerate(zip(LAYERS, LAYERS[1:])):
+    for i, (fan_in, fan_out) in enumerate(pairwise(LAYERS)):
         state[f"param/w{i}"] = rng.normal(0, np.sqrt(2 / fan_in), (fan_in, fan_out)).astype(np.float32)
         state[f"param/b{i}"] = np.zeros(fan_out, np.float32)
     for name in [name for name in state if name.startswith("param/")]:
@@ -131,8 +116,6 @@ def params_of(state):
 
 
 def logits_of(params, x):
-    import jax.numpy as jnp
-
     last = len(LAYERS) - 2
     for i in range(last):
         x = jnp.tanh(x @ params[f"param/w{i}"] + params[f"param/b{i}"])
@@ -140,19 +123,16 @@ def logits_of(params, x):
 
 
 def loss_of(params, x, y):
-    import jax
-    import jax.numpy as jnp
-
     log_probability = jax.nn.log_softmax(logits_of(params, x))
     return -jnp.mean(jnp.take_along_axis(log_probability, y[:, None], axis=1))
 
 
 def train_step(state, step, x, y):
-    """One step of Adam. x and y are spread over all devices of all hosts, so the mean in the loss is a mean over
-    the whole batch, and XLA inserts the all-reduce of the gradients."""
-    import jax
-    import jax.numpy as jnp
+    """One step of Adam.
 
+    x and y are spread over all devices of all hosts, so the mean in the loss is over the whole batch, and
+    XLA inserts the all-reduce of the gradients.
+    """
     loss, gradients = jax.value_and_grad(loss_of)(params_of(state), x, y)
     time_step = step.astype(jnp.float32) + 1
     new = {}
@@ -166,7 +146,7 @@ def train_step(state, step, x, y):
     return new, loss
 
 
-# --- checkpoints: one object per step, then `latest` that names it -----------------------------------------------
+# --- checkpoints: one object per step, then `latest` that names it
 
 
 class Checkpoints:
@@ -222,13 +202,14 @@ class Checkpoints:
             self._blob(name).upload_from_string(json.dumps(data), content_type="application/json")
 
 
-# --- the run ------------------------------------------------------------------------------------------------------
+# --- the run
 
 
 def join_the_others(config):
     """After this, `jax.devices()` are the devices of all hosts. A lost host ends all within about 10 s."""
-    import jax
-
+    # JAX would catch SIGTERM and only take note of it. Here `tpuctl stop` just ends the process, at any moment:
+    # a checkpoint object is either complete or absent.
+    jax.config.update("jax_enable_preemption_service", False)
     if config.world_size > 1:
         jax.distributed.initialize(
             coordinator_address=config.coordinator,
@@ -241,8 +222,6 @@ def join_the_others(config):
 
 def agree_on_start(config, checkpoints):
     """The step to go on from, as rank 0 sees it."""
-    from jax.experimental import multihost_utils
-
     mine = checkpoints.latest_step() if config.rank == 0 else 0
     if config.world_size == 1:
         return mine
@@ -250,9 +229,6 @@ def agree_on_start(config, checkpoints):
 
 
 def train(config):
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
     join_the_others(config)
     devices = jax.devices()
     mesh = Mesh(np.array(devices), ("data",))
@@ -309,7 +285,6 @@ def report(config, checkpoints, state):
 
 
 def main():
-    leave_on_sigterm()
     config = read_config(os.environ)
     try:
         train(config)
