@@ -1,0 +1,1 @@
+"""Freezes the code of a run into one reproducible archive."""

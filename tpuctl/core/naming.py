@@ -1,0 +1,152 @@
+"""Names: what may be called how, and what words of the command line mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tpuctl.errors import UsageError
+
+MAX_SLICE_NAME = 50
+"""Leaves room for `-<incarnation>` and `-w-<worker>` within the 63 characters of a DNS label."""
+MAX_CLOUD_NAME = 63
+MAX_LABEL_VALUE = 63
+
+_SLICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_PROJECT = re.compile(r"(?:[a-z0-9][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
+_ZONE = re.compile(r"[a-z]+(?:-[a-z]+)+[0-9]+-[a-z][a-z0-9]*")
+_RUN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
+
+RESERVED_VARIABLE_PREFIX = "TPUCTL_"
+
+
+def check_slice_name(name: str) -> str:
+    """Returns `name`; raises UsageError when it, or the node named after it, would be refused by the API."""
+    if len(name) > MAX_SLICE_NAME:
+        raise UsageError(
+            f"slice name {name!r} has {len(name)} characters; at most {MAX_SLICE_NAME} are allowed",
+            hint="choose a shorter NAME",
+        )
+    if not _SLICE.fullmatch(name):
+        raise UsageError(
+            f"slice name {name!r} is not valid: lower-case letters, digits and hyphens, "
+            "a letter first, no hyphen last",
+            hint=f"for example {_suggest_name(name)}",
+        )
+    return name
+
+
+def cloud_name(name: str, incarnation: int) -> str:
+    """The name of the node and queued resource of one incarnation: `big-3`. Never reused."""
+    if incarnation < 1:
+        raise ValueError(f"incarnations count from 1, not {incarnation}")
+    return f"{name}-{incarnation}"
+
+
+def parse_cloud_name(name: str) -> tuple[str, int] | None:
+    """Slice name and incarnation of a cloud name; None if tpuctl does not name like that."""
+    base, _, number = name.rpartition("-")
+    if not _SLICE.fullmatch(base) or not number.isascii() or not number.isdigit() or number.startswith("0"):
+        return None
+    return base, int(number)
+
+
+def label_value(text: str) -> str:
+    """`text` as a label value: `[a-z0-9_-]{0,63}`, what does not fit becomes `-`.
+
+    Rule: https://cloud.google.com/resource-manager/docs/labels-overview (international letters are left out).
+    """
+    return re.sub(r"[^-_a-z0-9]", "-", text.lower())[:MAX_LABEL_VALUE]
+
+
+def check_run_id(run_id: str) -> str:
+    """Returns `run_id`, which becomes a directory and an object name; raises UsageError."""
+    if len(run_id) > MAX_CLOUD_NAME or not _RUN.fullmatch(run_id):
+        raise UsageError(f"run id {run_id!r} is not valid", hint="tpuctl runs")
+    return run_id
+
+
+def check_project(project: str) -> str:
+    """Returns `project`; raises UsageError if it cannot be a project id.
+
+    Rule: 6 to 30 lower-case letters, digits and hyphens, optionally after a `domain:`
+    (https://cloud.google.com/resource-manager/docs/creating-managing-projects).
+    """
+    if not _PROJECT.fullmatch(project):
+        raise UsageError(
+            f"{project!r} is not a project id: 6 to 30 lower-case letters, digits and hyphens, a letter first",
+            hint="gcloud projects list --format='value(projectId)'",
+        )
+    return project
+
+
+def check_zone_name(zone: str) -> str:
+    """Returns `zone`; raises UsageError if it cannot be a zone. `us-central1-ai1a` can."""
+    if not _ZONE.fullmatch(zone):
+        raise UsageError(f"{zone!r} is not a zone", hint="a zone looks like us-central2-b; see `tpuctl types`")
+    return zone
+
+
+def region_of(zone: str) -> str:
+    """The region of a zone: all but its last part."""
+    return zone.rsplit("-", 1)[0]
+
+
+def check_bucket_uri(uri: str) -> str:
+    """Returns `uri` without a trailing slash; raises UsageError unless it is `gs://BUCKET[/PREFIX]`."""
+    if not _BUCKET_URI.fullmatch(uri):
+        raise UsageError(f"{uri!r} is not a bucket prefix", hint="it looks like gs://my-bucket/checkpoints")
+    return uri.rstrip("/")
+
+
+@dataclass(frozen=True)
+class SecretReference:
+    """Where a secret's value is read, by whoever starts the run; never the value. `reference` is `env:VAR` or
+    `file:PATH`."""
+
+    name: str
+    reference: str
+
+
+def parse_var(word: str) -> tuple[str, str]:
+    """Name and value of `K=V`; the value is taken as it is, also empty or with more `=`. Raises UsageError."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise UsageError(f"--var {word!r} has no '='", hint="--var NAME=VALUE")
+    if "\0" in value:
+        raise UsageError(f"--var {name}: a NUL character cannot be passed", hint="--var NAME=VALUE")
+    return _check_variable("--var", name, word, "--var NAME=VALUE"), value
+
+
+def parse_secret(word: str) -> SecretReference:
+    """`NAME=env:VAR` or `NAME=file:PATH`. Raises UsageError, which never shows what may be the secret."""
+    form = "--secret NAME=env:VARIABLE or --secret NAME=file:PATH"
+    name, equals, reference = word.partition("=")
+    if not equals:
+        raise UsageError(f"--secret {name!r} does not say where its value is", hint=form)
+    _check_variable("--secret", name, name, form)
+    kind, _, where = reference.partition(":")
+    if kind not in ("env", "file") or not where:
+        raise UsageError(f"--secret {name}: the value must be a reference, not the secret itself", hint=form)
+    if kind == "env" and not _VARIABLE.fullmatch(where):
+        raise UsageError(f"--secret {name}: {where!r} is not the name of a variable", hint=form)
+    return SecretReference(name, reference)
+
+
+def _check_variable(flag: str, name: str, shown: str, form: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(
+            f"{flag} {shown!r}: {name!r} is not a name for a variable (letters, digits and _, no digit first)",
+            hint=form,
+        )
+    if name.startswith(RESERVED_VARIABLE_PREFIX):
+        raise UsageError(f"{flag} {name}: names with {RESERVED_VARIABLE_PREFIX} are set by tpuctl", hint=form)
+    return name
+
+
+def _suggest_name(name: str) -> str:
+    cleaned = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    cleaned = re.sub(r"^[^a-z]+", "", cleaned)
+    return cleaned or "big"

@@ -1,0 +1,201 @@
+"""Accelerator types, looked up in a table and never computed from their names.
+
+The number in a name counts TensorCores or chips depending on the generation, and hosts do not follow from
+either: v6e-8 is one host, v6e-16 is four, v5p-16 is two (docs.cloud.google.com/tpu/docs, pages v5p and v6e).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.errors import UsageError
+
+ALL_SIZES = "*"
+
+
+@dataclass(frozen=True)
+class AcceleratorType:
+    """One size of one generation.
+
+    `zones` are documented or known to work; `listed_zones` are only listed by the API, which lists too much.
+    `runtime_versions` starts with the recommended one. `quota_unit` is `chips` or `tensorcores`.
+    """
+
+    name: str
+    generation: str
+    chips: int
+    hosts: int
+    chips_per_host: int
+    topology: str
+    cores_per_chip: int
+    zones: tuple[str, ...]
+    listed_zones: tuple[str, ...]
+    flex_start_zones: tuple[str, ...]
+    runtime_versions: tuple[str, ...]
+    in_tpu_api: bool
+    quota_unit: str
+    config_type: str | None
+
+    @property
+    def cores(self) -> int:
+        return self.chips * self.cores_per_chip
+
+    @property
+    def runtime_version(self) -> str:
+        """The recommended runtime version; types of the TPU API have one."""
+        return self.runtime_versions[0]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What all sizes of one generation share. Prices are USD per chip and hour, by region and tier."""
+
+    name: str
+    name_prefix: str
+    aliases: tuple[str, ...]
+    in_tpu_api: bool
+    hbm_gib: int
+    prices: Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All accelerator types, by name, in the order of the table."""
+
+    types: Mapping[str, AcceleratorType]
+    generations: Mapping[str, Generation]
+    prices_note: str = ""
+
+    def find(self, name: str) -> AcceleratorType | None:
+        """By name or alias (`v5e-16` is `v5litepod-16`), in any case; None if there is no such type."""
+        wanted = name.strip().lower()
+        return self.types.get(wanted) or self.types.get(self._canonical(wanted))
+
+    def get(self, name: str) -> AcceleratorType:
+        """Like `find`, for a type that the TPU API can create.
+
+        Raises UsageError with the nearest names, or with the reason why the type cannot be had.
+        """
+        found = self.find(name)
+        if found is None:
+            nearest = self.nearest(name)
+            guess = f"; did you mean {_either(nearest)}?" if nearest else ""
+            raise UsageError(
+                f"there is no accelerator type {name!r}{guess}",
+                hint="tpuctl types",
+                details={"accelerator_type": name, "nearest": list(nearest)},
+            )
+        if not found.in_tpu_api:
+            raise UsageError(
+                f"{found.name} cannot be created through the Cloud TPU API: "
+                f"{found.generation} comes through Compute Engine and GKE only",
+                hint="tpuctl types",
+                details={"accelerator_type": found.name},
+            )
+        return found
+
+    def nearest(self, name: str) -> tuple[str, ...]:
+        """The sizes just below and above within the generation; otherwise the nearest by spelling."""
+        wanted = self._canonical(name.strip().lower())
+        prefix, _, size = wanted.rpartition("-")
+        siblings = [known for known in self.types if known.rpartition("-")[0] == prefix]
+        if siblings and size.isascii() and size.isdigit():
+            return _neighbours(siblings, int(size))
+        candidates = [known for known, found in self.types.items() if found.in_tpu_api]
+        return tuple(difflib.get_close_matches(wanted, candidates, n=2, cutoff=0.6))
+
+    def check_zone(self, accelerator: AcceleratorType, zone: str) -> None:
+        """Raises UsageError naming the zones that have the type if `zone` is not one of them."""
+        if zone in accelerator.zones or zone in accelerator.listed_zones:
+            return
+        raise UsageError(
+            f"{accelerator.name} is not offered in zone {zone!r}; it is in {', '.join(accelerator.zones)}",
+            hint=f"--zone {accelerator.zones[0]}" if accelerator.zones else None,
+            details={"accelerator_type": accelerator.name, "zone": zone, "zones": list(accelerator.zones)},
+        )
+
+    def zones(self) -> tuple[str, ...]:
+        """Every zone that has some type of the TPU API, sorted."""
+        return tuple(sorted({z for found in self.types.values() if found.in_tpu_api for z in found.zones}))
+
+    def _canonical(self, name: str) -> str:
+        prefix, dash, size = name.rpartition("-")
+        for generation in self.generations.values():
+            if prefix in generation.aliases:
+                return f"{generation.name_prefix}{dash}{size}"
+        return name
+
+
+def parse_catalog(data: Mapping[str, Any]) -> Catalog:
+    """The catalog from the content of `manifests/tables/accelerators.yaml`."""
+    generations = {name: _generation(name, raw) for name, raw in data["generations"].items()}
+    types = {
+        size: _type(name, size, row, raw)
+        for name, raw in data["generations"].items()
+        for size, row in raw["sizes"].items()
+    }
+    return Catalog(types, generations, str(data.get("prices_note", "")))
+
+
+def _generation(name: str, raw: Mapping[str, Any]) -> Generation:
+    return Generation(
+        name=name,
+        name_prefix=raw["name_prefix"],
+        aliases=tuple(raw["aliases"]),
+        in_tpu_api=raw["in_tpu_api"],
+        hbm_gib=raw["hbm_gib"],
+        prices=raw["price_usd_per_chip_hour"],
+    )
+
+
+def _type(generation: str, name: str, row: list[Any], raw: Mapping[str, Any]) -> AcceleratorType:
+    chips, hosts, chips_per_host, topology = row
+    zones = raw["zones"]
+    known = _zones_of(name, zones.get("documented", {})) + _zones_of(name, zones.get("hidden", {}))
+    return AcceleratorType(
+        name=name,
+        generation=generation,
+        chips=chips,
+        hosts=hosts,
+        chips_per_host=chips_per_host,
+        topology=topology,
+        cores_per_chip=raw["tensorcores_per_chip"],
+        zones=known,
+        listed_zones=tuple(zone for zone in zones.get("listed", ()) if zone not in known),
+        flex_start_zones=tuple(zones.get("flex_start", ())),
+        runtime_versions=_unique(
+            version
+            for kind, versions in raw["runtime_versions"].items()
+            if kind != "note"
+            for version in versions
+        ),
+        in_tpu_api=raw["in_tpu_api"],
+        quota_unit=raw.get("quota", {}).get("unit", "chips"),
+        config_type=raw["accelerator_config_type"],
+    )
+
+
+def _zones_of(name: str, zones: Mapping[str, list[str]]) -> tuple[str, ...]:
+    return tuple(zone for zone, sizes in zones.items() if name in sizes or ALL_SIZES in sizes)
+
+
+def _unique(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _neighbours(names: list[str], size: int) -> tuple[str, ...]:
+    below = [name for name in names if _size(name) <= size]
+    above = [name for name in names if _size(name) > size]
+    picked = [max(below, key=_size)] if below else []
+    return (*picked, *([min(above, key=_size)] if above else []))
+
+
+def _size(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(names)
