@@ -1,0 +1,170 @@
+"""The root command: which commands exist, where they live, and the one place where errors become exit codes.
+
+`tpuctl --help` must stay cheap, so commands are listed from `COMMANDS` and their modules are imported when one
+is used. Nothing here decides anything about slices or runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tpuctl import __version__
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One command: `target` is a function or a Typer in `module`; `summary` is its line in the root help."""
+
+    name: str
+    module: str
+    target: str
+    summary: str
+    passes_arguments: bool = False
+    """Options after the first positional argument belong to the user's program."""
+
+
+COMMANDS: tuple[Entry, ...] = (
+    Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
+    Entry("config", "config", "app", "Show settings and where each came from."),
+    Entry("grant", "grant", "app", "Say what may be used without paying."),
+    Entry("sim", "sim", "app", "Run the simulated cloud."),
+)
+
+
+@dataclass
+class Invocation:
+    """What one command line said to all commands, and what an interruption has to tell."""
+
+    profile: str | None = None
+    project: str | None = None
+    verbosity: int = 0
+    quiet: bool = False
+    json: bool = False
+    if_interrupted: str = ""
+    """What still exists, as a hint for Ctrl-C."""
+    arguments: list[str] = field(default_factory=list)
+
+
+def invocation(ctx: typer.Context) -> Invocation:
+    """The one object that a command line shares."""
+    found = ctx.find_root().ensure_object(Invocation)
+    return found
+
+
+class RootGroup(TyperGroup):
+    """Lists commands from `COMMANDS`, loads one when it is used, and turns errors into exit codes."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [entry.name for entry in COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
+            if entry is None:
+                return None
+            self.commands[cmd_name] = load_command(entry)
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, entry.summary) for entry in COMMANDS])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = Invocation(arguments=list(args))
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(0)
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        from tpuctl.cli.boundary import guarded
+
+        return guarded(ctx.obj, lambda: super(RootGroup, self).parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        from tpuctl.cli.boundary import guarded
+
+        return guarded(ctx.obj, lambda: super(RootGroup, self).invoke(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from tpuctl.cli.boundary import unknown_command
+
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            raise unknown_command(name, [entry.name for entry in COMMANDS])
+        return super().resolve_command(ctx, args)
+
+
+class SubGroup(TyperGroup):
+    """A noun with verbs; an unknown verb gets a suggestion."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from tpuctl.cli.boundary import unknown_command
+
+        name = args[0]
+        if not name.startswith("-") and name not in self.commands and not ctx.resilient_parsing:
+            raise unknown_command(name, list(self.commands), group=str(ctx.info_name))
+        return super().resolve_command(ctx, args)
+
+
+def new_group(help_text: str) -> typer.Typer:
+    """A noun for other modules to hang their verbs on."""
+    return typer.Typer(
+        cls=SubGroup,
+        help=help_text,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+    )
+
+
+def load_command(entry: Entry) -> Any:
+    """Imports the command's module and builds the command."""
+    target = getattr(importlib.import_module(f"tpuctl.cli.{entry.module}"), entry.target)
+    if isinstance(target, typer.Typer):
+        return typer.main.get_command(target)
+    single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    settings = {"ignore_unknown_options": False, "allow_interspersed_args": not entry.passes_arguments}
+    single.command(entry.name, context_settings=settings)(target)
+    return typer.main.get_command(single)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"tpuctl {__version__}")
+        raise typer.Exit(0)
+
+
+app = typer.Typer(
+    name="tpuctl",
+    cls=RootGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Use this profile (`sim` is the simulated cloud).")
+    ] = None,
+    project: Annotated[str | None, typer.Option(metavar="ID", help="Google Cloud project.")] = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more (-vv: all).")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")] = False,
+    version: Annotated[  # noqa: ARG001 - acts through its callback
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Bring Cloud TPU slices up, keep them up through preemptions, and run training on every worker."""
+    shared = invocation(ctx)
+    shared.profile, shared.project = profile, project
+    shared.verbosity, shared.quiet = verbose, quiet
+    shared.json = shared.json or json

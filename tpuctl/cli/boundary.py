@@ -1,0 +1,107 @@
+"""Where exceptions become messages and exit codes; nothing else in tpuctl prints an error or exits."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import typer
+
+from tpuctl.cli.app import Invocation
+from tpuctl.errors import BugError, InterruptedByUserError, TpuctlError, UsageError
+
+T = TypeVar("T")
+
+
+def guarded(shared: Invocation, work: Callable[[], T]) -> T:
+    """Runs `work`; whatever it raises is reported and leaves as `typer.Exit` with the right status."""
+    try:
+        return work()
+    except typer.Exit:
+        raise
+    except BrokenPipeError:
+        raise _reader_went_away() from None
+    except TpuctlError as error:
+        raise _report(shared, error) from error
+    except typer.TyperException as error:
+        wants_json = shared.json or "--json" in _own_arguments(shared)
+        shared.json = wants_json
+        raise _report(shared, _from_typer(error)) from error
+    except (KeyboardInterrupt, typer.Abort, EOFError) as error:
+        raise _report(
+            shared, InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
+        ) from error
+    except Exception as error:  # noqa: BLE001 - the last resort: a crash report instead of a traceback
+        raise _report(shared, _bug(shared, error)) from error
+
+
+def unknown_command(name: str, known: Sequence[str], *, group: str = "") -> UsageError:
+    """The error for a word that is no command, with the nearest one."""
+    prefix = f"tpuctl {group}".strip()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean `{prefix} {near[0]}`?" if near else f"{prefix} --help"
+    return UsageError(f"no such command: {prefix} {name}", hint=hint)
+
+
+def error_document(error: TpuctlError) -> dict[str, object]:
+    """The `--json` form of an error."""
+    return {
+        "error": {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "details": dict(error.details),
+        }
+    }
+
+
+def _own_arguments(shared: Invocation) -> list[str]:
+    arguments = shared.arguments
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
+    if shared.json:
+        import json
+
+        typer.echo(json.dumps(error_document(error), indent=2, ensure_ascii=False, default=str))
+    else:
+        typer.echo(f"error: {error.message} ({error.code})", err=True)
+        if error.hint:
+            typer.echo(f"hint: {error.hint}", err=True)
+    return typer.Exit(error.exit_code)
+
+
+def _from_typer(error: typer.TyperException) -> UsageError:
+    """Typer's own complaint in our words."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "tpuctl"
+    hint = f"{path} --help"
+    option = getattr(error, "option_name", None)
+    possible = getattr(error, "possibilities", None)
+    if possible:
+        hint = f"did you mean {sorted(possible)[0]}?"
+        return UsageError(f"no such option: {option}", hint=hint)
+    message = error.format_message().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _bug(shared: Invocation, error: Exception) -> BugError:
+    import traceback
+
+    from tpuctl.cli.log import write_crash_report
+
+    report = "".join(traceback.format_exception(error))
+    path = write_crash_report(shared.arguments, report)
+    where = f"crash report: {path}" if path else None
+    return BugError(f"unexpected {type(error).__name__}: {error}", hint=where)
+
+
+def _reader_went_away() -> typer.Exit:
+    """Whoever read our stdout closed it (`| head`): stop quietly, and let the interpreter flush into nothing."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    return typer.Exit(1)
