@@ -6,7 +6,7 @@ from typing import Any
 
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
-from google.cloud import storage
+from google.cloud.storage import Client
 
 from tpuctl.cloud.errors import translate
 from tpuctl.core.model import ObjectInfo
@@ -28,7 +28,7 @@ class GoogleObjects:
     """Implements `ports.Objects`."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
-        self._client = storage.Client(
+        self._client = Client(
             project=project,
             credentials=credentials,
             client_options=ClientOptions(api_endpoint=endpoint),

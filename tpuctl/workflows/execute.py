@@ -68,5 +68,4 @@ def execute(
         services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
 
     helper = HostHelper(services.remote, services.helper_source)
-    request = {"argv": list(argv), "env": dict(environment or {}), "cwd": "", "grace_s": 2, "silence_s": 15}
-    return helper.leash(targets, request, sink or emit, timeout_s=timeout_s)
+    return helper.leash(targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s)
