@@ -52,17 +52,16 @@ class Invocation:
 
 def invocation(ctx: typer.Context) -> Invocation:
     """The one object that a command line shares."""
-    found = ctx.find_root().ensure_object(Invocation)
-    return found
+    return ctx.find_root().ensure_object(Invocation)
 
 
 class RootGroup(TyperGroup):
     """Lists commands from `COMMANDS`, loads one when it is used, and turns errors into exit codes."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
         return [entry.name for entry in COMMANDS]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - Typer's signature
         if cmd_name not in self.commands:
             entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
             if entry is None:
@@ -70,7 +69,7 @@ class RootGroup(TyperGroup):
             self.commands[cmd_name] = load_command(entry)
         return self.commands[cmd_name]
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's signature
         with formatter.section("Commands"):
             formatter.write_dl([(entry.name, entry.summary) for entry in COMMANDS])
 

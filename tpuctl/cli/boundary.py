@@ -34,7 +34,7 @@ def guarded(shared: Invocation, work: Callable[[], T]) -> T:
         raise _report(
             shared, InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
         ) from error
-    except Exception as error:  # noqa: BLE001 - the last resort: a crash report instead of a traceback
+    except Exception as error:  # the last resort: a crash report instead of a traceback
         raise _report(shared, _bug(shared, error)) from error
 
 
@@ -101,7 +101,7 @@ def _bug(shared: Invocation, error: Exception) -> BugError:
 
 
 def _reader_went_away() -> typer.Exit:
-    """Whoever read our stdout closed it (`| head`): stop quietly, and let the interpreter flush into nothing."""
+    """Whoever read our stdout closed it (`| head`): stop quietly, flush into nothing."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return typer.Exit(1)

@@ -1,0 +1,231 @@
+"""Draws the events of workflows: live on a terminal, one plain line per change otherwise.
+
+Output of workers goes through whole lines at a time with the worker in front; lines that several workers write
+alike within a short window are shown once, under the folded set of workers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tpuctl.cli.console import Console, wants_colour
+from tpuctl.core.fold import fold_label
+from tpuctl.workflows.events import Note, StepDone, StepStarted, Waiting, Warn, WorkerOutput
+
+FOLD_WINDOW_S = 0.15
+"""How long a line may wait for its twins from other workers."""
+MAX_PARTIAL = 64 * 1024
+"""A line without an end is shown in pieces of this size."""
+REPEAT_WAIT_S = 60.0
+"""Without a terminal, a wait that goes on says so this often."""
+
+
+def render_seconds(seconds: float) -> str:
+    """`8 s`, `2 min 05 s`, `1 h 03 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def render_clock(at: float) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+@dataclass
+class _Pending:
+    """A line that some workers have written and others may still write."""
+
+    workers: list[int]
+    since: float
+
+
+@dataclass
+class LineFolder:
+    """Chunks in, prefixed lines out. `put` and `flush` are called under one lock by the renderer.
+
+    Lines of one worker keep their order: a line that cannot wait any longer pushes out all that were pending
+    before it.
+    """
+
+    write: Callable[[str, bytes], None]
+    now: Callable[[], float]
+    _partial: dict[tuple[str, int, str], bytes] = field(default_factory=dict)
+    _pending: dict[tuple[str, str, bytes], _Pending] = field(default_factory=dict)
+
+    def put(self, event: WorkerOutput) -> None:
+        """Takes a chunk; writes what is complete and need not wait."""
+        key = (event.subject, event.worker, event.stream)
+        data = self._partial.pop(key, b"") + event.data
+        block, newline, rest = data.rpartition(b"\n")
+        if rest and len(rest) >= MAX_PARTIAL:
+            block, newline, rest = data, b"\n", b""
+        if rest:
+            self._partial[key] = rest
+        if not newline:
+            return
+        if event.workers == 1:
+            self._write(event.subject, [event.worker], event.stream, block)
+            return
+        for line in block.split(b"\n"):
+            self._put_line(event, line)
+
+    def _put_line(self, event: WorkerOutput, line: bytes) -> None:
+        key = (event.subject, event.stream, line)
+        pending = self._pending.get(key)
+        if pending is not None and event.worker in pending.workers:
+            self._release_through(key)
+            pending = None
+        if pending is None:
+            pending = self._pending[key] = _Pending([], self.now())
+        pending.workers.append(event.worker)
+        if len(pending.workers) == event.workers:
+            self._release_through(key)
+
+    def _release_through(self, last: tuple[str, str, bytes]) -> None:
+        """Writes `last` and everything that any of its workers wrote before it."""
+        for key in list(self._pending):
+            pending = self._pending.pop(key)
+            self._write(key[0], pending.workers, key[1], key[2])
+            if key == last:
+                return
+
+    def flush(self, *, older_than_s: float = 0.0) -> None:
+        """Writes pending lines that have waited long enough, and all before them."""
+        limit = self.now() - older_than_s
+        due = [key for key, pending in self._pending.items() if pending.since <= limit]
+        if due:
+            self._release_through(due[-1])
+
+    def finish(self) -> None:
+        """Writes everything, unfinished lines too."""
+        self.flush()
+        for (subject, worker, stream), rest in self._partial.items():
+            self._write(subject, [worker], stream, rest)
+        self._partial.clear()
+
+    def _write(self, subject: str, workers: list[int], stream: str, block: bytes) -> None:
+        prefix = f"{fold_label(subject, workers)} │ ".encode()
+        self.write(stream, prefix + block.replace(b"\n", b"\n" + prefix) + b"\n")
+
+
+class Renderer:
+    """The `EventSink` of a command."""
+
+    def __init__(self, console: Console, now: Callable[[], float] = time.time) -> None:
+        self._console = console
+        self._now = now
+        self._lock = threading.RLock()
+        self._live = console.err.isatty() and not (console.quiet or console.json_mode)
+        self._status = ""
+        self._waiting: Waiting | None = None
+        self._said_at = 0.0
+        self._folder = LineFolder(self._write_output, now)
+        self._ticker: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def __call__(self, event: object) -> None:
+        with self._lock:
+            if isinstance(event, WorkerOutput):
+                self._set_status("")
+                self._waiting = None
+                self._folder.put(event)
+                self._start_ticker()
+            elif isinstance(event, Waiting):
+                self._show_waiting(event)
+                self._start_ticker()
+            else:
+                self._show_event(event)
+
+    def close(self) -> None:
+        """Shows what is still pending and stops drawing."""
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        with self._lock:
+            self._folder.finish()
+            self._set_status("")
+
+    def _show_event(self, event: object) -> None:
+        self._folder.flush()
+        self._waiting = None
+        self._set_status("")
+        if isinstance(event, StepStarted):
+            self._console.say(f"{event.subject}: {event.action} ({event.reason})")
+        elif isinstance(event, StepDone):
+            took = render_seconds(event.seconds)
+            self._console.say(f"{event.subject}: {event.action}: {event.detail} (after {took})")
+        elif isinstance(event, Note):
+            self._console.say(f"{event.subject}: {event.text}")
+        elif isinstance(event, Warn):
+            self._console.warn(f"{event.subject}: {event.text}")
+
+    def _show_waiting(self, event: Waiting) -> None:
+        old = self._waiting
+        changed = old is None or (old.subject, old.why) != (event.subject, event.why)
+        self._waiting = event
+        if self._live:
+            self._draw_waiting()
+        elif changed or self._now() - self._said_at >= REPEAT_WAIT_S:
+            self._said_at = self._now()
+            self._console.say(self._waiting_text(event))
+
+    def _waiting_text(self, event: Waiting) -> str:
+        until = f", until {render_clock(event.until)} at most" if event.until else ""
+        return f"{event.subject}: waiting for {event.why} (since {render_clock(event.since)}{until})"
+
+    def _draw_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        now = self._now()
+        spinner = "|/-\\"[int(now * 4) % 4]
+        elapsed = render_seconds(now - self._waiting.since)
+        self._set_status(f"{self._console.mark}{spinner} {elapsed}  {self._waiting_text(self._waiting)}")
+
+    def _set_status(self, text: str) -> None:
+        """Rewrites the one status line of a terminal."""
+        if not self._live or (not text and not self._status):
+            return
+        room = max(20, self._console_width() - 1)
+        shown = text if len(text) <= room else text[: room - 1] + "…"
+        self._console.err.write(
+            f"\r\x1b[2K{shown}" if wants_colour(self._console.err) else f"\r{shown:<{room}}\r"
+        )
+        self._console.err.flush()
+        self._status = text
+
+    def _console_width(self) -> int:
+        import shutil
+
+        return shutil.get_terminal_size((80, 24)).columns
+
+    def _write_output(self, stream: str, block: bytes) -> None:
+        """Workers' stdout is data, their stderr is not; bytes go through as they came."""
+        target = self._console.err if stream == "stderr" or self._console.json_mode else self._console.out
+        target.flush()
+        raw = getattr(target, "buffer", None)
+        if raw is None:
+            target.write(block.decode("utf-8", "replace"))
+        else:
+            raw.write(block)
+            raw.flush()
+
+    def _start_ticker(self) -> None:
+        if self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="render", daemon=True)
+            self._ticker.start()
+
+    def _tick(self) -> None:
+        while not self._over.wait(FOLD_WINDOW_S / 2):
+            with self._lock:
+                self._folder.flush(older_than_s=FOLD_WINDOW_S)
+                if self._live:
+                    self._draw_waiting()
