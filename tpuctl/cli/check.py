@@ -1,0 +1,71 @@
+"""`types`: what accelerators there are. Reads tables only; needs no project and no credentials."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import invocation
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.options import Json
+
+COLUMNS = (
+    Column("name", "TYPE"),
+    Column("chips", "CHIPS", right=True),
+    Column("hosts", "HOSTS", right=True),
+    Column("topology", "TOPOLOGY"),
+    Column("spot", "SPOT $/H", right=True),
+    Column("zones", "ZONES", give=1),
+)
+
+
+def types(
+    ctx: typer.Context,
+    generation: Annotated[
+        str | None, typer.Argument(metavar="[GENERATION]", help="Only this generation, such as v4 or v5e.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List accelerator types: chips, hosts, topology, zones, and a list price per hour where one is known.
+
+    Prices are a snapshot of unknown date, in USD for the whole slice in its cheapest listed region.
+    """
+    from tpuctl.errors import UsageError
+    from tpuctl.resources import load_accelerators
+
+    catalog = load_accelerators()
+    known = list(catalog.generations)
+    wanted = next((n for n, g in catalog.generations.items() if generation in (n, *g.aliases)), None)
+    if generation is not None and wanted is None:
+        raise UsageError(f"no generation called {generation}", hint=f"one of: {', '.join(known)}")
+    rows = [
+        _row(catalog, found)
+        for found in catalog.types.values()
+        if found.in_tpu_api and wanted in (None, found.generation) and (zone is None or zone in found.zones)
+    ]
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    console.table(rows, COLUMNS, empty=f"no accelerator type is known in {zone}")
+
+
+def _row(catalog: Any, found: Any) -> dict[str, Any]:
+    prices = catalog.generations[found.generation].prices
+    return {
+        "name": found.name,
+        "generation": found.generation,
+        "chips": found.chips,
+        "hosts": found.hosts,
+        "topology": found.topology,
+        "zones": list(found.zones),
+        "runtime_version": found.runtime_version,
+        "spot": _price(prices, "spot", found.chips),
+        "on_demand": _price(prices, "on_demand", found.chips),
+    }
+
+
+def _price(prices: Any, tier: str, chips: int) -> float | None:
+    """The whole slice per hour in the cheapest region that has a price."""
+    known = [region[tier] for region in prices.values() if region.get(tier) is not None]
+    return round(min(known) * chips, 2) if known else None

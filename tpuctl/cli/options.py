@@ -1,0 +1,64 @@
+"""Options that several commands share: one definition, one help text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.app import invocation
+
+
+def _set_json(ctx: typer.Context, value: bool) -> bool:
+    if value:
+        invocation(ctx).json = True
+    return value
+
+
+def _set_quiet(ctx: typer.Context, value: bool) -> bool:
+    if value:
+        invocation(ctx).quiet = True
+    return value
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=_set_json, is_eager=True, help="Print the result, or the error, as JSON."),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", callback=_set_quiet, is_eager=True, help="Print results and errors only."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+SliceName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.")]
+OnSlice = Annotated[
+    str | None, typer.Option("--on", metavar="NAME", help="The slice; may be left out if you have just one.")
+]
+RunId = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.")]
+Workers = Annotated[
+    str | None, typer.Option("--worker", metavar="LIST", help="Only these workers, such as 0 or 0-3,7.")
+]
+AllWorkers = Annotated[
+    bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)
+]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this long.")
+]
+
+Zone = Annotated[
+    list[str] | None,
+    typer.Option("--zone", metavar="ZONE", help="Where; repeat it to name more, in order of preference."),
+]
+Spot = Annotated[bool, typer.Option("--spot", help="Spot capacity: cheap, may be taken away.")]
+OnDemand = Annotated[bool, typer.Option("--on-demand", help="On-demand capacity.")]
+Preemptible = Annotated[bool, typer.Option("--preemptible", help="Preemptible capacity (older than spot).")]
+Reserved = Annotated[bool, typer.Option("--reserved", help="Capacity of a reservation.")]
+Pay = Annotated[bool, typer.Option("--pay", help="Agree to pay for what no grant covers.")]
+Queued = Annotated[
+    bool | None,
+    typer.Option("--queued/--direct", help="Wait in the queue for capacity, or ask for the node directly."),
+]
+RuntimeVersion = Annotated[
+    str | None, typer.Option("--runtime-version", metavar="NAME", help="TPU VM software; default by type.")
+]
