@@ -1,0 +1,282 @@
+"""The only reader of environment variables and configuration files."""
+
+from __future__ import annotations
+
+import configparser
+import getpass
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tpuctl.core.settings import (
+    BY_NAME,
+    DEFAULT_PROFILE,
+    SETTINGS,
+    SIM_PROFILE,
+    Config,
+    Layer,
+    parse_value,
+    resolve,
+    unknown_key,
+)
+from tpuctl.errors import BadConfigError
+
+PROJECT_FILE = "tpuctl.yaml"
+EMULATOR_VARIABLES = (
+    "STORAGE_EMULATOR_HOST",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE",
+    "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+)
+"""Point gcloud or the Google libraries elsewhere; half of tpuctl would follow them."""
+
+
+def load_config(flags: Mapping[str, Any], *, cwd: Path, environ: Mapping[str, str], home: Path) -> Config:
+    """Settings from all sources: flags, variables, project file, profile, user config, gcloud, defaults.
+
+    For a profile other than `default` its own settings rank above the user's and gcloud's. Raises
+    BadConfigError for unknown keys and bad values (with the file), a real profile while emulator variables are
+    set, and profile `sim` while no simulator runs.
+    """
+    state_base = find_state_base(environ, home)
+    user_file = _user_file(environ, home)
+    user = _read_yaml(user_file)
+    user_layer = Layer(str(user_file), _section(user, "settings", user_file, ("settings", "profiles")))
+    above = [Layer("flag", _given(flags)), *_env_layers(environ), _project_layer(cwd, home)]
+    below = [user_layer, _gcloud_layer(environ, home), Layer("login name", {"user": _login_name(environ)})]
+    profile = resolve([*above, user_layer], state_base).profile
+    own = _profile_layers(profile, user, user_file, state_base)
+    config = resolve([*above, *own, *below], state_base)
+    _check_real_or_simulated(config, environ)
+    return config
+
+
+def find_state_base(environ: Mapping[str, str], home: Path) -> Path:
+    """Where tpuctl keeps its state: TPUCTL_STATE_DIR, else below XDG_STATE_HOME, else ~/.local/state."""
+    if environ.get("TPUCTL_STATE_DIR"):
+        return Path(environ["TPUCTL_STATE_DIR"]).absolute()
+    base = environ.get("XDG_STATE_HOME", "")
+    root = Path(base) if base.startswith("/") else home / ".local" / "state"
+    return root / "tpuctl"
+
+
+def machine_identity(state_base: Path) -> str:
+    """A short random id of this machine, made once and kept in the file `machine`."""
+    path = state_base / "machine"
+    state_base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = state_base / f".machine-{secrets.token_hex(8)}"
+    if not path.exists():
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(f"m{secrets.token_hex(4)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            pass  # another process was faster: its id is this machine's
+        finally:
+            temporary.unlink()
+    return path.read_text().strip()
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags that were given: a repeatable flag that was not is an empty list."""
+    return {name: value for name, value in flags.items() if value not in (None, (), [])}
+
+
+def _env_layers(environ: Mapping[str, str]) -> list[Layer]:
+    """A layer for each variable, so that errors name it; an empty variable is not set."""
+    return [
+        Layer(setting.env, {setting.name: environ[setting.env]})
+        for setting in SETTINGS
+        if environ.get(setting.env)
+    ]
+
+
+def _project_layer(cwd: Path, home: Path) -> Layer:
+    """The nearest `tpuctl.yaml` at or above `cwd`."""
+    for directory in (cwd, *cwd.parents):
+        path = directory / PROJECT_FILE
+        if path.is_file():
+            data = _read_yaml(path)
+            if "fleet" in data:
+                raise BadConfigError(
+                    f"{path}: fleet is not supported by this version of tpuctl",
+                    hint=f"remove the key fleet from {path}",
+                )
+            return Layer(str(path), _section(data, "settings", path, ("settings", "fleet")))
+        if directory == home:
+            break
+    return Layer(PROJECT_FILE, {})
+
+
+def _user_file(environ: Mapping[str, str], home: Path) -> Path:
+    base = environ.get("XDG_CONFIG_HOME", "")
+    root = Path(base) if base.startswith("/") else home / ".config"
+    return root / "tpuctl" / "config.yaml"
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    """The mapping in a file; empty if the file is missing or empty. Raises BadConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfigError(f"cannot read {path}: {error}") from error
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadConfigError(f"{path} is not valid YAML: {_one_line(error)}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise BadConfigError(f"{path} must hold keys and values", hint="settings: {project: my-project}")
+    return {str(key): value for key, value in data.items()}
+
+
+def _section(data: Mapping[str, Any], name: str, path: Path, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """The settings below key `name`, with all keys checked; a top-level setting is told where it belongs."""
+    for key in data:
+        if key in BY_NAME:
+            raise BadConfigError(f"{_at(path, key)}: {key!r} belongs below settings:", hint="settings: {...}")
+        if key not in known:
+            raise unknown_key(key, _at(path, key), known)
+    return _settings(data.get(name) or {}, path, name)
+
+
+def _settings(values: Any, path: Path, where: str) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise BadConfigError(f"{path}: {where} must hold keys and values")
+    for key in values:
+        if str(key) not in BY_NAME:
+            raise unknown_key(str(key), _at(path, str(key)), list(BY_NAME))
+    return values
+
+
+def _at(path: Path, key: str) -> str:
+    """`FILE:LINE` of the first line that starts with the key; the file alone if there is none."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip().strip("{").lstrip().strip("\"'").startswith(key):
+            return f"{path}:{number}"
+    return str(path)
+
+
+def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, state_base: Path) -> list[Layer]:
+    profiles = user.get("profiles") or {}
+    if not isinstance(profiles, dict):
+        raise BadConfigError(f"{user_file}: profiles must hold keys and values")
+    layers = []
+    if profile in profiles:
+        values = _settings(profiles[profile] or {}, user_file, f"profiles.{profile}")
+        layers.append(Layer(f"{user_file} profile {profile}", values))
+    if profile == SIM_PROFILE:
+        layers.append(_profile_file(state_base / SIM_PROFILE / "profile.json"))
+    elif profile != DEFAULT_PROFILE:
+        layers.append(_profile_file(state_base / "profiles" / f"{profile}.json"))
+        if not any(layer.values for layer in layers):
+            raise BadConfigError(
+                f"there is no profile {profile!r}", hint=f"add profiles: {{{profile}: {{...}}}} to {user_file}"
+            )
+    return layers
+
+
+def _profile_file(path: Path) -> Layer:
+    """Settings that tpuctl itself wrote; keys that are no settings (such as the server's pid) are not ours."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Layer(str(path), {})
+    except (OSError, ValueError) as error:
+        raise BadConfigError(f"cannot read {path}: {error}", hint="tpuctl sim up") from error
+    values = data.get("settings", data) if isinstance(data, dict) else {}
+    return Layer(str(path), {key: value for key, value in values.items() if key in BY_NAME})
+
+
+def _gcloud_layer(environ: Mapping[str, str], home: Path) -> Layer:
+    """Project, zone and account of gcloud's active configuration, with its variables above its file.
+
+    Files: https://cloud.google.com/sdk/docs/configurations. A zone or project that tpuctl cannot use (gcloud
+    checks neither) is as good as none.
+    """
+    root = Path(environ.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
+    name = environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or _read_word(root / "active_config") or "default"
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(root / "configurations" / f"config_{name}", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        parser = configparser.RawConfigParser()
+    found = {
+        "project": environ.get("CLOUDSDK_CORE_PROJECT") or parser.get("core", "project", fallback=None),
+        "zone": environ.get("CLOUDSDK_COMPUTE_ZONE") or parser.get("compute", "zone", fallback=None),
+        "account": environ.get("CLOUDSDK_CORE_ACCOUNT") or parser.get("core", "account", fallback=None),
+    }
+    origin = f"gcloud configuration {name}"
+    return Layer(origin, {key: value for key, value in found.items() if value and _usable(key, value)})
+
+
+def _usable(name: str, value: str) -> bool:
+    try:
+        parse_value(BY_NAME[name], value, "gcloud")
+    except BadConfigError:
+        return False
+    return True
+
+
+def _read_word(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _login_name(environ: Mapping[str, str]) -> str:
+    for variable in ("LOGNAME", "USER"):
+        if environ.get(variable):
+            return environ[variable]
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"  # a container without a password entry
+
+
+def _check_real_or_simulated(config: Config, environ: Mapping[str, str]) -> None:
+    endpoints = {"endpoint_tpu": config.endpoint_tpu, "endpoint_storage": config.endpoint_storage}
+    if config.is_simulated:
+        if not (config.sim_dir / "profile.json").is_file():
+            raise BadConfigError("no simulator is running", hint="tpuctl sim up")
+        for name, endpoint in endpoints.items():
+            if not _is_loopback(endpoint):
+                raise BadConfigError(
+                    f"profile sim would talk to {endpoint} ({name} from {config.origins[name]})",
+                    hint=f"remove {name} there, or tpuctl sim up",
+                )
+        return
+    for variable in EMULATOR_VARIABLES:
+        if environ.get(variable):
+            raise BadConfigError(
+                f"{variable} is set, but profile {config.profile!r} is for the real cloud",
+                hint=f"pass --profile sim, or unset {variable}",
+            )
+    for name, endpoint in endpoints.items():
+        if _is_loopback(endpoint):
+            raise BadConfigError(
+                f"{name} is {endpoint} ({config.origins[name]}), but profile {config.profile!r} is for the "
+                "real cloud",
+                hint=f"pass --profile sim, or remove {name}",
+            )
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,259 @@
+"""Every setting, in one registry; flags, variables, documentation and `config show` derive from it.
+
+Resolving is a pure merge of layers, highest first, that keeps where each value came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpuctl.core.model import Tier
+from tpuctl.core.naming import check_bucket_uri, check_project, check_zone_name
+from tpuctl.errors import BadConfigError, UsageError
+
+DEFAULT_PROFILE = "default"
+SIM_PROFILE = "sim"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `type` is `string`, `integer`, `boolean` or `list`; a list is written with commas in
+    variables and flags. `check` raises UsageError."""
+
+    name: str
+    type: str
+    default: Any
+    help: str
+    check: Callable[[Any], Any] | None = None
+
+    @property
+    def env(self) -> str:
+        return f"TPUCTL_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of one source. `origin` is shown to the user, e.g. `tpuctl.yaml` with its path."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings, resolved. `origins` says where each came from; `state_base` is tpuctl's own directory."""
+
+    project: str | None
+    zone: tuple[str, ...]
+    account: str | None
+    profile: str
+    label: str | None
+    tier: Tier | None
+    accelerator: str | None
+    runtime_version: str | None
+    login_user: str
+    user: str
+    env: str | None
+    checkpoint_bucket: str | None
+    external_ips: bool
+    network: str | None
+    subnetwork: str | None
+    service_account: str | None
+    bundle_limit_mib: int
+    endpoint_tpu: str
+    endpoint_storage: str
+    token_file: str | None
+    ssh_port: int
+    state_base: Path
+    origins: Mapping[str, str]
+
+    @property
+    def state_dir(self) -> Path:
+        """State of this profile and project. Raises BadConfigError without a project."""
+        return self.state_base / self.profile / self.require_project()
+
+    @property
+    def sim_dir(self) -> Path:
+        return self.state_base / SIM_PROFILE
+
+    def require_project(self) -> str:
+        """The project; raises BadConfigError saying how to name one."""
+        if self.project is None:
+            raise BadConfigError(
+                "no project: the Cloud TPU API needs one",
+                hint="pass --project PROJECT, set TPUCTL_PROJECT, or gcloud config set project PROJECT",
+            )
+        return self.project
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.profile == SIM_PROFILE
+
+
+def _check_tier(value: str) -> Tier:
+    if value not in set(Tier):
+        raise UsageError(f"{value!r} is not a tier", hint=f"one of {', '.join(Tier)}")
+    return Tier(value)
+
+
+def _check_zones(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(check_zone_name(zone) for zone in value)
+
+
+def _check_port(value: int) -> int:
+    if not 0 < value < 65536:
+        raise UsageError(f"{value} is not a port", hint="a number from 1 to 65535")
+    return value
+
+
+def _check_limit(value: int) -> int:
+    if value < 1:
+        raise UsageError(f"{value} MiB leaves no room", hint="a number of MiB, 1 or more")
+    return value
+
+
+def _check_endpoint(value: str) -> str:
+    if not value.startswith(("https://", "http://")):
+        raise UsageError(f"{value!r} is not an endpoint", hint="it starts with https://")
+    return value.rstrip("/")
+
+
+def _check_profile(value: str) -> str:
+    if not value or not all(character.isalnum() or character in "-_" for character in value):
+        raise UsageError(f"{value!r} is not a profile name", hint="letters, digits, - and _")
+    return value
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("project", "string", None, "project id", check_project),
+    Setting("zone", "list", (), "zones to ask, in order", _check_zones),
+    Setting("account", "string", None, "Google account (only shown; credentials decide)"),
+    Setting(
+        "profile",
+        "string",
+        DEFAULT_PROFILE,
+        "set of settings and state; `sim` is the simulator",
+        _check_profile,
+    ),
+    Setting("label", "string", None, "shown as [LABEL] in every header"),
+    Setting("tier", "string", None, f"how capacity is paid for: {', '.join(Tier)}", _check_tier),
+    Setting("accelerator", "string", None, "accelerator type where a command names none"),
+    Setting("runtime_version", "string", None, "TPU software version instead of the recommended one"),
+    Setting("login_user", "string", "tpuctl", "user name on the hosts of new slices"),
+    Setting("user", "string", "", "who owns new slices and runs; the login name by default"),
+    Setting("env", "string", None, "environment of runs"),
+    Setting(
+        "checkpoint_bucket",
+        "string",
+        None,
+        "gs:// prefix under which each run gets its checkpoint directory",
+        check_bucket_uri,
+    ),
+    Setting("external_ips", "boolean", True, "give each worker an external address"),
+    Setting("network", "string", None, "VPC network of new slices"),
+    Setting("subnetwork", "string", None, "subnetwork of new slices"),
+    Setting("service_account", "string", None, "service account of new slices"),
+    Setting("bundle_limit_mib", "integer", 50, "largest code bundle of a run, in MiB", _check_limit),
+    Setting("endpoint_tpu", "string", "https://tpu.googleapis.com", "Cloud TPU API", _check_endpoint),
+    Setting(
+        "endpoint_storage", "string", "https://storage.googleapis.com", "Cloud Storage API", _check_endpoint
+    ),
+    Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
+    Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),
+)
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+def parse_value(setting: Setting, value: Any, origin: str) -> Any:
+    """`value`, from text or YAML, in the setting's type. Raises BadConfigError naming setting and origin."""
+    try:
+        converted = _CONVERTERS[setting.type](value)
+        return setting.check(converted) if setting.check else converted
+    except UsageError as error:
+        raise BadConfigError(
+            f"{origin}: {setting.name}: {error.message}",
+            hint=error.hint,
+            details={"setting": setting.name, "origin": origin},
+        ) from error
+
+
+def unknown_key(key: str, origin: str, known: Sequence[str]) -> BadConfigError:
+    """The error for a key that no setting has, with the nearest one."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"change it to {near[0]!r}" if near else f"known keys: {', '.join(sorted(known))}"
+    return BadConfigError(f"{origin}: unknown key {key!r}{guess}", hint=hint, details={"key": key})
+
+
+def resolve(layers: Sequence[Layer], state_base: Path) -> Config:
+    """Merges `layers`, highest first; an absent or None value falls through to the next layer.
+
+    Raises BadConfigError for unknown keys and bad values, in every layer, used or not.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            if key not in BY_NAME:
+                raise unknown_key(key, layer.origin, list(BY_NAME))
+            if value is None:
+                continue
+            parsed = parse_value(BY_NAME[key], value, layer.origin)
+            if key not in values:
+                values[key], origins[key] = parsed, layer.origin
+    for setting in SETTINGS:
+        values.setdefault(setting.name, setting.default)
+        origins.setdefault(setting.name, "default")
+    return Config(**values, state_base=state_base, origins=origins)
+
+
+def show(config: Config) -> list[tuple[str, Any, str]]:
+    """(name, value, origin) of every setting, in the order of the registry."""
+    return [(item.name, getattr(config, item.name), config.origins[item.name]) for item in SETTINGS]
+
+
+def _to_string(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{value!r} is not text", hint="put it in quotes")
+    return str(value)
+
+
+def _to_integer(value: Any) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.removeprefix("-").isdecimal():
+        raise UsageError(f"{value!r} is not a whole number")
+    return int(text)
+
+
+def _to_boolean(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise UsageError(f"{value!r} is neither true nor false")
+    return text in _TRUE
+
+
+def _to_list(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list | tuple):
+        return tuple(_to_string(part) for part in value)
+    raise UsageError(f"{value!r} is not a list", hint="write [a, b] or a,b")
+
+
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "string": _to_string,
+    "integer": _to_integer,
+    "boolean": _to_boolean,
+    "list": _to_list,
+}
