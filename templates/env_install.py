@@ -329,8 +329,9 @@ def install(env, spec):
         for command in install_commands(python, env, cache):
             status, output = run_quietly(command, env=uv_environment())
             if status != 0:
-                tool = os.path.basename(command[0])
-                raise Failed("%s exited with status %d:\n%s" % (tool, status, output.strip()[-4000:]))
+                print(output.strip()[-4000:], file=sys.stderr)
+                reason = output.strip().rsplit("\n", 1)[-1].strip()
+                raise Failed("%s ended with status %d: %s" % (os.path.basename(command[0]), status, reason))
 
 
 def ensure(env, spec, pins):
