@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.sim.journal import Journal
-from tpuctl.sim.server import SimOptions, Simulator, new_token
+from tpuctl.sim.options import SimOptions
+from tpuctl.sim.simulator import Simulator, new_token
 from tpuctl.sim.world import World
 
 
@@ -52,7 +53,7 @@ class RunningSim:
 @contextmanager
 def running_sim(tmp_path: Path, **options: Any) -> Iterator[RunningSim]:
     """A simulator below `tmp_path` with instant delays unless `options` (of SimOptions) say otherwise."""
-    root = tmp_path / f"sim-{uuid.uuid4().hex[:8]}"
+    root = tmp_path / f"sim-{uuid.uuid4().hex[:4]}"
     root.mkdir(parents=True)
     settings = SimOptions(**{"delays": "instant", **options})
     simulator = Simulator(root, settings, world_id=f"test-{uuid.uuid4().hex}", token=new_token())

@@ -34,7 +34,7 @@ class FaultKind(StrEnum):
     """A queued resource goes PROVISIONING → SUSPENDING → FAILED with `code` and `message`."""
 
 
-_STOCKOUT = (
+STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
     "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
 )
@@ -45,9 +45,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "method": "nodes.create",
         "code": 8,
         "in_operation": True,
-        "message": _STOCKOUT,
+        "message": STOCKOUT,
     },
-    "stockout-now": {"kind": "error", "method": "nodes.create", "code": 8, "message": _STOCKOUT},
+    "stockout-now": {"kind": "error", "method": "nodes.create", "code": 8, "message": STOCKOUT},
     "rate-limit": {
         "kind": "error",
         "method": "*.create",

@@ -22,7 +22,13 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Response]
 TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret
-STORAGE_PREFIXES = ("/storage/v1", "/upload/storage/v1", "/download/storage/v1", "/batch/storage/v1")
+STORAGE_PREFIXES = (
+    "/storage/v1",
+    "/upload/storage/v1",
+    "/resumable/upload/storage/v1",
+    "/download/storage/v1",
+    "/batch/storage/v1",
+)
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MAX_BODY = 8 * 1024**3
 
@@ -47,7 +53,9 @@ class Router:
             token, slash, rest = request.path.removeprefix(TOKEN_PREFIX).partition("/")
             path = slash + rest
             if self._is_token(token) and path.startswith(STORAGE_PREFIXES):
-                return replace(request, path=path)
+                # The door makes links from the Host header: with the prefix in it, a client can follow them.
+                host = f"{request.headers.get('host', '')}{TOKEN_PREFIX}{token}"
+                return replace(request, path=path, headers={**request.headers, "host": host})
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(given.strip()):
             return request
@@ -58,29 +66,15 @@ class Router:
         )
 
     def handle(self, request: Request) -> Response:
+        """Refusals become answers in Google's form; DroppedConnectionError passes."""
         try:
             admitted = self._admit(request)
             for prefix, handler in self._doors:
                 if admitted.path.startswith(prefix):
-                    answer = handler(admitted)
-                    break
-            else:
-                raise ApiError(Code.NOT_FOUND, f"nothing answers {request.path}")
+                    return handler(admitted)
+            raise ApiError(Code.NOT_FOUND, f"nothing answers {admitted.path}")
         except ApiError as error:
             return error_response(error)
-        if admitted.path != request.path:
-            return keep_prefix(answer, request.path[: -len(admitted.path)], request.headers.get("host", ""))
-        return answer
-
-
-def keep_prefix(response: Response, prefix: str, host: str) -> Response:
-    """Puts the token's path prefix into links to ourselves, so that a client can follow them."""
-    ours, wanted = f"http://{host}/", f"http://{host}{prefix}/"
-    headers = {key: value.replace(ours, wanted) for key, value in response.headers.items()}
-    content_type = headers.get("content-type", "")
-    if content_type.startswith("application/json"):
-        return replace(response, body=response.body.replace(ours.encode(), wanted.encode()), headers=headers)
-    return replace(response, headers=headers)
 
 
 class _Server(ThreadingHTTPServer):

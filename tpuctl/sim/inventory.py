@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.sim.catalog import Offer
+from tpuctl.core.topology import AcceleratorType
 from tpuctl.sim.kernel import Json, Kernel
 from tpuctl.sim.listing import list_resources
 from tpuctl.sim.paths import ResourcePath, parse_path
@@ -75,6 +75,6 @@ class Inventory:
         raise not_found(name)
 
 
-def _show_type(path: ResourcePath, offer: Offer) -> Json:
+def _show_type(path: ResourcePath, offer: AcceleratorType) -> Json:
     config = {"type": offer.config_type, "topology": offer.topology}
     return {"name": path.name, "type": offer.name, "acceleratorConfigs": [config]}

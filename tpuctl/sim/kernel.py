@@ -4,58 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.errors import UsageError
-from tpuctl.sim.catalog import Offer, SimCatalog
+from tpuctl.core.topology import AcceleratorType
+from tpuctl.sim.catalog import SimCatalog
 from tpuctl.sim.clock import Clock, Schedule, rfc3339
 from tpuctl.sim.faults import FaultPlan
 from tpuctl.sim.hosts.interface import HostAddress, HostBackend
 from tpuctl.sim.ids import Ids
+from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.status import ApiError, Code
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Delays:
-    """How long things take, in seconds before the speed is applied. Defaults follow published logs of TRC
-    spot capacity (create to READY p50 about 3 minutes, delete about one)."""
-
-    node_create: float = 150.0
-    node_delete: float = 60.0
-    node_stop: float = 40.0
-    node_start: float = 60.0
-    node_patch: float = 3.0
-    create_failure: float = 130.0
-    preempt_visible: float = 10.0
-    """From the death of the hosts until the API says so."""
-    queued_accept: float = 2.0
-    queued_wait: float = 30.0
-    queued_assign: float = 10.0
-    queued_suspend: float = 30.0
-    queued_delete: float = 20.0
-
-    @classmethod
-    def instant(cls) -> Delays:
-        """Everything is done as soon as the schedule runs."""
-        return cls(**{each.name: 0.0 for each in fields(cls)})
-
-    @classmethod
-    def parse(cls, spec: str | dict[str, float] | None) -> Delays:
-        """`realistic`, `instant`, or a mapping of single delays over the realistic ones."""
-        if spec is None or spec == "realistic":
-            return cls()
-        if spec == "instant":
-            return cls.instant()
-        if isinstance(spec, dict) and set(spec) <= {each.name for each in fields(cls)}:
-            return replace(cls(), **spec)
-        raise UsageError(
-            f"unknown delays `{spec}`",
-            hint=f"`instant`, `realistic` or keys of: {', '.join(each.name for each in fields(cls))}",
-        )
 
 
 @dataclass
@@ -66,7 +28,7 @@ class Node:
     key: str
     """Names the incarnation towards the host backend."""
     data: Json
-    offer: Offer
+    offer: AcceleratorType
     tag: str
     """The hex part of the host names."""
     queued: ResourcePath | None = None
@@ -93,7 +55,7 @@ class Queued:
     data: Json
     node_paths: list[ResourcePath]
     chips: int
-    offer: Offer
+    offer: AcceleratorType
     failure: ApiError | None = None
 
     @property

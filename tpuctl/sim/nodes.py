@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.faults import FaultKind
+from tpuctl.sim.faults import STOCKOUT, FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node
 from tpuctl.sim.listing import list_resources
 from tpuctl.sim.machines import Machines
@@ -84,14 +84,22 @@ class Nodes:
         spec = request.get("node") or {}
         node = self.admit(path, spec, queued=None)
         operation = self._operations.start("nodes.create", "create", path, version)
-        fault = self._kernel.faults.take(FaultKind.ERROR, "nodes.create", path, in_operation=True)
-        if fault is not None:
-            error = ApiError(fault.code, fault.text(path))
+        error = self._create_failure(node)
+        if error is not None:
             delay = self._kernel.delays.create_failure
             self._kernel.after(delay, lambda: self._vanish(node, operation, error))
         else:
             self._kernel.after(self._kernel.delays.node_create, lambda: self._boot_direct(node, operation))
         return show_operation(operation)
+
+    def _create_failure(self, node: Node) -> ApiError | None:
+        """A planned fault, or a type that the API lists for the zone although there never is one."""
+        fault = self._kernel.faults.take(FaultKind.ERROR, "nodes.create", node.path, in_operation=True)
+        if fault is not None:
+            return ApiError(fault.code, fault.text(node.path))
+        if node.path.zone not in node.offer.zones:
+            return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
+        return None
 
     def admit(self, path: ResourcePath, spec: Json, queued: ResourcePath | None) -> Node:
         """Checks a request and lists the node as CREATING. Expects the lock to be held."""
@@ -114,7 +122,8 @@ class Nodes:
         }
         if queued is not None:
             data["queuedResource"] = queued.name
-        node = Node(path, f"{path.id}-{uid}", data, offer, self._kernel.ids.short(), queued)
+        tag = self._kernel.ids.short()
+        node = Node(path, f"{path.id[:20]}-{tag}", data, offer, tag, queued)
         self._kernel.nodes[path.name] = node
         return node
 

@@ -150,6 +150,8 @@ class QueuedResources:
     def _provision(self, queued: Queued, fault: Fault | None) -> None:
         """Capacity is there: the nodes appear as CREATING."""
         with self._kernel.lock:
+            if queued.path.zone not in queued.offer.zones:
+                return  # the API lists the type there, but there is none: it waits for ever
             if not self._move(queued, "WAITING_FOR_RESOURCES", "PROVISIONING"):
                 return
             if fault is None:

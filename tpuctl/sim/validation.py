@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 
-from tpuctl.sim.catalog import Offer
+from tpuctl.core.topology import AcceleratorType
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued
 from tpuctl.sim.paths import ResourcePath, check_labels
 from tpuctl.sim.status import ApiError, Code, bad_request
@@ -42,7 +42,7 @@ _QUOTA_NAMES = {
 }
 
 
-def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> Offer:
+def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> AcceleratorType:
     """The accelerator that a node spec asks for; raises INVALID_ARGUMENT as the API does."""
     config = spec.get("acceleratorConfig") or {}
     wanted = str(spec.get("acceleratorType") or f"{config.get('type')} {config.get('topology')}")
@@ -50,7 +50,7 @@ def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> Offer:
         offer = kernel.catalog.find_config(str(config.get("type")), str(config.get("topology")))
     else:
         offer = kernel.catalog.find(wanted)
-    if offer is None or path.zone not in offer.zones:
+    if offer is None or path.zone not in (*offer.zones, *offer.listed_zones):
         raise bad_request(
             f'The requested accelerator configuration for accelerator type, "{wanted}", could not be found in '
             f'the zonal accelerator configurations for "{path.zone}".; the accelerator {wanted} was not found '
@@ -60,7 +60,7 @@ def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> Offer:
     return offer
 
 
-def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, Offer]:
+def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, AcceleratorType]:
     """A node spec without output-only fields, checked; and the offer that it means."""
     kernel.check_zone(path)
     offer = find_offer(kernel, path, spec)
@@ -99,7 +99,7 @@ def _used_chips(nodes: Iterable[Node], queued: Iterable[Queued], zone: str, gene
     return direct + requests
 
 
-def check_quota(kernel: Kernel, path: ResourcePath, offer: Offer, chips: int, *, spot: bool) -> None:
+def check_quota(kernel: Kernel, path: ResourcePath, offer: AcceleratorType, chips: int, *, spot: bool) -> None:
     """Refuses what the zone's quota does not hold; expects the world's lock to be held."""
     for key, generation in ((path.zone, ""), (f"{path.zone}/{offer.generation}", offer.generation)):
         limit = kernel.quotas.get(key)

@@ -21,10 +21,11 @@ from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.ids import Ids
 from tpuctl.sim.inventory import Inventory
 from tpuctl.sim.journal import Journal
-from tpuctl.sim.kernel import Delays, Json, Kernel, Node
+from tpuctl.sim.kernel import Json, Kernel, Node
 from tpuctl.sim.machines import Machines
 from tpuctl.sim.nodes import Nodes
 from tpuctl.sim.operations import Operations
+from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.queued import QueuedResources
 from tpuctl.sim.status import ApiError, Code, DroppedConnectionError

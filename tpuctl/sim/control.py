@@ -1,0 +1,280 @@
+"""Starting, finding, stopping and steering the background simulator from outside of it.
+
+Everything about a running simulator is in `<state_dir>/sim.json`; whoever can read that file may steer it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.sim.options import SimOptions
+from tpuctl.sim.processes import alive, kill_world, start_time
+
+INFO_FILE = "sim.json"
+PROFILE_FILE = "profile.json"
+TOKEN_FILE = "token"  # noqa: S105 - a file name
+LOCK_FILE = "guardian.lock"
+_WORLD_PREFIX = "w-"
+LOG_FILE = "sim.log"
+START_TIMEOUT_S = 30.0
+"""Imports take about a second on a busy machine; more than this means that the server does not come."""
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class SimInfo:
+    """A running simulator. `started` is in seconds since the epoch; `pid_started` tells our process from a
+    later one with the same pid (clock ticks since boot)."""
+
+    pid: int
+    pid_started: int
+    guardian_pid: int
+    world_id: str
+    http: str
+    grpc: str
+    token_file: str
+    ssh_port: int
+    project: str
+    started: float
+
+    @property
+    def token(self) -> str:
+        return Path(self.token_file).read_text().strip()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that only the user can read, completely or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _load(state_dir: Path) -> SimInfo | None:
+    try:
+        data = json.loads((state_dir / INFO_FILE).read_text())
+        return SimInfo(**{each.name: data[each.name] for each in fields(SimInfo)})
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return None  # written by another version or half erased: as good as none, `up` writes a new one
+
+
+def save_info(state_dir: Path, info: SimInfo) -> None:
+    """Publishes a server that answers: the client's profile first, then the file that says it is there."""
+    profile = {
+        "label": "sim",
+        "project": info.project,
+        "endpoint_tpu": info.http,
+        "endpoint_storage": info.http,
+        "token_file": info.token_file,
+        "ssh_port": info.ssh_port,
+    }
+    write_private(state_dir / PROFILE_FILE, json.dumps(profile, indent=1) + "\n")
+    write_private(state_dir / INFO_FILE, json.dumps(asdict(info), indent=1) + "\n")
+
+
+def status(state_dir: Path) -> SimInfo | None:
+    """The simulator that runs with this state directory, if it does."""
+    info = _load(state_dir)
+    if info is None or not alive(info.pid) or start_time(info.pid) != info.pid_started:
+        return None
+    return info
+
+
+def world_folder(state_dir: Path, world_id: str) -> Path:
+    """Where a world keeps its hosts and buckets; short, because socket paths of hosts below it are limited
+    to 108 bytes (unix(7))."""
+    return state_dir / f"{_WORLD_PREFIX}{world_id}"
+
+
+def sweep(state_dir: Path) -> None:
+    """Kills and removes what simulators left behind here. Only for the guardian, or when no guardian runs."""
+    for folder in state_dir.glob(f"{_WORLD_PREFIX}*"):
+        kill_world(folder.name.removeprefix(_WORLD_PREFIX))
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE):
+        (state_dir / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def guardian_lock(state_dir: Path) -> Iterator[bool]:
+    """One guardian per state directory: False when another one holds it; the kernel frees it at any death."""
+    descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
+    """Starts the simulator in the background and waits until it answers; one that runs already is kept.
+
+    Raises TpuctlError with the log's last lines when it does not come up.
+    """
+    options = options or SimOptions()
+    options.check()
+    running = status(state_dir)
+    if running is not None:
+        return running
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (state_dir / LOG_FILE).open("wb") as log:
+        guardian = subprocess.Popen(
+            [sys.executable, "-m", "tpuctl.sim.guardian", str(state_dir), json.dumps(options.to_json())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    return _wait_until_up(state_dir, guardian)
+
+
+def _wait_until_up(state_dir: Path, guardian: subprocess.Popen[bytes]) -> SimInfo:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        info = status(state_dir)
+        if info is not None:
+            return info
+        if guardian.poll() is not None:
+            break
+        time.sleep(0.02)
+    else:
+        guardian.terminate()
+        guardian.wait()
+    log = state_dir / LOG_FILE
+    lines = log.read_text(errors="replace").strip().splitlines()[-5:]
+    raise TpuctlError(
+        "the simulator did not start: " + (" | ".join(lines) or "it wrote nothing"),
+        hint=f"the whole log is in {log}",
+    )
+
+
+def down(state_dir: Path) -> bool:
+    """Stops the simulator with all its hosts and data; False when none was running."""
+    info = status(state_dir)
+    if info is None:
+        with guardian_lock(state_dir) if state_dir.is_dir() else nullcontext(False) as ours:
+            if ours:
+                sweep(state_dir)
+        return False
+    os.kill(info.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline and (alive(info.pid) or alive(info.guardian_pid)):
+        _reap(info.guardian_pid)
+        time.sleep(0.02)
+    if alive(info.pid):
+        os.kill(info.pid, signal.SIGKILL)
+    with guardian_lock(state_dir) as ours:
+        if ours:
+            sweep(state_dir)
+    return True
+
+
+def _reap(pid: int) -> None:
+    """Takes the exit status when the guardian happens to be our own child (`up` and `down` in one process)."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def environment(info: SimInfo) -> dict[str, str]:
+    """Variables that point the real gcloud and the Google libraries at the simulator."""
+    state_dir = Path(info.token_file).parent
+    return {
+        "CLOUDSDK_CONFIG": str(state_dir / "gcloud"),
+        "CLOUDSDK_ACTIVE_CONFIG_NAME": "default",
+        "CLOUDSDK_CORE_PROJECT": info.project,
+        "CLOUDSDK_CORE_ACCOUNT": "sim@tpuctl.invalid",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "true",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": info.token_file,
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{info.http}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{info.http}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{info.http}/storage/v1/",
+        "GOOGLE_CLOUD_PROJECT": info.project,
+        "STORAGE_EMULATOR_HOST": f"{info.http}/_t/{info.token}",
+        "TPUCTL_SIM_SSH_PORT": str(info.ssh_port),
+    }
+
+
+def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None = None) -> Any:
+    request = urllib.request.Request(  # noqa: S310 - the address is our own server's, from our own file
+        f"{info.http}/_sim/{action}",
+        data=None if body is None else json.dumps(dict(body)).encode(),
+        headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+        method=verb,
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        message = json.load(error)["error"]["message"]
+        if error.code == 404:
+            raise NotFoundError(message, hint="`tpuctl sim status` lists the simulated nodes") from error
+        raise UsageError(message) from error
+    except OSError as error:
+        raise TpuctlError(
+            f"the simulator at {info.http} does not answer: {error}", hint="`tpuctl sim up` starts it again"
+        ) from error
+
+
+def preempt(info: SimInfo, node: str, zone: str | None = None) -> list[str]:
+    """Preempts a node, or all nodes of a queued resource of that name; their full names."""
+    return list(_admin(info, "POST", "preempt", {"node": node, "zone": zone})["preempted"])
+
+
+def fault(info: SimInfo, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Plans a fault: the fields of `tpuctl.sim.faults.Fault`, or `{"preset": NAME, …}`."""
+    return dict(_admin(info, "POST", "faults", spec))
+
+
+def faults(info: SimInfo) -> list[dict[str, Any]]:
+    """The faults that are still to strike."""
+    return list(_admin(info, "GET", "faults"))
+
+
+def clear_faults(info: SimInfo) -> None:
+    _admin(info, "DELETE", "faults")
+
+
+def state(info: SimInfo) -> dict[str, Any]:
+    """Nodes, queued resources and operations as the API shows them."""
+    return dict(_admin(info, "GET", "state"))
+
+
+def journal(info: SimInfo) -> list[dict[str, Any]]:
+    """Every mutating call so far."""
+    return list(_admin(info, "GET", "journal"))
+
+
+def reset(info: SimInfo) -> None:
+    """An empty cloud again, with the same addresses and token."""
+    _admin(info, "POST", "reset", {})

@@ -1,0 +1,82 @@
+"""How a simulator is run, as plain data: nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tpuctl.errors import UsageError
+
+BUCKET = "sim-bucket"
+"""Exists from the start."""
+WORLD_VARIABLE = "TPUCTL_SIM_WORLD"
+"""Every process of a simulated host carries the world's id under this name."""
+TIERS = ("process",)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How long things take, in seconds before the speed is applied. Defaults follow published logs of TRC
+    spot capacity (create to READY p50 about 3 minutes, delete about one)."""
+
+    node_create: float = 150.0
+    node_delete: float = 60.0
+    node_stop: float = 40.0
+    node_start: float = 60.0
+    node_patch: float = 3.0
+    create_failure: float = 130.0
+    preempt_visible: float = 10.0
+    """From the death of the hosts until the API says so."""
+    queued_accept: float = 2.0
+    queued_wait: float = 30.0
+    queued_assign: float = 10.0
+    queued_suspend: float = 30.0
+    queued_delete: float = 20.0
+
+    @classmethod
+    def instant(cls) -> Delays:
+        """Everything is done as soon as the schedule runs."""
+        return cls(**{each.name: 0.0 for each in fields(cls)})
+
+    @classmethod
+    def parse(cls, spec: str | dict[str, float] | None) -> Delays:
+        """`realistic`, `instant`, or a mapping of single delays over the realistic ones."""
+        if spec is None or spec == "realistic":
+            return cls()
+        if spec == "instant":
+            return cls.instant()
+        if isinstance(spec, dict) and set(spec) <= {each.name for each in fields(cls)}:
+            return replace(cls(), **spec)
+        raise UsageError(
+            f"unknown delays `{spec}`",
+            hint=f"`instant`, `realistic` or keys of: {', '.join(each.name for each in fields(cls))}",
+        )
+
+
+@dataclass(frozen=True)
+class SimOptions:
+    """How to run the simulator; plain data, so that it can travel to the background process.
+
+    `delays`: `realistic`, `instant` or a mapping of single ones; ports 0: any free one.
+    """
+
+    project: str = "sim-project"
+    speed: float = 1.0
+    seed: int = 1
+    delays: str | dict[str, float] = "realistic"
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    hosts: str = "process"
+    port: int = 0
+    grpc_port: int = 0
+
+    def check(self) -> None:
+        """Raises UsageError before anything is started."""
+        Delays.parse(self.delays)
+        if self.hosts not in TIERS:
+            raise UsageError(f"no tier of hosts `{self.hosts}`", hint=f"one of: {', '.join(TIERS)}")
+        if self.speed <= 0:
+            raise UsageError(f"speed must be more than 0, not {self.speed}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "quotas": dict(self.quotas)}

@@ -1,0 +1,102 @@
+"""A whole simulated cloud: the world, its hosts and all front doors."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from pathlib import Path
+
+from tpuctl.sim import admin, compute
+from tpuctl.sim.admin import AdminDoor
+from tpuctl.sim.clock import Clock
+from tpuctl.sim.compute import ComputeDoor
+from tpuctl.sim.hosts.process import ProcessHosts
+from tpuctl.sim.http import STORAGE_PREFIXES, TOKEN_PREFIX, Handler, HttpServer, Router
+from tpuctl.sim.options import Delays, SimOptions
+from tpuctl.sim.storage import Storage
+from tpuctl.sim.tpu_grpc import TpuGrpcDoor
+from tpuctl.sim.tpu_rest import TpuRestDoor
+from tpuctl.sim.world import World, WorldOptions
+
+
+class Simulator:
+    """World, hosts and doors of one simulated cloud below `root`, which belongs to it until `close`."""
+
+    def __init__(
+        self,
+        root: Path,
+        options: SimOptions,
+        *,
+        world_id: str,
+        token: str,
+        clock: Clock | None = None,
+        on_shutdown: threading.Event | None = None,
+    ) -> None:
+        options.check()
+        self.options = options
+        self.token = token
+        self.world_id = world_id
+        self.stopped = on_shutdown or threading.Event()
+        (root / "h").mkdir(parents=True, exist_ok=True)
+        self.hosts = ProcessHosts(root / "h", world_id=world_id)
+        self.world = World(
+            self.hosts,
+            WorldOptions(
+                project=options.project,
+                seed=options.seed,
+                speed=options.speed,
+                delays=Delays.parse(options.delays),
+                quotas=options.quotas,
+            ),
+            clock=clock,
+            host_environment=self._host_environment,
+        )
+        self.storage = Storage(root / "gcs", self.world)
+        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port)
+        self.http = HttpServer(Router(token, self._doors()).handle, port=options.port)
+        self.grpc.start()
+        self.http.start()
+
+    @property
+    def endpoint(self) -> str:
+        return self.http.endpoint
+
+    @property
+    def grpc_endpoint(self) -> str:
+        """`HOST:PORT`, without encryption."""
+        return self.grpc.endpoint
+
+    @property
+    def ssh_port(self) -> int:
+        return self.hosts.ssh_port
+
+    @property
+    def storage_endpoint(self) -> str:
+        """What STORAGE_EMULATOR_HOST wants: the token travels in the path."""
+        return f"{self.endpoint}{TOKEN_PREFIX}{self.token}"
+
+    def _host_environment(self) -> dict[str, str]:
+        return {"STORAGE_EMULATOR_HOST": self.storage_endpoint, "GOOGLE_CLOUD_PROJECT": self.options.project}
+
+    def _doors(self) -> dict[str, Handler]:
+        tpu = TpuRestDoor(self.world)
+        control = AdminDoor(self.world, on_reset=self.storage.reset, on_shutdown=self.stopped.set)
+        return {
+            "/v2/": tpu.handle,
+            "/v2alpha1/": tpu.handle,
+            compute.PREFIX: ComputeDoor(self.world).handle,
+            admin.PREFIX: control.handle,
+            **dict.fromkeys(STORAGE_PREFIXES, self.storage.handle),
+        }
+
+    def close(self) -> None:
+        """Stops the doors, then the world, then the hosts."""
+        self.grpc.close()
+        self.http.close()
+        self.world.close()
+        self.hosts.close()
+        self.storage.close()
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)

@@ -1,0 +1,59 @@
+"""The storage door inside the simulator: faults in front of it, its one bucket made, emptied on reset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tpuctl.errors import BugError
+from tpuctl.sim.faults import FaultKind
+from tpuctl.sim.gcs import GcsDoor
+from tpuctl.sim.messages import Request, Response
+from tpuctl.sim.options import BUCKET
+from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.status import ApiError, DroppedConnectionError
+from tpuctl.sim.world import World
+
+
+class Storage:
+    """Buckets below `root`. Faults match the methods `storage.get`, `storage.post` and so on."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        self._root = root
+        self._world = world
+        self._door = self._open()
+
+    def _open(self) -> GcsDoor:
+        self._root.mkdir(parents=True, exist_ok=True)
+        door = GcsDoor(self._root, now=self._world.clock.now)
+        query = {"project": [self._world.options.project]}
+        made = door.handle(
+            Request(
+                "POST", "/storage/v1/b", query, {"host": "localhost"}, json.dumps({"name": BUCKET}).encode()
+            )
+        )
+        if made.status >= 300:
+            raise BugError(f"the bucket {BUCKET} could not be made: {made.body!r}")
+        return door
+
+    def handle(self, request: Request) -> Response:
+        """Raises ApiError and DroppedConnectionError when a fault says so."""
+        method = f"storage.{request.method.lower()}"
+        path = ResourcePath(self._world.options.project, "global")
+        fault = self._world.faults.take(FaultKind.ERROR, method, path)
+        if fault is not None:
+            raise ApiError(fault.code, fault.text(path))
+        answer = self._door.handle(request)
+        if self._world.faults.take(FaultKind.DROP, method, path) is not None:
+            raise DroppedConnectionError(method)
+        return answer
+
+    def reset(self) -> None:
+        """Buckets as at the start."""
+        self._door.close()
+        shutil.rmtree(self._root)
+        self._door = self._open()
+
+    def close(self) -> None:
+        self._door.close()
