@@ -1,8 +1,8 @@
 """Pinned environments: what an environment file says, and the key that its content gives it.
 
 An environment file (`manifests/env/NAME.yaml`) has one lock file per Python version: exact versions with
-hashes, one Python each, so without markers. Installing is done on the hosts by `templates/env_install.py`; nothing here
-reads files.
+hashes, one Python each, so without markers. Installing is done on the hosts by
+`templates/env_install.py`; nothing here reads files.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def choose_python(spec: EnvironmentSpec, available: tuple[str, ...]) -> str:
 
 
 def environment_files(spec: EnvironmentSpec, python_minor: str, installer: bytes) -> dict[str, bytes]:
-    """Everything that a host needs in the working directory of `python3 env_install.py`: {file name: content}."""
+    """What a host needs in the working directory of `python3 env_install.py`: {file name: content}."""
     request = {
         "key": environment_key(spec, python_minor),
         "name": spec.name,

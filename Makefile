@@ -1,0 +1,61 @@
+# `make help` lists the targets. Needs only make, git and Python 3.11 to 3.14 (`make PYTHON=python3.12 …` picks one).
+
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-dev
+DEMO_READY := $(VENV)/.ready
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test unit lint docs docs-check bench soak clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 to 3.14 found; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	echo "error: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO_READY): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(READY): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(DEMO_READY)
+
+venv: $(READY) ## make .venv with tpuctl (editable) and the development tools
+
+demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take it down
+	$(BIN)/tpuctl demo
+
+test: lint docs-check $(READY) ## everything: style, types, import contracts, docs freshness, all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
+
+unit: $(READY) ## the fast tests only
+	$(BIN)/python -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
+
+lint: $(READY) ## formatting, lint, strict types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+docs: $(READY) ## write the generated parts of the README
+	$(BIN)/python -m tests.docs.generate
+
+docs-check: $(READY) ## fail when the generated parts of the README are stale
+	$(BIN)/python -m tests.docs.generate --check
+
+bench: $(READY) ## measure start-up and list against the simulator
+	$(BIN)/python -m tests.bench
+
+soak: $(READY) ## preempt and restart for a long time
+	$(BIN)/python -m tests.soak
+
+clean: ## remove .venv, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tpuctl.egg-info
