@@ -1,0 +1,240 @@
+"""Puts the adapters together for one command; the only module that knows them all.
+
+Every adapter is imported and built when it is first used, so that a command pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tpuctl.cli.app import Invocation, invocation
+from tpuctl.cli.console import Console
+from tpuctl.errors import DeniedError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.cli.render import Renderer
+    from tpuctl.core.settings import Config
+    from tpuctl.ports import Cloud, Objects, Remote, RunLogs, Store
+    from tpuctl.remote.keys import KeyPair
+
+CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+class SystemClock:
+    """Real time."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))
+
+
+class TimeIds:
+    """Ids that sort by the time they were made: the date, the second of the day and randomness."""
+
+    def new_id(self) -> str:
+        import secrets
+
+        alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+        tail = "".join(secrets.choice(alphabet) for _ in range(4))
+        return f"r{time.strftime('%y%m%d-%H%M%S', time.gmtime())}-{tail}"
+
+
+class LocalSecrets:
+    """Reads a secret where its reference points; the value is never kept."""
+
+    def resolve(self, reference: str) -> str:
+        kind, _, where = reference.partition(":")
+        if kind == "env":
+            value = os.environ.get(where)
+            if value is None:
+                raise UsageError(f"secret {reference}: {where} is not set here", hint=f"export {where}=…")
+            return value
+        if kind != "file":
+            raise UsageError(f"secret reference {reference!r} is neither env:VAR nor file:PATH")
+        try:
+            return Path(where).expanduser().read_text(encoding="utf-8").rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"secret {reference} cannot be read: {error}") from error
+
+
+class AppContext:
+    """Everything a command works with; implements `workflows.services.Services`. Close it when done."""
+
+    def __init__(self, shared: Invocation) -> None:
+        self.shared = shared
+        self._closing = ExitStack()
+
+    def __enter__(self) -> AppContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    @cached_property
+    def config(self) -> Config:
+        from tpuctl.config import load_config
+
+        flags = {"profile": self.shared.profile, "project": self.shared.project}
+        config = load_config(flags, cwd=Path.cwd(), environ=os.environ, home=Path.home())
+        if config.project is not None:
+            from tpuctl.cli.log import start_logging
+
+            start_logging(config.state_dir, self.shared.verbosity)
+        return config
+
+    @cached_property
+    def console(self) -> Console:
+        return Console(json_mode=self.shared.json, quiet=self.shared.quiet, label=self.config.label or "")
+
+    @cached_property
+    def emit(self) -> Renderer:
+        from tpuctl.cli.render import Renderer
+
+        renderer = Renderer(self.console)
+        self._closing.callback(renderer.close)
+        return renderer
+
+    @cached_property
+    def clock(self) -> SystemClock:
+        return SystemClock()
+
+    @cached_property
+    def ids(self) -> TimeIds:
+        return TimeIds()
+
+    @cached_property
+    def secrets(self) -> LocalSecrets:
+        return LocalSecrets()
+
+    @cached_property
+    def credentials(self) -> Any:
+        """The token of `token_file`, else the application default credentials. Raises DeniedError."""
+        self.config.require_project()
+        if self.config.token_file is not None:
+            return _token_credentials(Path(self.config.token_file))
+        import google.auth
+        from google.auth.exceptions import DefaultCredentialsError
+
+        try:
+            found, _ = google.auth.default(scopes=[CLOUD_SCOPE])
+        except DefaultCredentialsError as error:
+            raise DeniedError(
+                "no Google credentials on this machine", hint="gcloud auth application-default login"
+            ) from error
+        return found
+
+    @cached_property
+    def cloud(self) -> Cloud:
+        from tpuctl.cloud.client import GoogleCloud
+
+        return GoogleCloud(self.config.require_project(), self.config.endpoint_tpu, self.credentials)
+
+    @cached_property
+    def objects(self) -> Objects:
+        from tpuctl.cloud.buckets import GoogleObjects
+
+        return GoogleObjects(self.config.require_project(), self.config.endpoint_storage, self.credentials)
+
+    @cached_property
+    def store(self) -> Store:
+        from tpuctl.store.sqlite import SqliteStore
+
+        store = SqliteStore(self.config.state_dir / "store.sqlite")
+        self._closing.callback(store.close)
+        return store
+
+    @cached_property
+    def logs(self) -> RunLogs:
+        from tpuctl.store.logs import LogFiles
+
+        return LogFiles(self.config.state_dir / "runs")
+
+    @cached_property
+    def key_pair(self) -> KeyPair:
+        from tpuctl.remote.keys import ensure_keypair
+
+        self.config.state_base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return ensure_keypair(self.config.state_base)
+
+    @property
+    def public_key(self) -> str:
+        return self.key_pair.public_line
+
+    @cached_property
+    def remote(self) -> Remote:
+        from tpuctl.remote.ssh import SshRemote
+
+        remote = SshRemote(self.key_pair.private_path)
+        self._closing.callback(remote.close)
+        return remote
+
+    @property
+    def user(self) -> str:
+        return self.config.user
+
+    @cached_property
+    def machine(self) -> str:
+        from tpuctl.config import machine_identity
+
+        return machine_identity(self.config.state_base)
+
+    @cached_property
+    def lease_owner(self) -> str:
+        """The start time tells this process from a later one with the same pid."""
+        return f"{self.machine}/{os.getpid()}-{_start_time(os.getpid())}"
+
+    def process_alive(self, owner: str) -> bool:
+        machine, _, process = owner.partition("/")
+        pid, _, started = process.partition("-")
+        if machine != self.machine or not pid.isdigit():
+            return True
+        return _start_time(int(pid)) == started
+
+    @property
+    def ssh_port(self) -> int:
+        return self.config.ssh_port
+
+    @cached_property
+    def helper_source(self) -> bytes:
+        from tpuctl.resources import read_template
+
+        return read_template("host_helper.py")
+
+    @cached_property
+    def environment_installer(self) -> bytes:
+        from tpuctl.resources import read_template
+
+        return read_template("env_install.py")
+
+
+def open_context(ctx: typer.Context) -> AppContext:
+    """The context of this command line; leave it through `with`."""
+    return AppContext(invocation(ctx))
+
+
+def _token_credentials(path: Path) -> Any:
+    from google.oauth2.credentials import Credentials
+
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise DeniedError(f"token file {path} cannot be read: {error}", hint="tpuctl config show") from error
+    return Credentials(token=token)  # type: ignore[no-untyped-call]
+
+
+def _start_time(pid: int) -> str:
+    """Clock ticks since boot at which a process began (proc(5), field 22); empty when it is not there."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]

@@ -1,0 +1,193 @@
+"""`sim`: the simulated cloud on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import invocation, new_group
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.options import Json
+from tpuctl.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.sim.control import SimInfo
+
+app = new_group("Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.")
+
+
+@app.callback()
+def sim() -> None:
+    """Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.
+
+    Its hosts are ordinary processes of yours: it is no security boundary.
+    """
+
+
+def _state_dir() -> Path:
+    from tpuctl.config import find_state_base
+    from tpuctl.core.settings import SIM_PROFILE
+
+    return find_state_base(os.environ, Path.home()) / SIM_PROFILE
+
+
+def _console(ctx: typer.Context) -> Console:
+    shared = invocation(ctx)
+    return Console(json_mode=shared.json, quiet=shared.quiet, label="sim")
+
+
+def _running() -> SimInfo:
+    from tpuctl.sim import control
+
+    info = control.status(_state_dir())
+    if info is None:
+        raise NotFoundError("no simulator is running", hint="tpuctl sim up")
+    return info
+
+
+def _facts(info: SimInfo) -> dict[str, Any]:
+    facts = asdict(info)
+    return {key: facts[key] for key in ("project", "http", "grpc", "ssh_port", "pid", "token_file")}
+
+
+@app.command("up")
+def up(
+    ctx: typer.Context,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Divide the simulator's delays by this.")
+    ] = 1.0,
+    instant: Annotated[bool, typer.Option("--instant", help="No delays at all.")] = False,
+    project: Annotated[str, typer.Option(metavar="ID", help="Id of the simulated project.")] = "sim-project",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of ids and addresses.")] = 1,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Start the simulator, or keep the one that runs."""
+    from tpuctl.sim import control
+    from tpuctl.sim.options import SimOptions
+
+    delays = "instant" if instant else "realistic"
+    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays)
+    if foreground:
+        from tpuctl.sim.server import run_foreground
+
+        run_foreground(_state_dir(), options)
+        return
+    info = control.up(_state_dir(), options)
+    console = _console(ctx)
+    console.fields(_facts(info))
+    console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
+
+
+@app.command("down")
+def down(ctx: typer.Context) -> None:
+    """Stop the simulator; its hosts and everything on them are gone."""
+    from tpuctl.sim import control
+
+    was_running = control.down(_state_dir())
+    _console(ctx).say("stopped" if was_running else "was not running")
+
+
+@app.command("status")
+def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show where the simulator answers and what is in it."""
+    from tpuctl.sim import control
+
+    info = _running()
+    state = control.state(info)
+    console = _console(ctx)
+    if console.json_mode:
+        console.data({**_facts(info), "state": state, "faults": control.faults(info)})
+        return
+    console.fields(_facts(info))
+    nodes = [
+        {"name": str(node.get("name", "")).rsplit("/", 1)[-1], "state": node.get("state")}
+        for node in state.get("nodes", [])
+    ]
+    console.table(nodes, (Column("name", "NODE"), Column("state", "STATE")), empty="no nodes")
+
+
+@app.command("env")
+def env(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Print variables that point gcloud and the Google libraries at the simulator.
+
+    Use them as: eval "$(tpuctl sim env)"
+    """
+    from tpuctl.sim import control
+
+    console = _console(ctx)
+    variables = control.environment(_running())
+    if console.json_mode:
+        console.data(variables)
+        return
+    for name, value in variables.items():
+        console.line(f"export {name}={shlex.quote(value)}")
+
+
+@app.command("preempt")
+def preempt(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
+    ] = None,
+) -> None:
+    """Take a node away, as the cloud does: its hosts die, their disks are wiped."""
+    from tpuctl.sim import control
+
+    for name in control.preempt(_running(), node, zone):
+        _console(ctx).say(f"preempted {name}")
+
+
+@app.command("fault")
+def fault(
+    ctx: typer.Context,
+    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Such as stockout or blip.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget the faults that are still to strike.")] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Plan something to go wrong; without arguments, list what is planned."""
+    from tpuctl.sim import control
+
+    info = _running()
+    console = _console(ctx)
+    if clear:
+        control.clear_faults(info)
+    spec: dict[str, Any] = dict(_parse_field(word) for word in settings or [])
+    if preset is not None:
+        spec["preset"] = preset
+    if spec:
+        control.fault(info, spec)
+    columns = (Column("kind", "KIND"), Column("method", "METHOD"), Column("times", "TIMES", right=True))
+    console.table(control.faults(info), (*columns, Column("message", "MESSAGE", give=1)), empty="no faults")
+
+
+def _parse_field(word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise UsageError(f"--set {word!r} has no '='", hint="--set times=2")
+    if value in ("true", "false"):
+        return name, value == "true"
+    try:
+        return name, float(value) if "." in value else int(value)
+    except ValueError:
+        return name, value
+
+
+@app.command("reset")
+def reset(ctx: typer.Context) -> None:
+    """Empty the simulated cloud; addresses and token stay."""
+    from tpuctl.sim import control
+
+    control.reset(_running())
+    _console(ctx).say("empty again")
