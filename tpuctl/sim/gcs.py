@@ -350,7 +350,7 @@ def _collapse(name: str, prefix: str, delimiter: str) -> tuple[str, bool]:
 def _decode_token(token: str | None) -> str:
     """Everything up to and including this key was listed before."""
     try:
-        return base64.urlsafe_b64decode(token).decode() if token else ""
+        return base64.b64decode(token, b"-_", validate=True).decode() if token else ""
     except ValueError:
         raise GcsError(400, f"Invalid pageToken: {token}") from None
 

@@ -20,14 +20,15 @@ CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 def parse_multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], str | None, bytes]:
     """Metadata, content type and content of a `multipart/related` upload.
 
-    Lines end in CRLF or, from apitools as shipped with gcloud, in LF.
+    Lines end in CRLF or, from apitools as shipped with gcloud 528, in LF; that also puts single quotes around
+    the boundary in the header.
     """
     header = Message()
     header["content-type"] = content_type
     boundary = header.get_boundary()
     if boundary is None:
         raise GcsError(400, "multipart upload without a boundary")
-    marker = re.escape(boundary.encode())
+    marker = re.escape(boundary.strip("'").encode())
     parts = re.split(rb"(?:^|\r?\n)--" + marker + rb"(?:--)?[ \t]*(?:\r?\n|$)", body)
     if len(parts) < 3:
         raise GcsError(400, "a multipart upload has two parts: metadata and media")

@@ -1,0 +1,445 @@
+"""The simulated Cloud Storage, driven by Google's own clients over a real socket."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from tpuctl.sim.gcs import GcsDoor
+from tpuctl.sim.http import HttpServer
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    door = GcsDoor(tmp_path / "gcs", now=time.time)
+    server = HttpServer(door.handle)
+    server.start()
+    yield server.endpoint
+    server.close()
+    door.close()
+
+
+@pytest.fixture
+def client(endpoint: str) -> Iterator[storage.Client]:
+    client = storage.Client(
+        project="p1", credentials=AnonymousCredentials(), client_options={"api_endpoint": endpoint}
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def bucket(client: storage.Client) -> storage.Bucket:
+    return client.create_bucket("team-bucket", location="us-central2")
+
+
+def test_a_bucket_is_made_found_listed_and_deleted(client):
+    made = client.create_bucket("b-one", location="us-central2")
+    assert (made.location, made.location_type, made.metageneration) == ("us-central2", "region", 1)
+    assert [found.name for found in client.list_buckets()] == ["b-one"]
+    assert client.lookup_bucket("b-two") is None
+    client.bucket("b-one").delete()
+    assert client.lookup_bucket("b-one") is None
+
+
+def test_a_bucket_name_is_taken_once(client, bucket):
+    with pytest.raises(exceptions.Conflict, match="already own it"):
+        client.create_bucket("team-bucket")
+
+
+def test_a_bucket_with_objects_is_not_deleted(bucket):
+    bucket.blob("a").upload_from_string("x")
+    with pytest.raises(exceptions.Conflict, match="not empty"):
+        bucket.delete()
+
+
+def test_labels_of_a_bucket_are_changed_under_its_metageneration(bucket):
+    bucket.labels = {"team": "x"}
+    bucket.patch(if_metageneration_match=1)
+    assert bucket.metageneration == 2
+    bucket.labels = {"team": "y"}
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.patch(if_metageneration_match=1)
+
+
+def test_a_missing_bucket_is_not_found(client):
+    with pytest.raises(exceptions.NotFound, match="bucket does not exist"):
+        client.bucket("nobodys").blob("a").upload_from_string("x")
+    with pytest.raises(exceptions.NotFound):
+        list(client.list_blobs("nobodys"))
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "dir/sub/file.txt", "with space & +?#%2F", "grüße/雪.bin", "o/compose"]
+)
+def test_content_and_metadata_come_back_under_any_name(bucket, name):
+    blob = bucket.blob(name)
+    blob.metadata = {"step": "12"}
+    blob.upload_from_string(b"\x00\r\n--x\xff" * 100, content_type="text/x-odd")
+    found = bucket.get_blob(name)
+    assert found.name == name
+    assert found.metadata == {"step": "12"}
+    assert (found.content_type, found.size, found.metageneration) == ("text/x-odd", 700, 1)
+    assert found.download_as_bytes(checksum="crc32c") == b"\x00\r\n--x\xff" * 100
+    assert [each.name for each in bucket.list_blobs()] == [name]
+
+
+def test_an_empty_object_comes_back_empty(bucket):
+    bucket.blob("empty").upload_from_string(b"")
+    assert bucket.blob("empty").download_as_bytes() == b""
+
+
+def test_generations_grow_and_time_is_kept(bucket):
+    generations = []
+    for index in range(5):
+        blob = bucket.blob("a")
+        blob.upload_from_string(str(index))
+        generations.append(blob.generation)
+    assert generations == sorted(set(generations))
+    assert abs(generations[-1] / 1e6 - time.time()) < 60
+    assert abs(blob.time_created.timestamp() - time.time()) < 60
+
+
+def test_generations_grow_even_if_the_clock_stands_still_and_the_server_restarts(tmp_path):
+    seen = []
+    for _ in range(2):
+        door = GcsDoor(tmp_path, now=lambda: 1000.0)
+        server = HttpServer(door.handle)
+        server.start()
+        url = server.endpoint
+        requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
+        for _ in range(3):
+            answer = requests.post(f"{url}/upload/storage/v1/b/bbb/o?name=a", data=b"x", timeout=5)
+            seen.append(int(answer.json()["generation"]))
+            requests.delete(f"{url}/storage/v1/b/bbb/o/a", timeout=5)
+        server.close()
+        door.close()
+    assert seen == list(range(1_000_000_000, 1_000_000_006))
+
+
+def test_preconditions_hold_for_uploads(bucket):
+    blob = bucket.blob("lock")
+    blob.upload_from_string("1", if_generation_match=0)
+    first = blob.generation
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("lock").upload_from_string("2", if_generation_match=0)
+    blob.upload_from_string("2", if_generation_match=first)
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.upload_from_string("3", if_generation_match=first)
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.upload_from_string("3", if_generation_not_match=blob.generation)
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("new").upload_from_string("3", if_metageneration_match=1)
+    assert blob.download_as_bytes() == b"2"
+
+
+def test_preconditions_hold_for_reads(bucket):
+    blob = bucket.blob("a")
+    blob.upload_from_string("1")
+    assert blob.download_as_bytes(if_generation_match=blob.generation) == b"1"
+    for stale in ({"if_generation_match": 7}, {"if_metageneration_match": 9}):
+        with pytest.raises(exceptions.PreconditionFailed):
+            blob.download_as_bytes(**stale)
+        with pytest.raises(exceptions.PreconditionFailed):
+            blob.reload(**stale)
+    with pytest.raises(exceptions.NotModified):
+        bucket.blob("a").reload(if_generation_not_match=blob.generation)
+    with pytest.raises(exceptions.NotFound):
+        bucket.blob("a", generation=5).download_as_bytes()
+
+
+def test_preconditions_hold_for_changes_of_metadata(bucket):
+    blob = bucket.blob("a")
+    blob.upload_from_string("1")
+    generation = blob.generation
+    blob.metadata = {"k": "v"}
+    blob.patch(if_metageneration_match=1)
+    assert (blob.metageneration, blob.generation) == (2, generation)
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.patch(if_metageneration_match=1)
+    assert bucket.get_blob("a").metadata == {"k": "v"}
+
+
+def test_a_delete_with_a_stale_generation_deletes_nothing(bucket):
+    blob = bucket.blob("a")
+    blob.upload_from_string("1")
+    stale = blob.generation
+    blob.upload_from_string("2")
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("a").delete(if_generation_match=stale)
+    assert bucket.blob("a").download_as_bytes() == b"2"
+    bucket.blob("a").delete(if_generation_match=blob.generation)
+    assert not bucket.blob("a").exists()
+    with pytest.raises(exceptions.NotFound):
+        bucket.blob("a").delete()
+
+
+def test_sixteen_racers_for_a_new_object_have_one_winner(bucket):
+    start = threading.Barrier(16)
+
+    def race(number: int) -> bool:
+        start.wait()
+        try:
+            bucket.blob("lease").upload_from_string(str(number), if_generation_match=0, retry=None)
+        except exceptions.PreconditionFailed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(race, range(16)))
+    assert won.count(True) == 1
+    assert bucket.blob("lease").download_as_text() == str(won.index(True))
+
+
+def test_a_counter_under_compare_and_set_loses_no_increment(bucket):
+    bucket.blob("n").upload_from_string("0")
+
+    def increment() -> None:
+        while True:
+            seen = bucket.get_blob("n")
+            try:
+                value = int(seen.download_as_bytes(retry=None))
+                bucket.blob("n").upload_from_string(
+                    str(value + 1), if_generation_match=seen.generation, retry=None
+                )
+            except (exceptions.PreconditionFailed, exceptions.NotFound):
+                continue  # another writer replaced the generation that we saw
+            return
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(increment) for _ in range(12)]:
+            done.result()
+    assert bucket.blob("n").download_as_text() == "12"
+
+
+def test_ranges_are_cut_from_the_content(bucket):
+    blob = bucket.blob("a")
+    blob.upload_from_string(bytes(range(100)))
+    assert blob.download_as_bytes(start=10, end=19) == bytes(range(10, 20))
+    assert blob.download_as_bytes(start=90) == bytes(range(90, 100))
+    assert blob.download_as_bytes(start=90, end=500) == bytes(range(90, 100))
+    with pytest.raises(exceptions.RequestRangeNotSatisfiable):
+        blob.download_as_bytes(start=100)
+    with blob.open("rb", chunk_size=16) as stream:
+        assert stream.read() == bytes(range(100))
+
+
+def test_a_suffix_range_gives_the_last_bytes(bucket, endpoint):
+    bucket.blob("a").upload_from_string("0123456789")
+    url = f"{endpoint}/storage/v1/b/team-bucket/o/a?alt=media"
+    answer = requests.get(url, headers={"Range": "bytes=-3"}, timeout=5)
+    assert (answer.status_code, answer.content) == (206, b"789")
+    assert answer.headers["content-range"] == "bytes 7-9/10"
+    assert answer.headers["x-goog-hash"].startswith("crc32c=")
+    assert int(answer.headers["x-goog-generation"]) > 0
+
+
+def fill(bucket: storage.Bucket, *names: str) -> None:
+    for name in names:
+        bucket.blob(name).upload_from_string("x")
+
+
+def test_a_listing_with_delimiter_shows_one_level(client, bucket):
+    fill(bucket, "a/1", "a/2", "a/b/3", "c", "d/", "é/x")
+    listing = client.list_blobs(bucket, delimiter="/")
+    assert [each.name for each in listing] == ["c"]
+    assert listing.prefixes == {"a/", "d/", "é/"}
+    below = client.list_blobs(bucket, prefix="a/", delimiter="/")
+    assert [each.name for each in below] == ["a/1", "a/2"]
+    assert below.prefixes == {"a/b/"}
+    folder = client.list_blobs(bucket, prefix="d/", delimiter="/")
+    assert [each.name for each in folder] == ["d/"]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 100])
+def test_pages_of_a_listing_add_up(client, bucket, page_size):
+    fill(bucket, "a", "b/1", "b/2", "b/3", "c", "d/1", "e")
+    listing = client.list_blobs(bucket, delimiter="/", page_size=page_size)
+    names = [[each.name for each in page] for page in listing.pages]
+    assert [name for page in names for name in page] == ["a", "c", "e"]
+    assert listing.prefixes == {"b/", "d/"}
+    assert all(len(page) <= page_size for page in names)
+
+
+def test_a_listing_is_bounded_by_offsets_and_results(client, bucket):
+    fill(bucket, "a1", "a2", "a3", "b1")
+    assert [b.name for b in client.list_blobs(bucket, start_offset="a2", end_offset="b1")] == ["a2", "a3"]
+    assert [b.name for b in client.list_blobs(bucket, prefix="a", max_results=2)] == ["a1", "a2"]
+
+
+def test_a_resumable_upload_in_chunks_arrives_whole(bucket):
+    content = os.urandom(700_001)
+    blob = bucket.blob("big file", chunk_size=256 * 1024)
+    blob.metadata = {"k": "v"}
+    blob.upload_from_string(content, content_type="application/x-tar")
+    found = bucket.get_blob("big file")
+    assert found.download_as_bytes() == content
+    assert (found.content_type, found.metadata) == ("application/x-tar", {"k": "v"})
+
+
+def test_a_resumable_upload_of_unknown_size_arrives_whole(bucket):
+    with bucket.blob("s").open("wb", chunk_size=256 * 1024) as stream:
+        stream.write(b"y" * 300_000)
+    assert bucket.blob("s").download_as_bytes() == b"y" * 300_000
+
+
+def test_a_resumable_upload_keeps_its_precondition(bucket):
+    bucket.blob("a").upload_from_string("old")
+    blob = bucket.blob("a", chunk_size=256 * 1024)
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.upload_from_string(b"z" * 600_000, if_generation_match=0)
+    assert blob.download_as_bytes() == b"old"
+
+
+def test_a_resumable_upload_loses_to_whoever_finished_before(bucket):
+    blob = bucket.blob("a")
+    url = blob.create_resumable_upload_session(if_generation_match=0)
+    blob.upload_from_string("first")
+    assert requests.put(url, data=b"second", timeout=5).status_code == 412
+    assert blob.download_as_bytes() == b"first"
+
+
+def test_an_interrupted_resumable_upload_goes_on_where_it_stopped(bucket):
+    url = bucket.blob("a").create_resumable_upload_session()
+    sent = requests.put(url, data=b"0123", headers={"Content-Range": "bytes 0-3/10"}, timeout=5)
+    assert (sent.status_code, sent.headers["range"]) == (308, "bytes=0-3")
+    asked = requests.put(url, headers={"Content-Range": "bytes */10"}, timeout=5)
+    assert (asked.status_code, asked.headers["range"]) == (308, "bytes=0-3")
+    gap = requests.put(url, data=b"9", headers={"Content-Range": "bytes 9-9/10"}, timeout=5)
+    assert gap.status_code == 400
+    done = requests.put(url, data=b"23456789", headers={"Content-Range": "bytes 2-9/10"}, timeout=5)
+    assert done.status_code == 200
+    assert bucket.blob("a").download_as_bytes() == b"0123456789"
+
+
+def test_wrong_digests_are_refused(bucket):
+    blob = bucket.blob("a")
+    blob.md5_hash = "AAAAAAAAAAAAAAAAAAAAAA=="
+    with pytest.raises(exceptions.BadRequest, match="md5Hash"):
+        blob.upload_from_string("x")
+    assert not bucket.blob("a").exists()
+
+
+def test_copy_rename_and_compose_make_new_objects(client, bucket):
+    other = client.create_bucket("other-bucket")
+    source = bucket.blob("dir/a b")
+    source.upload_from_string("one", content_type="text/plain")
+    copied = bucket.copy_blob(source, other, "x/y", if_generation_match=0)
+    assert (copied.download_as_bytes(), copied.content_type) == (b"one", "text/plain")
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.copy_blob(source, other, "x/y", if_generation_match=0)
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.copy_blob(source, other, "z", if_source_generation_match=3)
+    other.blob("r").rewrite(source)
+    assert other.blob("r").download_as_bytes() == b"one"
+    bucket.blob("b").upload_from_string("two")
+    bucket.blob("ab").compose([source, bucket.blob("b")])
+    assert bucket.blob("ab").download_as_bytes() == b"onetwo"
+
+
+def test_no_content_is_left_behind_by_overwrites_deletes_and_refusals(bucket, tmp_path):
+    blob = bucket.blob("a")
+    for _ in range(3):
+        blob.upload_from_string("x")
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.upload_from_string("x", if_generation_match=1)
+    assert len(list((tmp_path / "gcs/content").iterdir())) == 1
+    blob.delete()
+    assert list((tmp_path / "gcs/content").iterdir()) == []
+
+
+def test_objects_outlive_the_server(tmp_path):
+    for attempt in range(2):
+        door = GcsDoor(tmp_path, now=time.time)
+        server = HttpServer(door.handle)
+        server.start()
+        options = {"api_endpoint": server.endpoint}
+        client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
+        if attempt == 0:
+            client.create_bucket("bbb").blob("a").upload_from_string("kept")
+        else:
+            assert client.bucket("bbb").blob("a").download_as_bytes() == b"kept"
+        client.close()
+        server.close()
+        door.close()
+
+
+def test_nonsense_is_refused_in_googles_form(endpoint, bucket):
+    base = f"{endpoint}/storage/v1/b"
+    for method, url, body, status in (
+        ("GET", f"{base}/team-bucket/o/none", None, 404),
+        ("GET", f"{base}/team-bucket/o/none?ifGenerationMatch=abc", None, 400),
+        ("POST", base, "{", 400),
+        ("POST", base, '{"name": "UPPER"}', 400),
+        ("GET", f"{base}/team-bucket/o?pageToken=%%%", None, 400),
+        ("POST", f"{endpoint}/upload/storage/v1/b/team-bucket/o?uploadType=multipart&name=a", "junk", 400),
+        ("POST", f"{endpoint}/upload/storage/v1/b/team-bucket/o?uploadType=media", "x", 400),
+        ("PUT", f"{endpoint}/upload/storage/v1/b/team-bucket/o?upload_id=nope", "x", 404),
+        ("GET", f"{endpoint}/storage/v1/nothing", None, 404),
+    ):
+        answer = requests.request(method, url, data=body, timeout=5)
+        assert answer.status_code == status, url
+        error = answer.json()["error"]
+        assert error["code"] == status
+        assert error["errors"][0]["reason"]
+
+
+@pytest.fixture
+def gcloud(endpoint: str, tmp_path: Path):
+    program = shutil.which("gcloud")
+    if program is None:
+        pytest.skip("the real gcloud is not on PATH")
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path / "home"),
+        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+        "CLOUDSDK_CORE_PROJECT": "p1",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        # The wheel of the test environment must not be picked up by gcloud's own interpreter.
+        "CLOUDSDK_PYTHON_SITEPACKAGES": "0",
+    }
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, "storage", *args], env=env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+@pytest.mark.gcloud
+@pytest.mark.slow
+def test_the_real_gcloud_copies_lists_reads_and_removes(gcloud, bucket, tmp_path):
+    small, big = tmp_path / "small.txt", tmp_path / "big.bin"
+    small.write_text("hello\n")
+    big.write_bytes(os.urandom(9 * 1024 * 1024))
+    copied = gcloud("cp", str(small), str(big), "gs://team-bucket/d/")
+    assert copied.returncode == 0, copied.stderr
+    assert bucket.blob("d/big.bin").download_as_bytes() == big.read_bytes()
+    listed = gcloud("ls", "gs://team-bucket/d/")
+    assert listed.stdout.split() == ["gs://team-bucket/d/big.bin", "gs://team-bucket/d/small.txt"]
+    assert gcloud("cat", "gs://team-bucket/d/small.txt").stdout == "hello\n"
+    refused = gcloud("cp", "--if-generation-match=0", str(small), "gs://team-bucket/d/small.txt")
+    assert refused.returncode != 0
+    back = gcloud("cp", "gs://team-bucket/d/big.bin", str(tmp_path / "back.bin"))
+    assert back.returncode == 0, back.stderr
+    assert (tmp_path / "back.bin").read_bytes() == big.read_bytes()
+    renamed = gcloud("mv", "gs://team-bucket/d/small.txt", "gs://team-bucket/e/small.txt")
+    assert renamed.returncode == 0, renamed.stderr
+    removed = gcloud("rm", "-r", "gs://team-bucket/d", "gs://team-bucket/e/small.txt")
+    assert removed.returncode == 0, removed.stderr
+    assert list(bucket.list_blobs()) == []
