@@ -29,6 +29,11 @@ class Entry:
 
 
 COMMANDS: tuple[Entry, ...] = (
+    Entry("up", "slice", "up", "Bring a slice up and wait until every host answers."),
+    Entry("down", "slice", "down", "Take slices down until nothing is left in the cloud."),
+    Entry("ls", "slice", "ls", "List the slices of this project."),
+    Entry("status", "slice", "status", "Show one slice in full."),
+    Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),

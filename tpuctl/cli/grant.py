@@ -1,0 +1,163 @@
+"""`grant`: what may be used without paying."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json
+from tpuctl.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.grants import Grant
+
+app = new_group("Say what may be used without paying; everything else needs --pay.")
+
+COLUMNS = (
+    Column("zone", "ZONE"),
+    Column("tier", "TIER"),
+    Column("generation", "GENERATION"),
+    Column("chips", "CHIPS", right=True),
+    Column("ends", "LAST DAY"),
+)
+Zone = Annotated[str, typer.Argument(metavar="ZONE", help="Such as us-central2-b.")]
+Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on-demand or reserved.")]
+Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
+Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
+
+
+@app.callback()
+def grant() -> None:
+    """Say what may be used without paying; everything else needs --pay."""
+
+
+@app.command("show")
+def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List the grants."""
+    from tpuctl.core.codec import to_data
+
+    with open_context(ctx) as context:
+        rows = [to_data(found) for found in stored_grants(context)]
+        context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
+
+
+@app.command("import")
+def import_(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
+    ends: Ends = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Read the grants out of a TPU Research Cloud letter and keep them.
+
+    Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text.
+    """
+    from dataclasses import replace
+
+    from tpuctl.core.codec import to_data
+    from tpuctl.core.grants import parse_trc_letter, to_grants
+
+    last_day = _check_day(ends)
+    grants = to_grants(parse_trc_letter(_read(file)))
+    if not grants:
+        raise UsageError(
+            f"no grant found in {file}",
+            hint="a line looks like: 64 spot Cloud TPU v6e chips in zone us-east1-d",
+        )
+    with open_context(ctx) as context:
+        wanted = [replace(found, ends=last_day or found.ends) for found in grants]
+        if not dry_run:
+            for found in wanted:
+                _keep(context, found)
+        context.console.table([to_data(found) for found in wanted], COLUMNS)
+        if any(found.ends is None for found in wanted):
+            context.console.say("the letter names no last day; say it with --ends YYYY-MM-DD")
+
+
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    chips: Annotated[int, typer.Argument(metavar="CHIPS", min=1, help="How many chips.")],
+    tier: Tier,
+    generation: Generation,
+    zone: Zone,
+    ends: Ends = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Add one grant, or replace the one for the same zone, tier and generation."""
+    from tpuctl.core.naming import check_zone_name
+
+    with open_context(ctx) as context:
+        found = _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends))
+        if not dry_run:
+            _keep(context, found)
+        context.console.say(
+            f"{chips} {found.tier} {generation} chips in {zone}, until {found.ends or 'further notice'}"
+        )
+
+
+@app.command("rm")
+def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
+    """Forget one grant; what runs under it goes on running."""
+    with open_context(ctx) as context:
+        key = _grant(zone, tier, generation, 0, None).key
+        document = context.store.get(key)
+        if document is None:
+            raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
+        if not dry_run:
+            context.store.delete(key, if_generation=document.generation)
+        context.console.say(f"removed {key}")
+
+
+def stored_grants(context: AppContext) -> list[Grant]:
+    """Every grant in the store."""
+    from tpuctl.core.codec import from_data
+    from tpuctl.core.grants import Grant
+
+    return [from_data(Grant, document.data) for document in context.store.list("grants/")]
+
+
+def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) -> Any:
+    from tpuctl.core.grants import Grant
+    from tpuctl.core.model import Tier as TierName
+    from tpuctl.resources import load_accelerators
+
+    if tier not in set(TierName):
+        raise UsageError(f"{tier!r} is not a tier", hint=f"one of {', '.join(TierName)}")
+    known = load_accelerators().generations
+    if generation not in known:
+        raise UsageError(f"no generation called {generation}", hint=f"one of {', '.join(known)}")
+    return Grant(zone, TierName(tier), generation, chips, ends)
+
+
+def _keep(context: AppContext, found: Grant) -> None:
+    from tpuctl.core.codec import to_data
+
+    old = context.store.get(found.key)
+    context.store.put(found.key, to_data(found), if_generation=old.generation if old else 0)
+
+
+def _check_day(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--ends {text!r} is not a date", hint="--ends 2026-12-31") from error
+
+
+def _read(file: str) -> str:
+    if file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -1,0 +1,362 @@
+"""`up`, `down`, `ls`, `status`, `why`: slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import invocation
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import (
+    DryRun,
+    Json,
+    OnDemand,
+    Pay,
+    Preemptible,
+    Queued,
+    Quiet,
+    Reserved,
+    RuntimeVersion,
+    SliceName,
+    Spot,
+    Timeout,
+    Yes,
+    Zone,
+)
+from tpuctl.errors import InterruptedByUserError, NotCoveredError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.model import Tier
+    from tpuctl.core.records import SliceRecord, SliceSpec
+
+FLEET = (
+    Column("name", "NAME", give=2),
+    Column("type", "TYPE"),
+    Column("zone", "ZONE"),
+    Column("tier", "TIER"),
+    Column("hosts", "HOSTS", right=True),
+    Column("state", "STATE"),
+    Column("cloud", "CLOUD"),
+    Column("user", "USER", give=1),
+)
+
+
+def choose_tier(context: AppContext, *, spot: bool, on_demand: bool, preemptible: bool, reserved: bool) -> Tier:
+    """The one tier that was asked for, else the configured one. There is no default: money is opt-in."""
+    from tpuctl.core.model import Tier
+
+    flags = {
+        Tier.SPOT: spot,
+        Tier.ON_DEMAND: on_demand,
+        Tier.PREEMPTIBLE: preemptible,
+        Tier.RESERVED: reserved,
+    }
+    given = [tier for tier, on in flags.items() if on]
+    if len(given) > 1:
+        names = " and ".join(f"--{tier}" for tier in given)
+        raise UsageError(f"{names} exclude each other", hint=f"keep --{given[0]}")
+    if given:
+        return given[0]
+    if context.config.tier is not None:
+        return context.config.tier
+    raise UsageError(
+        "no tier: say how the capacity is paid for",
+        hint="--spot, --on-demand, --preemptible or --reserved; or tier: spot in tpuctl.yaml",
+    )
+
+
+def build_spec(
+    context: AppContext,
+    accelerator: str,
+    tier: Tier,
+    zones: list[str] | None,
+    *,
+    queued: bool | None,
+    runtime_version: str | None,
+) -> SliceSpec:
+    """The slice that was asked for, checked against the tables. Raises UsageError."""
+    from tpuctl.core.naming import check_zone_name
+    from tpuctl.core.records import SliceSpec
+    from tpuctl.resources import load_accelerators
+
+    catalog, config = load_accelerators(), context.config
+    found = catalog.get(accelerator)
+    asked = list(zones or config.zone)
+    if not asked and len(found.zones) == 1:
+        asked = [found.zones[0]]
+    if not asked:
+        raise UsageError(
+            f"no zone for {found.name}", hint=f"--zone {found.zones[0]}; also {', '.join(found.zones[1:])}"
+        )
+    for zone in asked:
+        catalog.check_zone(found, check_zone_name(zone))
+    if len(asked) > 1 and zones:
+        raise UsageError("more than one --zone is not supported yet", hint=f"--zone {asked[0]}")
+    return SliceSpec(
+        accelerator_type=found.name,
+        zone=asked[0],
+        tier=tier,
+        runtime_version=runtime_version or config.runtime_version or found.runtime_version,
+        hosts=found.hosts,
+        chips=found.chips,
+        queued=True if queued is None else queued,
+        external_ips=config.external_ips,
+        login_user=config.login_user,
+        network=config.network,
+        subnetwork=config.subnetwork,
+        service_account=config.service_account,
+    )
+
+
+def payment(context: AppContext, name: str, spec: SliceSpec, *, pay: bool) -> tuple[str, Callable[[], None]]:
+    """One line that says what the slice is and who pays, and the check that refuses what nobody agreed to."""
+    from tpuctl.cli.grant import stored_grants
+    from tpuctl.core.grants import check_coverage
+    from tpuctl.core.prices import price_per_hour
+    from tpuctl.core.records import Desired
+    from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.documents import list_slices
+
+    catalog = load_accelerators()
+    found = catalog.get(spec.accelerator_type)
+    others = [r for r in list_slices(context) if r.name != name and r.desired is Desired.UP]
+    same = [
+        r
+        for r in others
+        if (r.spec.zone, r.spec.tier) == (spec.zone, spec.tier)
+        and catalog.get(r.spec.accelerator_type).generation == found.generation
+    ]
+    used = sum(r.spec.chips for r in same)
+    coverage = check_coverage(stored_grants(context), found, spec.zone, spec.tier, used, context.clock.now())
+    price = price_per_hour(catalog, found, spec.zone, spec.tier)
+    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
+    line = f"{name}: {found.name}, {found.hosts} hosts, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
+
+    def permit() -> None:
+        if not (coverage.covered or pay):
+            raise NotCoveredError(
+                f"{found.name} in {spec.zone} ({spec.tier}) is not covered: {coverage.reason}; {cost}",
+                hint="add --pay to pay for it, or tpuctl grant import LETTER",
+            )
+
+    return line, permit
+
+
+def up(
+    ctx: typer.Context,
+    accelerator: Annotated[
+        str | None, typer.Argument(metavar="[ACCELERATOR]", help="Accelerator type, such as v4-32.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
+    zone: Zone = None,
+    spot: Spot = False,
+    on_demand: OnDemand = False,
+    preemptible: Preemptible = False,
+    reserved: Reserved = False,
+    pay: Pay = False,
+    queued: Queued = None,
+    runtime_version: RuntimeVersion = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Bring a slice up: ask for it, wait for capacity, and check that every host answers.
+
+    The same command again means the same slice and changes nothing once it is ready.
+    """
+    with open_context(ctx) as context:
+        record = wanted_slice(
+            context,
+            accelerator,
+            name,
+            zone,
+            tier_flags={"spot": spot, "on_demand": on_demand, "preemptible": preemptible, "reserved": reserved},
+            pay=pay,
+            queued=queued,
+            runtime_version=runtime_version,
+            dry_run=dry_run,
+        )
+        if record is None:
+            return
+        invocation(
+            ctx
+        ).if_interrupted = (
+            f"slice {record.name} is still wanted and may cost money; `tpuctl down {record.name}` removes it"
+        )
+        _bring_up(context, record, wait=not no_wait, timeout=timeout)
+
+
+def wanted_slice(
+    context: AppContext,
+    accelerator: str | None,
+    name: str | None,
+    zones: list[str] | None,
+    *,
+    tier_flags: dict[str, bool],
+    pay: bool,
+    queued: bool | None,
+    runtime_version: str | None,
+    dry_run: bool,
+    run_id: str | None = None,
+) -> SliceRecord | None:
+    """Checks what was asked and writes it down; None after a dry run."""
+    from tpuctl.core.naming import check_slice_name
+    from tpuctl.workflows.slices import request_slice
+
+    wanted = accelerator or context.config.accelerator
+    if wanted is None:
+        raise UsageError("no accelerator type", hint="tpuctl up v4-32 --spot; `tpuctl types` lists them")
+    tier = choose_tier(context, **tier_flags)
+    spec = build_spec(context, wanted, tier, zones, queued=queued, runtime_version=runtime_version)
+    chosen = check_slice_name(name or spec.accelerator_type)
+    line, permit = payment(context, chosen, spec, pay=pay)
+    _ = context.credentials
+    if dry_run:
+        permit()
+        _show_dry_run(context, chosen, spec, line)
+        return None
+
+    def permit_and_say() -> None:
+        permit()
+        context.console.say(line)
+
+    return request_slice(context, chosen, spec, pay=pay, run_id=run_id, permit=permit_and_say)
+
+
+def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str) -> None:
+    from tpuctl.core.codec import to_data
+
+    if context.console.json_mode:
+        context.console.data({"dry_run": True, "name": name, "spec": to_data(spec), "summary": line})
+        return
+    context.console.line(f"{context.console.mark}would ask for {line}")
+
+
+def _bring_up(context: AppContext, record: SliceRecord, *, wait: bool, timeout: float | None) -> None:
+    from tpuctl.workflows.report import slice_status
+    from tpuctl.workflows.slices import advance_slice, wait_for_slice
+
+    deadline = None if timeout is None else context.clock.now() + timeout
+    if wait:
+        wait_for_slice(context, record.name, deadline=deadline)
+    else:
+        advance_slice(context, record.name)
+    status_now = slice_status(context, record.name)
+    if context.console.json_mode:
+        context.console.data(status_now)
+    else:
+        context.console.say(f"{record.name} is {status_now['state']}: {status_now['cloud']}")
+
+
+def down(
+    ctx: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the slices.")],
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for the deletion and return.")] = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Take slices down: stop their runs, keep the logs, delete until the cloud says not-found."""
+    from tpuctl.workflows.documents import get_slice
+    from tpuctl.workflows.fleet import take_down
+
+    with open_context(ctx) as context:
+        records = [get_slice(context, name).record for name in names]
+        if dry_run:
+            _show_what_goes(context, records)
+            return
+        confirm(context, f"delete {', '.join(names)} and everything on their hosts?", yes=yes)
+        invocation(ctx).if_interrupted = f"the deletion goes on with `tpuctl down {' '.join(names)} --yes`"
+        deadline = None if timeout is None else context.clock.now() + timeout
+        for name in names:
+            _ = context.emit
+            record = take_down(context, name, wait=not no_wait, deadline=deadline)
+            context.console.say(f"{name}: {'being deleted' if no_wait else 'gone'}")
+            if context.console.json_mode:
+                context.console.data({"name": record.name, "gone": not no_wait})
+
+
+def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:
+    rows = [
+        {
+            "name": record.name,
+            "node": record.incarnation.cloud_name if record.incarnation else "",
+            "zone": record.spec.zone,
+            "state": str(record.state),
+        }
+        for record in records
+    ]
+    columns = (
+        Column("name", "WOULD DELETE"),
+        Column("node", "NODE"),
+        Column("zone", "ZONE"),
+        Column("state", "STATE"),
+    )
+    context.console.table(rows, columns)
+
+
+def confirm(context: AppContext, question: str, *, yes: bool) -> None:
+    """Asks on a terminal; without one, refuses unless --yes was given."""
+    if yes:
+        return
+    if context.console.json_mode or not context.console.interactive:
+        raise UsageError(f"will not {question.rstrip('?')} without being sure", hint="add --yes")
+    if not typer.confirm(f"{context.console.mark}{question}", err=True):
+        raise InterruptedByUserError("declined; nothing was changed")
+
+
+def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List the slices of this project, as recorded and as the cloud shows them."""
+    from tpuctl.workflows.report import fleet_rows
+
+    with open_context(ctx) as context:
+        rows, unread = fleet_rows(context)
+        if unread:
+            context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
+        context.console.table(rows, FLEET, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+
+
+def status(ctx: typer.Context, name: SliceName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show one slice in full."""
+    from tpuctl.workflows.report import slice_status
+
+    with open_context(ctx) as context:
+        facts = slice_status(context, name)
+        if context.console.json_mode:
+            context.console.data(facts)
+            return
+        workers = facts.pop("workers")
+        context.console.fields({key: _flat(value) for key, value in facts.items()})
+        columns = (
+            Column("worker", "WORKER", right=True),
+            Column("address", "ADDRESS"),
+            Column("hostname", "HOST"),
+        )
+        if workers:
+            context.console.table(workers, columns)
+
+
+def _flat(value: Any) -> Any:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+
+
+def why(ctx: typer.Context, name: SliceName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show the decisions about a slice (or one run) and their reasons, oldest first."""
+    from tpuctl.workflows.report import decisions
+
+    columns = (
+        Column("at", "WHEN"),
+        Column("subject", "ABOUT", give=1),
+        Column("action", "DECISION"),
+        Column("reason", "BECAUSE", give=2),
+    )
+    with open_context(ctx) as context:
+        context.console.table(decisions(context, name), columns)
