@@ -1,1 +1,291 @@
-"""Freezes the code of a run into one reproducible archive."""
+"""Freezes the code of a run into one reproducible archive.
+
+In a git work tree: the tracked files and the untracked ones that are not ignored, of the whole tree that
+contains the run's directory. Elsewhere: every file below it, without caches. `.tpuctlignore` at the top leaves
+out more: one shell pattern a line, held against the path and against each of its parts.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import io
+import os
+import stat
+import subprocess
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from tpuctl.errors import UsageError
+
+IGNORE_FILE = ".tpuctlignore"
+JUNK = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache",
+     ".ruff_cache", ".tox"}
+)  # fmt: skip
+SECRET_NAMES = (
+    ".env", ".env.*", ".netrc", "*.pem", "*.key", "*.p12", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa",
+    "credentials.json", "application_default_credentials.json",
+)  # fmt: skip
+HARMLESS_NAMES = (".env.example", ".env.sample", ".env.template")
+SERVICE_ACCOUNT_MARK = b'"private_key"'
+SERVICE_ACCOUNT_MAX_BYTES = 1 << 20
+SHOWN_FILES = 5
+
+
+@dataclass(frozen=True)
+class CodeBundle:
+    """A frozen tree. `content` is a .tar.gz whose bytes depend on names, modes and contents only.
+
+    `directory` is where the run's directory is within the archive (`.` for its top). `size_bytes` is the
+    size before compression. The git fields are None outside git or before the first commit; `diff` is what
+    tracked files changed since `commit`.
+    """
+
+    content: bytes
+    sha256: str
+    directory: str
+    files: int
+    size_bytes: int
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool = False
+    remote_url: str | None = None
+    diff: bytes = b""
+    diff_sha256: str | None = None
+
+
+def freeze(root: Path, entry: str | None = None, *, limit_bytes: int) -> CodeBundle:
+    """Freezes the tree around directory `root`; `entry` is a file below it that must be part of it.
+
+    Raises UsageError for a bundle over `limit_bytes` (with its largest files), files that look like secrets,
+    links that point outside, submodules that are not there, and an entry that is missing or left out.
+    """
+    root = root.resolve()
+    top = _git_top(root)
+    base = top or root
+    names = _without_ignored(base, _git_files(base) if top else _walk(base))
+    names = sorted(name for name in set(names) if os.path.lexists(base / name))
+    if entry is not None:
+        _check_entry(base, root, entry, names)
+    _check_secrets(base, names)
+    _check_links(base, names)
+    size = _check_size(base, names, limit_bytes)
+    content = _archive(base, names)
+    frozen = CodeBundle(
+        content=content,
+        sha256=hashlib.sha256(content).hexdigest(),
+        directory=root.relative_to(base).as_posix(),
+        files=len(names),
+        size_bytes=size,
+    )
+    return _with_git(frozen, base) if top else frozen
+
+
+def _git(directory: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs git without touching its index and with messages in English."""
+    command = ["env", "LC_ALL=C", "git", "--no-optional-locks", "-C", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def _git_output(directory: Path, *arguments: str) -> bytes:
+    done = _git(directory, *arguments)
+    if done.returncode != 0:
+        raise UsageError(f"git {arguments[0]} failed in {directory}: {_text(done.stderr)}")
+    return done.stdout
+
+
+def _git_top(root: Path) -> Path | None:
+    """The top of the work tree; None outside of git or without git. Raises UsageError if git refuses."""
+    done = _git(root, "rev-parse", "--show-toplevel")
+    if done.returncode == 0:
+        return Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
+    if b"not a git repository" in done.stderr or done.returncode == 127:
+        return None
+    raise UsageError(f"git cannot read {root}: {_text(done.stderr)}", hint=f"git -C {root} status")
+
+
+def _git_files(top: Path) -> list[str]:
+    """Names below `top`, those of submodules and of nested work trees included."""
+    listed = _git_output(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    modules = _submodules(top)
+    files: list[str] = []
+    for name in filter(None, map(os.fsdecode, listed.split(b"\0"))):
+        if name in modules or name.endswith("/"):
+            nested = name.rstrip("/")
+            files += [f"{nested}/{inner}" for inner in _git_files(_checked_out(top, nested))]
+        else:
+            files.append(name)
+    return files
+
+
+def _submodules(top: Path) -> set[str]:
+    """Paths that the index holds as commits (mode 160000)."""
+    rows = _git_output(top, "ls-files", "-z", "--stage").split(b"\0")
+    return {os.fsdecode(row.split(b"\t", 1)[1]) for row in rows if row.startswith(b"160000 ")}
+
+
+def _checked_out(top: Path, name: str) -> Path:
+    if not (top / name / ".git").exists():
+        raise UsageError(
+            f"the submodule {name} is not checked out", hint="git submodule update --init --recursive"
+        )
+    return top / name
+
+
+def _walk(top: Path) -> list[str]:
+    found = []
+    for folder, directories, files in os.walk(top):
+        directories[:] = [name for name in directories if name not in JUNK]
+        links = [name for name in directories if (Path(folder) / name).is_symlink()]
+        found += [(Path(folder) / name).relative_to(top).as_posix() for name in (*files, *links)]
+    return found
+
+
+def _without_ignored(base: Path, names: Iterable[str]) -> list[str]:
+    try:
+        lines = (base / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return list(names)
+    patterns = [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
+    return [name for name in names if not any(_ignores(pattern, name) for pattern in patterns)]
+
+
+def _ignores(pattern: str, name: str) -> bool:
+    parts = name.split("/")
+    starts = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return any(fnmatch.fnmatchcase(part, pattern) for part in (*parts, *starts))
+
+
+def _check_entry(base: Path, root: Path, entry: str, names: list[str]) -> None:
+    path = Path(os.path.normpath(root / entry))
+    if not path.is_file():
+        raise UsageError(f"there is no file {entry!r} in {root}", hint=f"ls {root}")
+    if not path.is_relative_to(base) or path.relative_to(base).as_posix() not in names:
+        raise UsageError(
+            f"{entry!r} would not be part of the code bundle: it is ignored or outside of {base}",
+            hint=f"git check-ignore -v {entry}",
+        )
+
+
+def _check_secrets(base: Path, names: Iterable[str]) -> None:
+    found = [name for name in names if _looks_secret(base / name)]
+    if found:
+        shown = ", ".join(repr(name) for name in found[:SHOWN_FILES])
+        more = f" and {len(found) - SHOWN_FILES} more" if len(found) > SHOWN_FILES else ""
+        raise UsageError(
+            f"the code bundle would hold what looks like secrets: {shown}{more}",
+            hint=f"name them in {IGNORE_FILE} (or .gitignore if untracked); pass values with --secret",
+            details={"files": found},
+        )
+
+
+def _looks_secret(path: Path) -> bool:
+    if path.is_symlink():
+        return False
+    name = path.name.lower()
+    if name in HARMLESS_NAMES:
+        return False
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in SECRET_NAMES):
+        return True
+    if not name.endswith(".json") or path.stat().st_size > SERVICE_ACCOUNT_MAX_BYTES:
+        return False
+    return SERVICE_ACCOUNT_MARK in path.read_bytes()
+
+
+def _check_links(base: Path, names: Iterable[str]) -> None:
+    """Absolute targets are refused too: they mean another place on the hosts."""
+    for name in names:
+        path = base / name
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = path.readlink()
+            if target.is_absolute() or not _stays_inside(base, path, target):
+                raise UsageError(
+                    f"the link {name!r} points outside of the code bundle, to {str(target)!r}",
+                    hint=f"replace it by the file, or add it to .gitignore or {IGNORE_FILE}",
+                )
+        elif not stat.S_ISREG(mode):
+            raise UsageError(f"{name!r} is neither a file nor a link", hint=f"add it to {IGNORE_FILE}")
+
+
+def _stays_inside(base: Path, link: Path, target: Path) -> bool:
+    by_name = Path(os.path.normpath(link.parent / target))
+    return by_name.is_relative_to(base) and link.resolve().is_relative_to(base)
+
+
+def _check_size(base: Path, names: list[str], limit_bytes: int) -> int:
+    sizes = {name: (base / name).lstat().st_size for name in names}
+    total = sum(sizes.values())
+    if total > limit_bytes:
+        largest = sorted(names, key=lambda name: sizes[name], reverse=True)[:SHOWN_FILES]
+        shown = ", ".join(f"{name!r} {_mib(sizes[name])}" for name in largest)
+        raise UsageError(
+            f"the code bundle has {_mib(total)}, more than {_mib(limit_bytes)}; the largest files: {shown}",
+            hint=f"add them to .gitignore or {IGNORE_FILE}, or raise the setting bundle_limit_mib",
+            details={"bytes": total, "limit": limit_bytes, "largest": largest},
+        )
+    return total
+
+
+def _archive(base: Path, names: Iterable[str]) -> bytes:
+    """Sorted, without times and owners; pax headers carry any name."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in names:
+            _add(tar, base / name, name)
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    info = tarfile.TarInfo(name)
+    if path.is_symlink():
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+        tar.addfile(info)
+        return
+    content = path.read_bytes()
+    info.size, info.mode = len(content), stat.S_IMODE(path.stat().st_mode) & 0o777
+    tar.addfile(info, io.BytesIO(content))
+
+
+def _with_git(frozen: CodeBundle, top: Path) -> CodeBundle:
+    head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    commit = _text(head.stdout) if head.returncode == 0 else None
+    diff = _git_output(top, "diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD") if commit else b""
+    remote = _text(_git(top, "config", "--get", "remote.origin.url").stdout)
+    return CodeBundle(
+        content=frozen.content,
+        sha256=frozen.sha256,
+        directory=frozen.directory,
+        files=frozen.files,
+        size_bytes=frozen.size_bytes,
+        commit=commit,
+        branch=_text(_git(top, "symbolic-ref", "--quiet", "--short", "HEAD").stdout) or None,
+        dirty=bool(_git_output(top, "status", "--porcelain", "-z")),
+        remote_url=strip_credentials(remote) if remote else None,
+        diff=diff,
+        diff_sha256=hashlib.sha256(diff).hexdigest() if diff else None,
+    )
+
+
+def strip_credentials(url: str) -> str:
+    """`url` without user and password; `git@host:path` has no secret and stays."""
+    parts = urlsplit(url)
+    if not parts.scheme or "@" not in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _text(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip()

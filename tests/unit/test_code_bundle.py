@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tpuctl.code_bundle import freeze, strip_credentials
+from tpuctl.errors import UsageError
+
+LIMIT = 1 << 20
+
+
+def write(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def git(directory: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always"]
+    subprocess.run(["git", "-C", str(directory), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    top = tmp_path / "repo"
+    write(top / "train.py", "print(1)")
+    write(top / ".gitignore", "*.log\n")
+    git(top, "init", "-q", "-b", "work")
+    git(top, "add", ".")
+    git(top, "commit", "-q", "-m", "first")
+    return top
+
+
+def contents(content: bytes) -> dict[str, str]:
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return {
+            member.name: f"-> {member.linkname}" if member.issym() else tar.extractfile(member).read().decode()
+            for member in tar
+        }
+
+
+def test_tracked_and_untracked_but_not_ignored_files_are_frozen(repo):
+    write(repo / "new.py", "new")
+    write(repo / "big.log")
+    frozen = freeze(repo, "train.py", limit_bytes=LIMIT)
+    assert contents(frozen.content) == {".gitignore": "*.log\n", "new.py": "new", "train.py": "print(1)"}
+    assert frozen.files == 3
+    assert frozen.sha256 == hashlib.sha256(frozen.content).hexdigest()
+
+
+def test_the_same_tree_gives_the_same_bytes(repo):
+    first = freeze(repo, limit_bytes=LIMIT)
+    os.utime(repo / "train.py", (1, 1))
+    assert freeze(repo, limit_bytes=LIMIT).content == first.content
+    (repo / "train.py").chmod(0o755)
+    assert freeze(repo, limit_bytes=LIMIT).content != first.content
+
+
+def test_git_state_is_recorded(repo):
+    git(repo, "remote", "add", "origin", "https://ada:t0ken@example.com/r.git")
+    clean = freeze(repo, limit_bytes=LIMIT)
+    assert (clean.branch, clean.dirty, clean.diff, clean.diff_sha256) == ("work", False, b"", None)
+    assert clean.remote_url == "https://example.com/r.git"
+    assert len(clean.commit) == 40
+    write(repo / "train.py", "print(2)")
+    dirty = freeze(repo, limit_bytes=LIMIT)
+    assert dirty.dirty
+    assert b"+print(2)" in dirty.diff
+    assert dirty.diff_sha256 == hashlib.sha256(dirty.diff).hexdigest()
+
+
+def test_a_subdirectory_freezes_the_whole_tree(repo):
+    write(repo / "pkg" / "go.py")
+    frozen = freeze(repo / "pkg", "go.py", limit_bytes=LIMIT)
+    assert frozen.directory == "pkg"
+    assert {"train.py", "pkg/go.py"} <= set(contents(frozen.content))
+
+
+def test_a_repository_without_commits_works(tmp_path):
+    write(tmp_path / "a.py")
+    git(tmp_path, "init", "-q")
+    frozen = freeze(tmp_path, limit_bytes=LIMIT)
+    assert frozen.commit is None
+    assert frozen.dirty
+    assert list(contents(frozen.content)) == ["a.py"]
+
+
+def test_deleted_tracked_files_are_left_out(repo):
+    (repo / "train.py").unlink()
+    assert list(contents(freeze(repo, limit_bytes=LIMIT).content)) == [".gitignore"]
+
+
+def test_outside_git_caches_are_left_out(tmp_path):
+    for name in ("a.py", "d/b.py", "__pycache__/a.pyc", ".venv/x", "node_modules/y", "d/__pycache__/z"):
+        write(tmp_path / name)
+    frozen = freeze(tmp_path, limit_bytes=LIMIT)
+    assert list(contents(frozen.content)) == ["a.py", "d/b.py"]
+    assert frozen.commit is None
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_odd_names_survive(tmp_path, in_git):
+    names = ["a b", "new\nline", "ünï", "quote'\"", "-dash", "tab\t", "x" * 200]
+    for name in names:
+        write(tmp_path / name, name)
+    if in_git:
+        git(tmp_path, "init", "-q")
+    assert contents(freeze(tmp_path, limit_bytes=LIMIT).content) == {name: name for name in names}
+
+
+def test_names_that_are_not_utf8_survive(tmp_path):
+    name = os.fsdecode(b"\xff.txt")
+    write(tmp_path / name)
+    with tarfile.open(fileobj=io.BytesIO(freeze(tmp_path, limit_bytes=LIMIT).content)) as tar:
+        assert tar.getnames() == [name]
+
+
+def test_links_inside_are_kept_and_links_outside_refused(repo):
+    (repo / "link.py").symlink_to("train.py")
+    assert contents(freeze(repo, limit_bytes=LIMIT).content)["link.py"] == "-> train.py"
+    for target in ("../elsewhere", "/etc/passwd", str(repo / "train.py")):
+        (repo / "out").symlink_to(target)
+        with pytest.raises(UsageError, match="'out' points outside"):
+            freeze(repo, limit_bytes=LIMIT)
+        (repo / "out").unlink()
+
+
+def test_a_bundle_that_is_too_large_names_the_five_largest_files(repo):
+    for n in range(7):
+        write(repo / f"data{n}.bin", "x" * (n + 1) * 100_000)
+    with pytest.raises(UsageError) as caught:
+        freeze(repo, limit_bytes=LIMIT)
+    assert caught.value.details["largest"] == [f"data{n}.bin" for n in (6, 5, 4, 3, 2)]
+    assert "'data6.bin' 0.7 MiB" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".env",
+        ".env.local",
+        "certs/a.pem",
+        "id_rsa",
+        "id_ed25519",
+        "tls.key",
+        ".netrc",
+        "credentials.json",
+        "A.P12",
+    ],
+)
+def test_files_that_look_secret_are_refused_by_name_until_left_out(repo, name):
+    write(repo / name)
+    with pytest.raises(UsageError) as caught:
+        freeze(repo, limit_bytes=LIMIT)
+    assert repr(name) in caught.value.message
+    assert ".tpuctlignore" in caught.value.hint
+    write(repo / ".tpuctlignore", f"# secrets\n{name}\n")
+    assert name not in contents(freeze(repo, limit_bytes=LIMIT).content)
+
+
+def test_a_service_account_key_is_known_by_its_content(repo):
+    write(repo / "sa.json", '{"type": "service_account", "private_key": "-----BEGIN"}')
+    with pytest.raises(UsageError, match=r"sa\.json"):
+        freeze(repo, limit_bytes=LIMIT)
+    write(repo / "sa.json", '{"learning_rate": 1}')
+    write(repo / ".env.example", "KEY=")
+    write(repo / "id_rsa.pub")
+    assert freeze(repo, limit_bytes=LIMIT).files == 5
+
+
+def test_the_entry_must_be_part_of_it(repo):
+    write(repo / "out.log")
+    with pytest.raises(UsageError, match="no file 'missing.py'"):
+        freeze(repo, "missing.py", limit_bytes=LIMIT)
+    with pytest.raises(UsageError, match="ignored"):
+        freeze(repo, "out.log", limit_bytes=LIMIT)
+    with pytest.raises(UsageError, match="outside"):
+        freeze(repo, str(write(repo.parent / "other.py")), limit_bytes=LIMIT)
+
+
+def test_submodules_are_included_and_refused_when_not_checked_out(repo, tmp_path):
+    library = tmp_path / "library"
+    write(library / "lib.py", "lib")
+    git(library, "init", "-q")
+    git(library, "add", ".")
+    git(library, "commit", "-q", "-m", "lib")
+    git(repo, "submodule", "add", "-q", str(library), "third party")
+    git(repo, "commit", "-q", "-m", "sub")
+    assert contents(freeze(repo, limit_bytes=LIMIT).content)["third party/lib.py"] == "lib"
+    git(repo, "submodule", "deinit", "-q", "-f", "third party")
+    with pytest.raises(UsageError, match="not checked out") as caught:
+        freeze(repo, limit_bytes=LIMIT)
+    assert caught.value.hint == "git submodule update --init --recursive"
+
+
+def test_credentials_leave_the_remote():
+    assert strip_credentials("ssh://git:pw@example.com:22/r") == "ssh://example.com:22/r"
+    assert strip_credentials("git@example.com:r.git") == "git@example.com:r.git"
+    assert strip_credentials("/srv/r@x.git") == "/srv/r@x.git"
