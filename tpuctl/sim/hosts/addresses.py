@@ -21,7 +21,8 @@ BACKLOG = 256
 
 
 def _bind(address: str, port: int) -> socket.socket:
-    sock = socket.socket()
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is spelled out.
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
