@@ -6,7 +6,7 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -136,6 +136,9 @@ class Store(Protocol):
 OutputSink = Callable[[int, str, bytes], None]
 """Receives (worker, "stdout" or "stderr", chunk); called from one thread at a time."""
 
+Stdin = bytes | Callable[[HostTarget], bytes | Iterable[bytes]]
+"""What a command reads: the same for all workers, or made per worker, whole or in pieces as they are sent."""
+
 
 class Remote(Protocol):
     """Commands on workers, many at once, over connections that are kept for the life of this object.
@@ -148,7 +151,7 @@ class Remote(Protocol):
         targets: Sequence[HostTarget],
         command: str,
         *,
-        stdin: bytes | Callable[[HostTarget], bytes] = b"",
+        stdin: Stdin = b"",
         timeout_s: float = 20.0,
     ) -> list[RemoteResult]:
         """Run one shell command per worker and collect its output; `stdin` is sent whole, then closed."""
@@ -160,7 +163,7 @@ class Remote(Protocol):
         command: str | Callable[[HostTarget], str],
         sink: OutputSink,
         *,
-        stdin: bytes | Callable[[HostTarget], bytes] = b"",
+        stdin: Stdin = b"",
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,

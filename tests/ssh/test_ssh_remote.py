@@ -16,7 +16,6 @@ import pytest
 from tests.support.sshd import SshFarm
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.shell import Shell
-from tpuctl.remote import connection
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.remote.ssh import SshRemote
 
@@ -170,13 +169,10 @@ def test_a_refused_connection_says_so(target: HostTarget, remote: SshRemote) -> 
     assert "refused" in result.detail
 
 
-def test_hosts_that_never_answer_fail_alone_and_the_others_still_answer(
-    farm: SshFarm, key: KeyPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "BANNER_TIMEOUT_S", 0.5)
+def test_hosts_that_never_answer_fail_alone_and_the_others_still_answer(farm: SshFarm, key: KeyPair) -> None:
     good = farm.add(0)
     with (
-        closing(SshRemote(key.private_path, connect_timeout_s=0.5)) as remote,
+        closing(SshRemote(key.private_path, connect_timeout_s=0.5, handshake_timeout_s=0.5)) as remote,
         silent_server("127.78.0.50") as mute,
         silent_server("127.78.0.51", backlog_full=True) as dead,
     ):

@@ -25,8 +25,6 @@ from tpuctl.errors import BadConfigError
 if TYPE_CHECKING:
     import paramiko
 
-BANNER_TIMEOUT_S = 10.0
-AUTH_TIMEOUT_S = 10.0
 CHANNEL_TIMEOUT_S = 10.0
 USER_TIMEOUT_MS = 15_000
 """TCP gives up on unacknowledged data after this: a cut cable shows in 15 s instead of 15 minutes."""
@@ -74,6 +72,7 @@ def open_connection(
     key: paramiko.PKey,
     *,
     connect_timeout_s: float,
+    handshake_timeout_s: float,
     refused_for_s: float,
     handshake_slot: contextlib.AbstractContextManager[object],
     is_cancelled: Callable[[], bool],
@@ -82,7 +81,7 @@ def open_connection(
     sock = _connect(target, connect_timeout_s, refused_for_s, is_cancelled)
     try:
         with handshake_slot:
-            return _handshake(sock, target, key, is_cancelled)
+            return _handshake(sock, target, key, handshake_timeout_s, is_cancelled)
     except BaseException:
         sock.close()
         raise
@@ -152,7 +151,11 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _handshake(
-    sock: socket.socket, target: HostTarget, key: paramiko.PKey, is_cancelled: Callable[[], bool]
+    sock: socket.socket,
+    target: HostTarget,
+    key: paramiko.PKey,
+    timeout_s: float,
+    is_cancelled: Callable[[], bool],
 ) -> paramiko.Transport:
     import paramiko
 
@@ -161,13 +164,13 @@ def _handshake(
     transport = paramiko.Transport(sock)
     transport.daemon = True
     transport.set_log_channel(PARAMIKO_LOG)
-    transport.banner_timeout = BANNER_TIMEOUT_S
-    transport.handshake_timeout = BANNER_TIMEOUT_S
-    transport.auth_timeout = AUTH_TIMEOUT_S
+    transport.banner_timeout = timeout_s
+    transport.handshake_timeout = timeout_s
+    transport.auth_timeout = timeout_s
     transport.channel_timeout = CHANNEL_TIMEOUT_S
     _prefer(transport)
     try:
-        _exchange_keys(transport, target, is_cancelled)
+        _exchange_keys(transport, target, timeout_s, is_cancelled)
         _check_host_key(transport, target)
         _authenticate(transport, target, key)
     except BaseException:
@@ -184,25 +187,27 @@ def _prefer(transport: paramiko.Transport) -> None:
     options.kex = tuple(name for name in _KEX if name in options.kex)
 
 
-def _negotiate(transport: paramiko.Transport, is_cancelled: Callable[[], bool]) -> None:
+def _negotiate(transport: paramiko.Transport, timeout_s: float, is_cancelled: Callable[[], bool]) -> None:
     """Everything up to the agreed keys; raises what paramiko's thread ran into."""
     done = threading.Event()
     transport.start_client(done)
-    deadline = time.monotonic() + BANNER_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not done.wait(0.1):
         if is_cancelled():
             raise ConnectError(FailureKind.LOST, "stopped by this side")
         if time.monotonic() >= deadline:
-            raise OSError(f"nothing for {BANNER_TIMEOUT_S:g} s")
+            raise OSError(f"nothing for {timeout_s:g} s")
     if not transport.is_active():
         raise transport.get_exception() or EOFError()
 
 
-def _exchange_keys(transport: paramiko.Transport, target: HostTarget, is_cancelled: Callable[[], bool]) -> None:
+def _exchange_keys(
+    transport: paramiko.Transport, target: HostTarget, timeout_s: float, is_cancelled: Callable[[], bool]
+) -> None:
     import paramiko
 
     try:
-        _negotiate(transport, is_cancelled)
+        _negotiate(transport, timeout_s, is_cancelled)
     except paramiko.SSHException as error:
         if "host key" in str(error) and isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
             raise ConnectError(FailureKind.HOST_KEY, "the host offers no ssh-ed25519 host key") from error

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.ports import OutputSink
+from tpuctl.ports import OutputSink, Stdin
 from tpuctl.remote.connection import ConnectError, load_private_key, open_connection
 from tpuctl.remote.exchange import Ending, Feed, exchange
 
 if TYPE_CHECKING:
     import paramiko
 
-Stdin = bytes | Callable[[HostTarget], bytes | Iterable[bytes]]
 Emit = Callable[[str, bytes], None]
 
 STOP_POLL_S = 0.1
@@ -106,11 +105,13 @@ class SshRemote:
         private_key_path: Path,
         *,
         connect_timeout_s: float = 5.0,
+        handshake_timeout_s: float = 10.0,
         boot_retry: bool = False,
         max_handshakes: int = 64,
     ) -> None:
         self._key_path = private_key_path
         self._connect_timeout_s = connect_timeout_s
+        self._handshake_timeout_s = handshake_timeout_s
         self._refused_for_s = BOOT_RETRY_S if boot_retry else 0.0
         self._handshakes = threading.BoundedSemaphore(max_handshakes)
         self._lock = threading.Lock()
@@ -277,6 +278,7 @@ class SshRemote:
                 call.target,
                 self._load_key(),
                 connect_timeout_s=self._connect_timeout_s,
+                handshake_timeout_s=self._handshake_timeout_s,
                 refused_for_s=self._refused_for_s,
                 handshake_slot=self._handshakes,
                 is_cancelled=call.is_cancelled,

@@ -1,0 +1,622 @@
+"""The host-side helper over SSH: runs that outlive us, commands that do not, and nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ssh.conftest import HELPER
+from tests.support.sshd import SshFarm
+from tpuctl.core.host_protocol import AttemptState, AttemptStatus, helper_path
+from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.remote.keys import KeyPair
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.workflows.host_helper import HostHelper
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+STUBBORN = "--stubborn" in sys.argv
+def settle(name):
+    if STUBBORN:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    open(name, "w").close()
+    time.sleep(300)
+def child(name, body):
+    if os.fork() == 0:
+        body(name)
+        os._exit(0)
+def grandparent(name):
+    child("grandchild", settle)
+    settle(name)
+def nohup(name):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    settle(name)
+def setsid(name):
+    os.setsid()
+    settle(name)
+def daemon(name):
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir(HERE)
+    settle(name)
+def deaf(name):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    settle(name)
+HERE = os.getcwd()
+child("child", grandparent)
+for body in (nohup, setsid, daemon, deaf):
+    child(body.__name__, body)
+settle("main")
+"""
+MEMBERS = {"main", "child", "grandchild", "nohup", "setsid", "daemon", "deaf"}
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def bundle_of(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name.replace("__", "."))
+            info.size, info.mode = len(text.encode()), 0o755
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def member(name: str, **fields: Any) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        for key, value in fields.items():
+            setattr(info, key, value)
+        tar.addfile(info)
+    return buffer.getvalue()
+
+
+class Runs:
+    """Short words for the life of an attempt on some hosts."""
+
+    def __init__(self, helper: HostHelper, targets: list[HostTarget]) -> None:
+        self.helper = helper
+        self.targets = targets
+
+    def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: bytes | None = None) -> list[Any]:
+        digest = None
+        if bundle is not None:
+            assert all(reply.error is None for reply in self.helper.put_blob(self.targets, bundle))
+            digest = hashlib.sha256(bundle).hexdigest()
+        return self.helper.prepare(self.targets, run="r1", attempt=attempt, fence=fence, bundle=digest)
+
+    def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> list[Any]:
+        request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
+        return self.helper.start(self.targets, request)
+
+    def status(self, attempt: str = "1") -> AttemptStatus:
+        value = self.helper.status(self.targets, "r1", attempt)[0].value
+        assert value is not None
+        return value
+
+    def ended(self, attempt: str = "1") -> AttemptStatus:
+        until(lambda: self.status(attempt).state.final, "the end of the attempt")
+        return self.status(attempt)
+
+
+@pytest.fixture
+def runs(helper: HostHelper, target: HostTarget) -> Runs:
+    return Runs(helper, [target])
+
+
+@pytest.fixture
+def home(farm: SshFarm, target: HostTarget) -> Path:
+    return farm.folder / "home-0"
+
+
+def test_the_helper_installs_itself_where_it_is_missing(
+    helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    [answer] = helper.hello([target])
+    assert answer.value is not None
+    assert (answer.value.worker_id, answer.value.home) == ("0", str(home))
+    assert (home / helper_path(helper.sha256)).read_bytes() == HELPER.read_bytes()
+    assert [path.name for path in (home / ".tpuctl/bin").iterdir()] == [Path(helper_path(helper.sha256)).name]
+
+
+def test_a_helper_that_arrives_damaged_is_not_installed(
+    remote: SshRemote, helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    from tpuctl.core.host_protocol import render_install_command
+
+    [result] = remote.run([target], render_install_command(helper.sha256), stdin=b"print('half of i")
+    assert result.exit_status == 1
+    assert b"damaged" in result.stderr
+    assert list((home / ".tpuctl/bin").iterdir()) == []
+
+
+def test_an_unreachable_worker_gets_its_reply_in_its_place(
+    helper: HostHelper, farm: SshFarm, target: HostTarget
+) -> None:
+    from dataclasses import replace
+
+    dead = replace(farm.add(1), port=1)
+    answers = helper.hello([dead, target])
+    assert [answer.worker for answer in answers] == [1, 0]
+    assert (answers[0].value, answers[0].error, answers[0].reply.unreached) == (None, "connect", True)
+    assert answers[1].value is not None
+
+
+def test_a_run_goes_from_prepared_to_exited_with_its_status_and_logs(runs: Runs, target: HostTarget) -> None:
+    [prepared] = runs.prepare(bundle=bundle_of(main__sh="#!/bin/sh\necho out; echo err >&2; exit 7\n"))
+    assert prepared.value.prepared
+    assert runs.status().state is AttemptState.PREPARED
+    [started] = runs.start("./main.sh")
+    assert (started.value.already, started.value.pid is not None) == (False, True)
+    status = runs.ended()
+    assert (status.state, status.exit_status, status.signal, status.stopped) == (
+        AttemptState.EXITED,
+        7,
+        None,
+        False,
+    )
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert (status.stdout_bytes, status.stderr_bytes) == (4, 4)
+    [log] = runs.helper.read_log([target], run="r1", attempt="1", stream="stdout", offset=1, limit=2)
+    assert log.stdout == b"ut"
+
+
+def test_a_host_names_the_blob_it_lacks(helper: HostHelper, target: HostTarget) -> None:
+    digest = "0" * 64
+    [answer] = helper.prepare([target], run="r1", attempt="1", fence=1, bundle=digest)
+    assert answer.value is not None
+    assert (answer.value.prepared, answer.value.missing) == (False, (digest,))
+
+
+def test_a_damaged_blob_is_refused_and_leaves_nothing(
+    helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    [reply] = helper.call([target], "put", {"sha256": "0" * 64, "size": 3}, payload=b"abc")
+    assert reply.error == "bad-payload"
+    assert list((home / ".tpuctl/blobs").iterdir()) == []
+
+
+def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs) -> None:
+    bundle = bundle_of(a="1")
+    assert runs.prepare(bundle=bundle)[0].value.prepared
+    assert runs.prepare(bundle=bundle)[0].value.prepared
+    assert runs.prepare(bundle=bundle_of(a="2"))[0].error == "conflict"
+
+
+def test_prepare_repairs_what_a_crash_left(runs: Runs, home: Path) -> None:
+    folder = home / ".tpuctl/runs/r1/1"
+    (folder / "work.tmp.99").mkdir(parents=True)
+    (folder / "work").mkdir()
+    (folder / "work" / "half").touch()
+    assert runs.prepare(bundle=bundle_of(whole="1"))[0].value.prepared
+    assert sorted(path.name for path in folder.iterdir()) == ["prepared.json", "work"]
+    assert [path.name for path in (folder / "work").iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        member("/etc/evil"),
+        member("../evil"),
+        member("a/../../evil"),
+        member("link", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        member("a/link", type=tarfile.SYMTYPE, linkname="../../evil"),
+        member("hard", type=tarfile.LNKTYPE, linkname="../../../../etc/passwd"),
+        member("fifo", type=tarfile.FIFOTYPE),
+        member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+        b"this is no archive",
+    ],
+    ids=[
+        "absolute",
+        "parent",
+        "hidden-parent",
+        "link-out",
+        "link-up",
+        "hard-link",
+        "fifo",
+        "device",
+        "garbage",
+    ],
+)
+def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path, bundle: bytes) -> None:
+    assert runs.prepare(bundle=bundle)[0].error == "bad-bundle"
+    assert list((home / ".tpuctl/runs/r1/1").iterdir()) == []
+    assert not list(home.rglob("evil"))
+
+
+def test_a_bundle_may_not_write_through_its_own_links(runs: Runs, home: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, link in (("deep/er", None), ("deep/er/up", "../.."), ("out", "deep/er/up/..")):
+            info = tarfile.TarInfo(name)
+            info.mode = 0o755
+            info.type = tarfile.DIRTYPE if link is None else tarfile.SYMTYPE
+            info.linkname = link or ""
+            tar.addfile(info)
+        tar.addfile(tarfile.TarInfo("out/evil"))
+    assert runs.prepare(bundle=buffer.getvalue())[0].error == "bad-bundle"
+    assert not list(home.rglob("evil"))
+
+
+def test_links_inside_a_bundle_and_executable_bits_survive(runs: Runs, home: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        plain, tool, link = tarfile.TarInfo("d/plain"), tarfile.TarInfo("d/tool"), tarfile.TarInfo("link")
+        plain.mode, tool.mode = 0o644, 0o755
+        link.type, link.linkname = tarfile.SYMTYPE, "d/plain"
+        for info in (plain, tool, link):
+            tar.addfile(info)
+    assert runs.prepare(bundle=buffer.getvalue())[0].value.prepared
+    work = home / ".tpuctl/runs/r1/1/work"
+    assert os.readlink(work / "link") == "d/plain"
+    assert os.access(work / "d/tool", os.X_OK)
+    assert not (work / "d/plain").stat().st_mode & 0o100
+
+
+def test_a_second_start_of_an_attempt_is_refused(runs: Runs) -> None:
+    runs.prepare()
+    [first] = runs.start("sh", "-c", "echo once >> count; exec sleep 60")
+    [second] = runs.start("sh", "-c", "echo twice >> count")
+    assert (first.value.already, second.value.already) == (False, True)
+    assert (second.value.state, second.value.pid) == (AttemptState.RUNNING, first.value.pid)
+    runs.helper.stop(runs.targets, "r1", "1", 0.3)
+    runs.ended()
+    assert runs.start("true")[0].value.already
+    [work] = [answer.value.work_dir for answer in runs.prepare()]
+    assert (Path(work) / "count").read_text() == "once\n"
+
+
+def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
+    runs.prepare()
+    runs.targets = runs.targets * 6
+    answers = runs.start("sh", "-c", "echo once >> count")
+    assert sorted(answer.value.already for answer in answers) == [False] + [True] * 5
+    runs.ended()
+    assert (home / ".tpuctl/runs/r1/1/work/count").read_text() == "once\n"
+
+
+def test_what_is_not_prepared_does_not_start(runs: Runs) -> None:
+    assert runs.start("true")[0].error == "not-prepared"
+
+
+def test_a_stale_fence_is_refused_by_prepare_and_start(runs: Runs) -> None:
+    runs.prepare("1", fence=3)
+    runs.prepare("2", fence=4)
+    assert runs.prepare("3", fence=3)[0].error == "stale-fence"
+    assert runs.start("true", attempt="1", fence=3)[0].error == "stale-fence"
+    assert runs.status("1").state is AttemptState.PREPARED
+
+
+def test_a_command_that_cannot_be_started_ends_as_a_shell_would_say(runs: Runs) -> None:
+    runs.prepare()
+    runs.start("no-such-program")
+    status = runs.ended()
+    assert (status.state, status.exit_status) == (AttemptState.EXITED, 127)
+    assert "no-such-program" in status.detail
+
+
+def test_a_run_killed_by_a_signal_records_which(runs: Runs) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "kill -SEGV $$")
+    status = runs.ended()
+    assert (status.exit_status, status.signal) == (None, signal.SIGSEGV)
+
+
+def test_a_run_outlives_the_connection(runs: Runs, farm: SshFarm) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 9")
+    farm.drop_connections()
+    assert runs.status().state is AttemptState.RUNNING
+    (farm.folder / "home-0/.tpuctl/runs/r1/1/work/go").touch()
+    assert runs.ended().exit_status == 9
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+from tpuctl.core.model import HostTarget
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.workflows.host_helper import HostHelper
+key, helper, address, port, user, host_key, mode, script = sys.argv[1:9]
+target = HostTarget("big", 0, address, int(port), user, host_key)
+hosts = HostHelper(SshRemote(Path(key)), Path(helper).read_bytes())
+say = lambda worker, name, data: None
+argv = [sys.executable, script, *sys.argv[9:]]
+if mode == "leash":
+    hosts.leash([target], argv, say, grace_s=0.3)
+else:
+    hosts.prepare([target], run="r1", attempt="1", fence=1, bundle=None)
+    hosts.start([target], {"run": "r1", "attempt": "1", "fence": 1, "argv": argv, "grace_s": 0.3})
+    hosts.follow([target], lambda _: {"run": "r1", "attempt": "1"}, say)
+"""
+
+
+def client(mode: str, target: HostTarget, key: KeyPair, folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    (folder / "family.py").write_text(FAMILY)
+    arguments = [key.private_path, HELPER, target.address, target.port, target.user, target.host_key, mode]
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, *map(str, arguments), str(folder / "family.py"), *more]
+    )
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["polite", "ignoring-TERM"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
+def test_a_leash_leaves_nothing_of_a_process_family_when_the_client_goes(
+    farm: SshFarm, target: HostTarget, key: KeyPair, home: Path, end: signal.Signals, stubborn: bool
+) -> None:
+    process = client("leash", target, key, farm.folder, *(["--stubborn"] if stubborn else []))
+    until(lambda: {path.name for path in home.iterdir()} >= MEMBERS, "the start of the family")
+    assert len(farm.processes()) >= len(MEMBERS)
+    process.send_signal(end)
+    process.wait(20)
+    until(lambda: not farm.processes(), "the end of the family")
+
+
+def test_a_run_survives_kill_9_of_its_client_and_a_stop_reaches_the_whole_family(
+    farm: SshFarm, target: HostTarget, key: KeyPair, home: Path, runs: Runs
+) -> None:
+    process = client("run", target, key, farm.folder, "--stubborn")
+    work = home / ".tpuctl/runs/r1/1/work"
+    until(lambda: work.is_dir() and {path.name for path in work.iterdir()} >= MEMBERS, "the family's start")
+    process.kill()
+    process.wait()
+    assert runs.status().state is AttemptState.RUNNING
+    assert sum("family.py" in line for line in farm.processes().values()) >= len(MEMBERS)
+    runs.helper.stop(runs.targets, "r1", "1", 0.3)
+    status = runs.ended()
+    assert (status.signal, status.stopped, status.survivors) == (signal.SIGKILL, True, ())
+    until(lambda: not farm.processes(), "the end of the family")
+
+
+def test_what_the_main_process_leaves_behind_is_ended_with_it(runs: Runs, farm: SshFarm) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "setsid sleep 300 & nohup sleep 300 >/dev/null 2>&1 & exit 4")
+    assert runs.ended().exit_status == 4
+    until(lambda: not farm.processes(), "the end of the leftovers")
+
+
+def test_a_leashed_command_takes_its_leftovers_along(
+    helper: HostHelper, target: HostTarget, farm: SshFarm
+) -> None:
+    [result] = helper.leash([target], "setsid sleep 300 >/dev/null 2>&1 & exit 6", lambda *_: None)
+    assert result.exit_status == 6
+    until(lambda: not farm.processes(), "the end of the leftovers")
+
+
+def test_a_leash_passes_output_and_exit_statuses_through(helper: HostHelper, target: HostTarget) -> None:
+    said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        said[name] += data
+
+    assert helper.leash([target], ["sh", "-c", "echo $X; echo e >&2; kill -9 $$"], sink, env={"X": "a b"})[
+        0
+    ].exit_status == (128 + 9)
+    assert said == {"stdout": b"a b\n", "stderr": b"e\n"}
+    assert helper.leash([target], ["no-such-program"], sink)[0].exit_status == 127
+    assert b"no-such-program" in said["stderr"]
+
+
+def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs) -> None:
+    runs.prepare()
+    runs.helper.stop(runs.targets, "r1", "1", 1.0)
+    assert runs.start("true")[0].error == "stopped"
+
+
+def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
+    assert runs.helper.stop(runs.targets, "other", "1", 1.0)[0].value.state is AttemptState.ABSENT
+    runs.prepare()
+    runs.start("true")
+    runs.ended()
+    assert runs.helper.stop(runs.targets, "r1", "1", 1.0)[0].value.state is AttemptState.EXITED
+    assert runs.ended().stopped is False
+
+
+def test_an_impatient_second_stop_cuts_the_grace_short(runs: Runs) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", 'trap "" TERM; touch ready; while :; do sleep 0.05; done')
+    work = Path(runs.prepare()[0].value.work_dir)
+    until(lambda: (work / "ready").exists(), "the start")
+    runs.helper.stop(runs.targets, "r1", "1", 600)
+    runs.helper.stop(runs.targets, "r1", "1", 0)
+    assert runs.ended().signal == signal.SIGKILL
+
+
+def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Path) -> None:
+    runs.prepare()
+    runs.start("sleep", "60")
+    status = json.loads((home / ".tpuctl/runs/r1/1/status.json").read_text())
+    os.kill(status["supervisor"]["pid"], signal.SIGKILL)
+    assert runs.ended().state is AttemptState.LOST
+    [result] = runs.helper.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
+    assert result.exit_status == 98
+
+
+def test_another_boot_makes_a_running_attempt_lost(runs: Runs, home: Path) -> None:
+    runs.prepare()
+    runs.start("sleep", "60")
+    path = home / ".tpuctl/runs/r1/1/status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    assert runs.status().state is AttemptState.LOST
+
+
+def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(runs: Runs) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "for i in 1 2 3; do echo line $i; echo err $i >&2; sleep 0.1; done")
+    said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        said[name] += data
+
+    def request(target: HostTarget) -> dict[str, Any]:
+        return {"run": "r1", "attempt": "1", "stdout_offset": 5, "stderr_offset": 0}
+
+    [result] = runs.helper.follow(runs.targets, request, sink)
+    assert result.exit_status == 0
+    assert said == {"stdout": b"1\nline 2\nline 3\n", "stderr": b"err 1\nerr 2\nerr 3\n"}
+
+
+def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: SshFarm) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "echo up; exec sleep 300")
+    heard: list[bytes] = []
+    [result] = runs.helper.follow(
+        runs.targets,
+        lambda _: {"run": "r1", "attempt": "1"},
+        lambda worker, name, data: heard.append(data),
+        should_stop=lambda: bool(heard),
+    )
+    assert result.failure is FailureKind.LOST
+    until(
+        lambda: not [line for line in farm.processes().values() if line.endswith(" follow ")],
+        "the follower's end",
+    )
+    assert runs.status().state is AttemptState.RUNNING
+
+
+def test_secrets_reach_the_process_and_neither_disk_nor_arguments(
+    runs: Runs, home: Path, farm: SshFarm
+) -> None:
+    secret = "s3cr3t-Ωvalue"
+    runs.prepare()
+    runs.start(
+        "sh", "-c", 'test "$TOKEN" = "s3cr3t-Ω""value" && touch got; exec sleep 60', env={"TOKEN": secret}
+    )
+    work = home / ".tpuctl/runs/r1/1/work"
+    until(lambda: (work / "got").exists(), "the arrival of the secret")
+    assert all(secret not in line for line in farm.processes().values())
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+
+
+def test_everything_on_disk_is_for_the_user_alone(runs: Runs, home: Path) -> None:
+    runs.prepare(bundle=bundle_of(a="1"))
+    runs.start("true")
+    runs.ended()
+    for path in (home / ".tpuctl").rglob("*"):
+        if not path.is_symlink():
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    assert stat.S_IMODE((home / ".tpuctl").stat().st_mode) == 0o700
+
+
+def test_the_run_has_the_users_own_umask_and_its_path_prefix(runs: Runs, home: Path) -> None:
+    runs.prepare()
+    runs.start("sh", "-c", "umask; echo $PATH", path_prepend=["envs/K/bin"])
+    runs.ended()
+    lines = (home / ".tpuctl/runs/r1/1/stdout.log").read_text().splitlines()
+    assert int(lines[0], 8) == os.umask(os.umask(0o022))
+    assert lines[1].startswith(f"{home}/.tpuctl/envs/K/bin:")
+
+
+def test_a_cwd_outside_the_work_directory_is_refused(runs: Runs) -> None:
+    runs.prepare()
+    assert runs.start("true", cwd="../..")[0].error == "bad-request"
+
+
+def test_background_runs_of_several_workers_keep_separate_logs_and_pids(
+    farm: SshFarm, helper: HostHelper
+) -> None:
+    runs = Runs(helper, [farm.add(worker) for worker in range(3)])
+    runs.prepare()
+    answers = runs.start("sh", "-c", 'echo "worker $TPU_WORKER_ID"; echo "$$" >&2; exit "$TPU_WORKER_ID"')
+    pids = [answer.value.pid for answer in answers]
+    until(lambda: all(a.value.state.final for a in helper.status(runs.targets, "r1", "1")), "all ends")
+    ends = [answer.value for answer in helper.status(runs.targets, "r1", "1")]
+    assert [end.exit_status for end in ends] == [0, 1, 2]
+    logs = helper.read_log(runs.targets, run="r1", attempt="1", stream="stdout")
+    assert [log.stdout for log in logs] == [b"worker 0\n", b"worker 1\n", b"worker 2\n"]
+    logs = helper.read_log(runs.targets, run="r1", attempt="1", stream="stderr")
+    assert [int(log.stdout) for log in logs] == pids
+
+
+def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, home: Path) -> None:
+    for attempt in ("1", "2"):
+        runs.prepare(attempt, bundle=bundle_of(a=attempt))
+        runs.start("true", attempt=attempt)
+        runs.ended(attempt)
+    runs.prepare("3")
+    runs.start("sleep", "60", attempt="3")
+    [listed] = runs.helper.attempts(runs.targets)
+    assert listed.value is not None
+    assert [(one.attempt, one.state.value) for one in listed.value] == [
+        ("1", "exited"),
+        ("2", "exited"),
+        ("3", "running"),
+    ]
+    [reply] = runs.helper.prune(runs.targets, [("r1", "2")])
+    assert reply.data is not None
+    assert reply.data["removed"] == [["r1", "1"]]
+    assert sorted(path.name for path in (home / ".tpuctl/runs/r1").iterdir() if path.is_dir()) == ["2", "3"]
+    assert list((home / ".tpuctl/blobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", ".", "x" * 200])
+def test_run_ids_that_are_paths_are_refused(helper: HostHelper, target: HostTarget, name: str) -> None:
+    [answer] = helper.status([target], name, "1")
+    assert answer.error == "bad-request"
+
+
+def test_worker_zero_finds_a_free_port(helper: HostHelper, farm: SshFarm) -> None:
+    targets = [farm.add(0), farm.add(1)]
+    answers = helper.prepare(
+        targets, run="r1", attempt="1", fence=1, bundle=None, want_port=lambda target: target.worker == 0
+    )
+    ports = [answer.value.free_port for answer in answers if answer.value]
+    assert ports[0] is not None
+    assert 1024 <= ports[0] < 65536
+    assert ports[1] is None
+
+
+def test_noise_of_a_login_script_does_not_hide_the_answer(helper: HostHelper, target: HostTarget) -> None:
+    from tpuctl.core.host_protocol import parse_reply
+
+    assert parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
+
+
+OLD_PYTHON = Path("/root/.pyenv/versions/3.8.18/bin/python")
+
+
+@pytest.mark.skipif(not OLD_PYTHON.exists(), reason=f"no Python 3.8 at {OLD_PYTHON}")
+def test_a_run_works_under_python_3_8(tmp_path: Path) -> None:
+    def helper(verb: str, **request: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            [OLD_PYTHON, "-I", "-S", HELPER, verb],
+            input=json.dumps(request).encode() + b"\n",
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+            capture_output=True,
+            check=True,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout or b"{}")
+        return answer
+
+    which = {"run": "r", "attempt": 1}
+    assert helper("hello")["python_version"].startswith("3.8.")
+    assert helper("prepare", **which, fence=1, bundle=None)["prepared"]
+    assert not helper("start", **which, fence=1, argv=["sh", "-c", "exit 3"])["already"]
+    helper("follow", **which)
+    assert helper("status", **which)["exit_status"] == 3
