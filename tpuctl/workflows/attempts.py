@@ -168,6 +168,7 @@ class AttemptHosts:
         """Phase two, on every worker at once. A worker that runs the attempt already is left alone."""
         secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.secrets.items()}
         prepend = self._environment_path()
+        pinned = self._environment_variables()
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             variables = render_environment(self._run, self._attempt, target.worker)
@@ -175,7 +176,7 @@ class AttemptHosts:
                 **self._ids(),
                 "fence": self._attempt.fence,
                 "argv": list(self._run.argv),
-                "env": {**variables, **secrets},
+                "env": {**pinned, **variables, **secrets},
                 "env_defaults": dict(HOST_DEFAULTS),
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.cwd,
@@ -183,6 +184,12 @@ class AttemptHosts:
             }
 
         _values(self._helper.start(self.targets, request), "start")
+
+    def _environment_variables(self) -> dict[str, str]:
+        reference = self._run.environment
+        if reference is None:
+            return {}
+        return dict(parse_frozen(self._services.store.get_blob(reference.spec)).variables)
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self._attempt.hosts

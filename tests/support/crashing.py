@@ -1,0 +1,69 @@
+"""Adapters that stop the process, as it were, at the k-th call that changes something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.services import SimServices
+
+READ_VERBS = (" hello", " status", " read", " follow", " attempts")
+STORE_CHANGES = {"put", "append", "put_blob", "delete"}
+CLOUD_CHANGES = {"create_node", "create_queued", "delete_node", "delete_queued"}
+
+
+class Crash(BaseException):
+    """Like kill -9: nothing in the product catches it."""
+
+
+class CrashPoint:
+    """Counts changing calls; at number `at` (from 1) it crashes before or after the call took effect."""
+
+    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
+        self.at = at
+        self.after = after
+        self.count = 0
+        self.dead = False
+
+    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.dead:
+            raise Crash("already dead")
+        self.count += 1
+        if self.count != self.at:
+            return call(*args, **kwargs)
+        self.dead = True
+        if self.after:
+            call(*args, **kwargs)
+        raise Crash(f"at changing call {self.count}")
+
+
+class Crashing:
+    """Passes everything on to `inner`, counting the calls that `changes` says change something."""
+
+    def __init__(self, inner: Any, point: CrashPoint, changes: Callable[[str, tuple[Any, ...]], bool]) -> None:
+        self._inner = inner
+        self._point = point
+        self._changes = changes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._changes(name, args):
+                return self._point.around(found, *args, **kwargs)
+            return found(*args, **kwargs)
+
+        return call
+
+
+def _remote_changes(name: str, args: tuple[Any, ...]) -> bool:
+    return name == "run" and not str(args[1]).endswith(READ_VERBS)
+
+
+def make_crashing(services: SimServices, point: CrashPoint) -> None:
+    """Puts `point` between the workflows and their store, cloud and hosts."""
+    services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
+    services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
+    services.remote = Crashing(services.remote, point, _remote_changes)

@@ -1,0 +1,103 @@
+"""The real adapters against a simulated cloud, put together as the command line does it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from google.oauth2.credentials import Credentials
+
+from tests.support.sim import RunningSim
+from tpuctl.cloud.buckets import GoogleObjects
+from tpuctl.cloud.client import GoogleCloud
+from tpuctl.errors import UsageError
+from tpuctl.remote.keys import ensure_keypair
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.resources import read_template
+from tpuctl.store.logs import LogFiles
+from tpuctl.store.sqlite import SqliteStore
+
+
+class RealClock:
+    """Time as it is; sleeps are short because nothing in the simulator takes long."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.1))
+
+
+class CountingIds:
+    """Ids in order, unique within a test."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        return f"run-{next(self._numbers):04d}"
+
+
+class EnvSecrets:
+    """Resolves `env:` and `file:` references."""
+
+    def resolve(self, reference: str) -> str:
+        kind, _, rest = reference.partition(":")
+        if kind == "file":
+            return Path(rest).read_text()
+        if rest not in os.environ:
+            raise UsageError(f"environment variable {rest} is not set")
+        return os.environ[rest]
+
+
+class SimServices:
+    """Implements `workflows.services.Services`."""
+
+    def __init__(self, sim: RunningSim, state_dir: Path, *, process: int = 1) -> None:
+        credentials = Credentials(token=sim.token)
+        project = sim.profile["project"]
+        keys = ensure_keypair(state_dir)
+        self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
+        self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
+        self.store: Any = SqliteStore(state_dir / "state.db")
+        self.remote: Any = SshRemote(keys.private_path)
+        self.clock: Any = RealClock()
+        self.ids = CountingIds()
+        self.secrets = EnvSecrets()
+        self.logs = LogFiles(state_dir / "runs")
+        self.events: list[object] = []
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self.machine = "test-machine"
+        self.lease_owner = f"test-machine/{process}"
+        self.public_key = keys.public_line
+        self.ssh_port = sim.ssh_port
+        self.helper_source = read_template("host_helper.py")
+        self.environment_installer = read_template("env_install.py")
+
+    def emit(self, event: object) -> None:
+        self.events.append(event)
+
+    def process_alive(self, owner: str) -> bool:
+        """Tests run one "process" after the other: whoever else holds a lease is dead."""
+        return owner == self.lease_owner
+
+    def output(self) -> str:
+        """Everything the workers' programs were seen to write."""
+        chunks = [event.data for event in self.events if hasattr(event, "data")]
+        return b"".join(chunks).decode(errors="replace")
+
+
+@contextmanager
+def sim_services(sim: RunningSim, state_dir: Path, *, process: int = 1) -> Iterator[SimServices]:
+    state_dir.mkdir(exist_ok=True)
+    services = SimServices(sim, state_dir, process=process)
+    try:
+        yield services
+    finally:
+        services.remote.close()
