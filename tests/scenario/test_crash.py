@@ -1,4 +1,4 @@
-"""A crash at any call that changes something, then the same command again: it converges, once, and leaks nothing."""
+"""A crash at any call that changes something, then the same command again: it converges and leaks nothing."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import requests
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from tpuctl.core.messages import ErrorKind, classify
+from tpuctl.core.messages import ErrorKind, classify, find_hint
 from tpuctl.errors import (
     ConflictError,
     DeniedError,
@@ -53,10 +53,11 @@ def translate(error: Exception, what: str) -> TpuctlError:
 def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     message = str(error.message or error)
     http_status = int(error.code) if error.code is not None else None
-    found = classify(load_error_table(), http_status=http_status, status=_status_name(error), message=message)
-    hint = LOGIN_HINT if http_status == 401 else found.hint
-    details = {"status": http_status, "kind": str(found.kind)}
-    return _CLASSES[found.kind](f"could not {what}: {message.splitlines()[0]}", hint=hint, details=details)
+    table = load_error_table()
+    kind = classify(table, http_status=http_status, status=_status_name(error), message=message)
+    hint = LOGIN_HINT if http_status == 401 else find_hint(table, message)
+    details = {"status": http_status, "kind": str(kind)}
+    return _CLASSES[kind](f"could not {what}: {message.splitlines()[0]}", hint=hint, details=details)
 
 
 def _status_name(error: api.GoogleAPICallError) -> str | None:
