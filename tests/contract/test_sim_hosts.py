@@ -259,7 +259,9 @@ def test_a_terminal_has_a_size_and_control_c(lab):
         channel = client.get_transport().open_session()
         channel.settimeout(10)
         channel.get_pty("xterm", width=100, height=30)
-        channel.exec_command('stty size; echo $TERM; trap "echo caught; exit 5" INT; echo ready; cat')
+        channel.exec_command(
+            'stty size; echo $TERM; trap "echo caught; exit 5" INT; echo ready; while :; do sleep 0.01; done'
+        )
         seen = b""
         while b"ready" not in seen:
             seen += channel.recv(1000)

@@ -195,7 +195,12 @@ class HomeSFTPServer(asyncssh.SFTPServer):
 
     def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: Path) -> None:
         super().__init__(channel)
+        self._channel = channel
         self._home = os.fsencode(home)
+
+    def exit(self) -> None:
+        """The exit status of OpenSSH's sftp-server, without which scp reports a failure."""
+        self._channel.exit(0)
 
     def map_path(self, path: bytes) -> bytes:
         return os.path.join(self._home, path)  # noqa: PTH118 - bytes
