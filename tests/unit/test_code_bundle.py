@@ -176,7 +176,7 @@ def test_a_service_account_key_is_known_by_its_content(repo):
 
 def test_the_entry_must_be_part_of_it(repo):
     write(repo / "out.log")
-    with pytest.raises(UsageError, match="no file 'missing.py'"):
+    with pytest.raises(UsageError, match=r"no file 'missing\.py'"):
         freeze(repo, "missing.py", limit_bytes=LIMIT)
     with pytest.raises(UsageError, match="ignored"):
         freeze(repo, "out.log", limit_bytes=LIMIT)

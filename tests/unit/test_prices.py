@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from tpuctl.core.model import Tier
+from tpuctl.core.prices import price_per_hour
+from tpuctl.resources import load_accelerators
+
+CATALOG = load_accelerators()
+
+
+@pytest.mark.parametrize(
+    ("name", "zone", "tier", "price"),
+    [
+        ("v4-8", "us-central2-b", Tier.ON_DEMAND, 12.88),
+        ("v4-8", "us-central2-b", Tier.SPOT, 3.864),
+        ("v4-8", "us-central2-b", Tier.PREEMPTIBLE, 3.864),
+        ("v6e-16", "us-east1-d", Tier.SPOT, 8.704),
+        ("v6e-16", "us-south1-ai1b", Tier.SPOT, 21.6),
+    ],
+)
+def test_a_slice_costs_its_chips(name, zone, tier, price):
+    assert price_per_hour(CATALOG, CATALOG.get(name), zone, tier) == pytest.approx(price)
+
+
+@pytest.mark.parametrize(
+    ("name", "zone", "tier"),
+    [
+        ("v4-8", "us-central2-b", Tier.RESERVED),
+        ("v2-8", "us-central1-b", Tier.SPOT),
+        ("v6e-8", "southamerica-west1-a", Tier.SPOT),
+        ("v4-8", "mars-north1-a", Tier.SPOT),
+    ],
+)
+def test_an_unknown_price_is_none(name, zone, tier):
+    assert price_per_hour(CATALOG, CATALOG.get(name), zone, tier) is None
