@@ -73,7 +73,6 @@ class Nodes:
         items = [
             {"namespace": "hostkeys", "key": kind, "value": key.split(" ")[0]},
             {"namespace": "guestInventory", "key": "hostname", "value": node.hostname(worker)},
-            {"namespace": "", "key": "hostname", "value": node.hostname(worker)},
         ]
         return {"queryPath": "", "queryValue": {"items": items}}
 

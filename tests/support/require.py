@@ -1,0 +1,20 @@
+"""Tools that some tests need: absent means skip, unless this run says that it has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+VARIABLE = "TPUCTL_REQUIRE"
+
+
+def require_tool(name: str) -> str:
+    """The tool's path. Skips without it, but fails when `TPUCTL_REQUIRE` (comma list) names it."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    if name in os.environ.get(VARIABLE, "").split(","):
+        pytest.fail(f"{VARIABLE} names {name}, and it is not on PATH")
+    pytest.skip(f"{name} is not on PATH")
