@@ -573,3 +573,30 @@ def test_sixty_four_hosts_come_up_together(empty):
     made = empty.hosts.create([empty.spec(worker) for worker in range(64)])
     assert len({each.external_ip for each in made}) == 64
     assert not any(refuses(address) for address in made)
+
+
+def test_two_simulators_share_the_machine_without_sharing_an_address(empty, tmp_path):
+    other = ProcessHosts(tmp_path / "other", world_id="w4", ssh_port=empty.hosts.ssh_port)
+    try:
+        mine = empty.hosts.create([empty.spec(0), empty.spec(1)])
+        theirs = other.create([empty.spec(0), empty.spec(1)])
+        assert len({each.external_ip for each in (*mine, *theirs)}) == 4
+        empty.hosts.stop(NODE)
+        more = other.create([empty.spec(2)])
+        assert more[0].external_ip not in {each.external_ip for each in mine}
+    finally:
+        other.close()
+
+
+def test_an_ssh_port_of_choice_is_used_by_all_workers(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.77.255.253", 0))
+        port = probe.getsockname()[1]
+    hosts = ProcessHosts(tmp_path / "hosts", world_id="w5", ssh_port=port)
+    try:
+        lab = Lab(hosts, tmp_path, tmp_path / "id", "")
+        made = hosts.create([lab.spec(0), lab.spec(1)])
+        assert {each.ssh_port for each in made} == {port} == {hosts.ssh_port}
+        assert not any(refuses(address) for address in made)
+    finally:
+        hosts.close()

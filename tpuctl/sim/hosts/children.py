@@ -1,4 +1,4 @@
-"""The server's end of the guardians: one `HostProcesses` per host, all of one `Nursery`.
+"""The server's end of the host init processes: one `HostProcesses` per host, all of one `Nursery`.
 
 All methods run in the event loop's thread.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.hosts import guardian
+from tpuctl.sim.hosts import hostinit
 
 SEND_TIMEOUT_S = 15.0
 
@@ -27,13 +27,13 @@ def base_interpreter() -> Path:
 
 
 class Nursery:
-    """The process that forks guardians."""
+    """The process that forks one init process per host."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [base_interpreter(), "-I", "-S", guardian.__file__, str(theirs.fileno())],
+                [base_interpreter(), "-I", "-S", hostinit.__file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
@@ -45,7 +45,7 @@ class Nursery:
     def new_host(self, loop: asyncio.AbstractEventLoop) -> HostProcesses:
         ours, theirs = socket.socketpair()
         with theirs:
-            guardian.send_message(self._control, {"op": "fork"}, [theirs.fileno()])
+            hostinit.send_message(self._control, {"op": "fork"}, [theirs.fileno()])
         ours.settimeout(SEND_TIMEOUT_S)
         return HostProcesses(ours, loop)
 
@@ -91,13 +91,13 @@ class HostProcesses:
             "cwd": cwd,
             "tty": tty,
         }
-        guardian.send_message(self._control, message, fds)
+        hostinit.send_message(self._control, message, fds)
         self._exits[session] = exited
         return session, exited
 
     def signal(self, session: int, number: int) -> None:
         if session in self._exits:
-            guardian.send_message(self._control, {"op": "signal", "id": session, "signal": number})
+            hostinit.send_message(self._control, {"op": "signal", "id": session, "signal": number})
 
     async def kill_all(self) -> None:
         """Every process of the host dies, daemons included."""
@@ -105,18 +105,18 @@ class HostProcesses:
             return
         done: asyncio.Future[bool] = self._loop.create_future()
         self._killed.append(done)
-        guardian.send_message(self._control, {"op": "killall"})
+        hostinit.send_message(self._control, {"op": "killall"})
         if not await done:
             raise TpuctlError("a process of a simulated host does not die, not even of SIGKILL")
 
     def close(self) -> None:
-        """The guardian kills what is left and exits."""
+        """The init process kills what is left and exits."""
         if self._open:
             self._lost()
 
     def _receive(self) -> None:
         try:
-            message, _ = guardian.receive_message(self._control)
+            message, _ = hostinit.receive_message(self._control)
         except OSError:
             message = None
         if message is None:

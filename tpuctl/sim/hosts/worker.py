@@ -170,11 +170,11 @@ class Worker:
         return HomeSFTPServer(channel, self._home(channel.get_extra_info("username")))
 
     async def _session(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
-        if self._processes is None or self._acceptor is None:
-            process.close()
-            return
         home = self._home(process.get_extra_info("username"))
         env = await self._environment(home)
+        if self._processes is None or self._acceptor is None or process.is_closing():
+            process.close()  # the power went off meanwhile; nothing may start after the killing
+            return
         await Session(process, self._processes).run(env, home)
 
     async def _environment(self, home: Path) -> dict[str, str]:

@@ -4,9 +4,9 @@ Runs as a script of its own under the base interpreter (standard library only), 
 a process with the server: a child subreaper adopts daemons that forked twice, changed their session and
 cleaned their environment, so that nothing of a host escapes `killall`; see prctl(2), PR_SET_CHILD_SUBREAPER.
 
-One nursery per backend forks one guardian per host. Messages are a 4-byte length and JSON over a stream
+One nursery per backend forks one such process per host. Messages are a 4-byte length and JSON over a stream
 socket; file descriptors travel with the length. When the socket closes, even because the server was killed,
-the guardian kills what is left and exits.
+it kills what is left and exits.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _exec_child(message: Mapping[str, Any], fds: list[int], control: socket.sock
         os._exit(127)
 
 
-class Guardian:
-    """The main loop of one host's guardian."""
+class HostInit:
+    """The main loop of one host."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -211,31 +211,31 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _reap_guardians(guardians: set[int]) -> None:
-    """Guardians end by themselves; what one that was killed leaves behind must not outlive it."""
+def _reap_inits(inits: set[int]) -> None:
+    """They end by themselves; what one that was killed leaves behind must not outlive it."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            guardians.clear()
+            inits.clear()
             return
-        guardians.discard(pid)
+        inits.discard(pid)
         if pid == 0:
-            orphans = set(children_of(os.getpid())) - guardians
+            orphans = set(children_of(os.getpid())) - inits
             for orphan in orphans:
                 os.kill(orphan, signal.SIGKILL)
             return
 
 
 def nursery(control: socket.socket) -> None:
-    """Forks a guardian for each descriptor received, until the server goes."""
+    """Forks an init process for each descriptor received, until the server goes."""
     become_subreaper()
-    guardians: set[int] = set()
+    inits: set[int] = set()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then closes the socket
     gc.freeze()
     while True:
-        select.select([control], [], [], 5.0 if guardians else None)
-        _reap_guardians(guardians)
+        select.select([control], [], [], 5.0 if inits else None)
+        _reap_inits(inits)
         if not select.select([control], [], [], 0)[0]:
             continue
         message, fds = receive_message(control)
@@ -245,12 +245,12 @@ def nursery(control: socket.socket) -> None:
         if pid == 0:
             control.close()
             become_subreaper()
-            Guardian(socket.socket(fileno=fds[0])).run()
+            HostInit(socket.socket(fileno=fds[0])).run()
             os._exit(0)
-        guardians.add(pid)
+        inits.add(pid)
         os.close(fds[0])
-    while guardians:  # their sockets are closed too; leave no one behind
-        _reap_guardians(guardians)
+    while inits:  # their sockets are closed too; leave no one behind
+        _reap_inits(inits)
         time.sleep(0.002)
 
 
