@@ -34,6 +34,15 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("ls", "slice", "ls", "List the slices of this project."),
     Entry("status", "slice", "status", "Show one slice in full."),
     Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
+    Entry("run", "run", "run", "Run a script, module or command on every worker.", passes_arguments=True),
+    Entry("runs", "run", "runs", "List runs, newest first."),
+    Entry("logs", "run", "logs", "Print what the workers of a run wrote."),
+    Entry("stop", "run", "stop", "Stop a run."),
+    Entry("attach", "run", "attach", "Follow a run that was started before."),
+    Entry("manifest", "run", "manifest", "Print the manifest of an attempt."),
+    Entry("exec", "remote", "exec_", "Run one command on the workers of a slice.", passes_arguments=True),
+    Entry("ssh", "remote", "ssh", "Open a shell on one worker.", passes_arguments=True),
+    Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),
@@ -160,7 +169,9 @@ def root(
         str | None, typer.Option(metavar="NAME", help="Use this profile (`sim` is the simulated cloud).")
     ] = None,
     project: Annotated[str | None, typer.Option(metavar="ID", help="Google Cloud project.")] = None,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more (-vv: all).")] = 0,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Say more (-vv: all).")
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")] = False,
     version: Annotated[  # noqa: ARG001 - acts through its callback
