@@ -1,0 +1,285 @@
+"""Preemptions, failures and stops: the run comes back, ends, or is charged to the right budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.plan import Blocked
+from tpuctl.core.records import AttemptState, Cause, Policy, RunState, SliceState
+from tpuctl.errors import TpuctlError
+from tpuctl.workflows.documents import get_run, get_slice, list_attempts
+from tpuctl.workflows.execute import execute
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.report import decisions, manifest_of
+from tpuctl.workflows.runs import request_stop
+from tpuctl.workflows.slices import advance_slice
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Waits for real processes; fails when they never get there."""
+    end = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+FIRST_ATTEMPT_HANGS = """
+import os, time, pathlib
+attempt = os.environ["TPUCTL_ATTEMPT"]
+pathlib.Path(os.environ["MARKS"], attempt + "-" + os.environ["TPUCTL_RANK"]).touch()
+print("attempt", attempt, flush=True)
+while attempt == "1":
+    time.sleep(0.1)
+"""
+
+
+def preempt_when_running(
+    sim: RunningSim, services: SimServices, run_id: str, cloud_name: str
+) -> threading.Thread:
+    """Preempts once output of both workers was seen."""
+
+    def work() -> None:
+        eventually(lambda: all(services.logs.size(run_id, 1, worker, "stdout") for worker in (0, 1)))
+        sim.preempt(cloud_name)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
+def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, services, tmp_path, queued):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    bring_up(services, "big", queued=queued)
+    preempter = preempt_when_running(sim, services, "run-0001", "big-1")
+    run = run_to_end(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
+    preempter.join()
+    assert run.state is RunState.SUCCEEDED
+    assert (run.failures, run.preemptions) == (0, 1)
+    assert sorted(mark.name for mark in marks.iterdir()) == ["1-0", "1-1", "2-0", "2-1"]
+    first, second = list_attempts(services, run.id)
+    assert (first.cause, first.incarnation) == (Cause.PREEMPTED, 1)
+    assert (second.cause, second.incarnation) == (Cause.SUCCEEDED, 2)
+    assert first.coordinator != second.coordinator
+    assert manifest_of(services, run.id, 1)["run"]["cause"] == "preempted"
+    assert [node.name for node in services.cloud.list_nodes().items] == ["big-2"]
+    assert [q.name for q in services.cloud.list_queued().items] == (["big-2"] if queued else [])
+    # The output of the lost attempt outlived its hosts.
+    assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "attempt 1\n"
+
+
+def test_one_pass_after_another_recovers_without_anybody_following(sim, services, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    bring_up(services, "big")
+    run = submit(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
+    run_pass(services)
+    eventually(lambda: len(list(marks.glob("1-*"))) == 2)
+    sim.preempt("big-1")
+
+    def over() -> bool:
+        run_pass(services)
+        services.clock.sleep(5.0)
+        return get_run(services, run.id).record.state.final
+
+    eventually(over)
+    assert get_run(services, run.id).record.state is RunState.SUCCEEDED
+    assert len(list(marks.iterdir())) == 4
+
+
+def test_a_bug_is_charged_as_a_failure_and_the_other_worker_is_stopped(sim, services):
+    bring_up(services, "big")
+    program = """
+import os, sys, time
+if os.environ["TPUCTL_RANK"] == "1":
+    sys.exit(3)
+time.sleep(600)
+"""
+    run = run_to_end(services, "big", program)
+    assert run.state is RunState.FAILED
+    assert (run.failures, run.preemptions) == (1, 0)
+    assert "worker 1 exited with 3" in run.reason
+    ends = {end.worker: end for end in run.attempt.ends}
+    assert ends[1].exit_status == 3
+    assert ends[0].signal == 15
+    assert get_slice(services, "big").record.state is SliceState.READY
+    creates = [e for e in sim.journal.entries() if e.method.endswith("create")]
+    assert len(creates) == 1, "a user's exception must never re-create the slice"
+
+
+def test_a_failure_budget_is_used_up_and_no_more(services, tmp_path):
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "raise SystemExit(1)", policy=Policy(max_failures=2, grace_s=1.0))
+    assert (run.state, run.failures, run.attempt.number) == (RunState.FAILED, 3, 3)
+
+
+def test_exit_status_75_starts_the_run_again(services):
+    bring_up(services, "big")
+    program = "import os, sys; sys.exit(75 if os.environ['TPUCTL_ATTEMPT'] == '1' else 0)"
+    run = run_to_end(services, "big", program)
+    assert (run.state, run.restarts, run.failures) == (RunState.SUCCEEDED, 1, 0)
+
+
+def test_a_stop_reaches_daemons_and_ends_the_run(services, tmp_path):
+    pids = tmp_path / "pids"
+    program = f"""
+import os, subprocess, time
+child = subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; echo $$ >> {pids}; exec sleep 600"])
+open({str(pids)!r}, "a").write(str(os.getpid()) + "\\n")
+time.sleep(600)
+"""
+    bring_up(services, "big")
+    run = submit(services, "big", program)
+    run_pass(services)
+    eventually(lambda: pids.exists() and len(pids.read_text().split()) == 4)
+    request_stop(services, run.id, grace_s=0.5)
+    ended = follow_run(services, run.id)
+    assert ended.state is RunState.STOPPED
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
+
+
+def test_a_client_whose_connections_drop_starts_nothing_twice(sim, services, tmp_path):
+    tally = tmp_path / "tally"
+    go = tmp_path / "go"
+    program = f"""
+import os, time
+open({str(tally)!r}, "a").write(os.environ["TPUCTL_RANK"])
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+"""
+    bring_up(services, "big")
+    run = submit(services, "big", program)
+    run_pass(services)
+    eventually(lambda: tally.exists() and len(tally.read_text()) == 2)
+    services.remote.close()
+    with sim_services(sim, tmp_path / "state", process=2) as other:
+        for _ in range(5):
+            run_pass(other)
+        go.touch()
+        assert follow_run(other, run.id).state is RunState.SUCCEEDED
+    assert sorted(tally.read_text()) == ["0", "1"]
+
+
+def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second(
+    sim, services, tmp_path, monkeypatch
+):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setenv("MY_TOKEN", "s3cret-é\n")
+    program = FIRST_ATTEMPT_HANGS + "\nprint(repr(os.environ['TOKEN']), os.environ['NOTE'])\n"
+    bring_up(services, "big")
+    preempter = preempt_when_running(sim, services, "run-0001", "big-1")
+    variables = {"MARKS": str(marks), "NOTE": "a 'b' \"c\" $d ; é"}
+    run = run_to_end(services, "big", program, variables=variables, secrets={"TOKEN": "env:MY_TOKEN"})
+    preempter.join()
+    assert run.state is RunState.SUCCEEDED
+    assert "'s3cret-é\\n' a 'b' \"c\" $d ; é" in services.output()
+    stored = "".join(str(dict(document.data)) for document in services.store.list(""))
+    assert "s3cret" not in stored
+    assert "'secrets': ['TOKEN']" in str(manifest_of(services, run.id))
+
+
+def test_a_slice_that_a_person_deleted_stays_deleted(sim, services):
+    bring_up(services, "big", queued=False)
+    services.cloud.delete_node("us-central2-b", "big-1")
+    outcome, _ = advance_slice(services, "big")
+    eventually(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
+    outcome, _ = advance_slice(services, "big")
+    assert isinstance(outcome.verdict, Blocked)
+    assert services.cloud.list_nodes().items == ()
+    again = bring_up(services, "big", queued=False)
+    assert again.incarnation.cloud_name == "big-2"
+
+
+def test_stockouts_are_waited_out_with_a_new_name_each_time(sim, services):
+    sim.fault(preset="stockout", times=2)
+    record = bring_up(services, "big", queued=False)
+    assert record.incarnation.cloud_name == "big-3"
+    assert record.failures == 0
+    kinds = [entry["action"] for entry in decisions(services, "big")]
+    assert kinds.count("create-failed") == 2
+
+
+def test_a_queued_resource_that_fails_inside_is_collected_and_asked_for_again(sim, services):
+    sim.fault(preset="queued-internal", times=1)
+    record = bring_up(services, "big")
+    assert record.incarnation.cloud_name == "big-2"
+    assert [q.name for q in services.cloud.list_queued().items] == ["big-2"]
+
+
+def test_a_create_whose_answer_is_lost_is_adopted_not_repeated(sim, services):
+    sim.fault(kind="drop", method="queuedResources.create", times=1)
+    with pytest.raises(TpuctlError):
+        bring_up(services, "big")
+    record = bring_up(services, "big")
+    assert record.incarnation.cloud_name == "big-1"
+    assert len(services.cloud.list_nodes().items) == 1
+
+
+def test_an_operation_that_never_ends_does_not_cost_a_live_node(sim, services):
+    sim.fault(preset="slow-operation", times=1, seconds=0)
+    record = bring_up(services, "big", queued=False)
+    assert record.state is SliceState.READY
+    assert record.incarnation.cloud_name == "big-1"
+
+
+def test_a_name_taken_by_a_stranger_is_left_alone(sim, services):
+    stranger = bring_up(services, "other", queued=False)
+    record = bring_up(services, "big", queued=False)
+    take_down(services, "big")
+    assert stranger.state is SliceState.READY
+    assert record.incarnation.cloud_name == "big-1"
+    assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
+
+
+def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):
+    bring_up(services, "big")
+    run = submit(services, "big", "import time\nprint('hello', flush=True)\ntime.sleep(600)")
+    run_pass(services)
+    assert get_run(services, run.id).record.attempt.state is AttemptState.RUNNING
+    take_down(services, "big")
+    assert get_run(services, run.id).record.state is RunState.STOPPED
+    assert Path(services.logs.path(run.id, 1, 1, "stdout")).read_text() == "hello\n"
+    assert services.cloud.list_nodes().items == ()
+    assert services.cloud.list_queued().items == ()
+
+
+def test_a_finished_command_run_again_changes_nothing(sim, services):
+    bring_up(services, "big")
+    before = [(e.method, e.resource) for e in sim.journal.entries()]
+    documents = {d.key: d.generation for d in services.store.list("")}
+    bring_up(services, "big")
+    assert {d.key: d.generation for d in services.store.list("")} == documents
+    take_down(services, "big")
+    take_down(services, "big")
+    after = [e.method for e in sim.journal.entries()][len(before) :]
+    assert sum(method.endswith("delete") for method in after) == 1
+
+
+def test_exec_reports_every_workers_own_status(services):
+    record = bring_up(services, "big")
+    script = "exit $TPU_WORKER_ID"
+    results = execute(services, record, ["sh", "-c", script])
+    assert [result.exit_status for result in results] == [0, 1]

@@ -1,0 +1,45 @@
+"""Slices and runs for scenario tests, in a line each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.support.services import SimServices
+from tpuctl.core.archive import render_archive
+from tpuctl.core.model import Tier
+from tpuctl.core.records import Policy, RunRecord, SliceRecord, SliceSpec
+from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.runs import request_run
+from tpuctl.workflows.slices import request_slice, wait_for_slice
+from tpuctl.workflows.submit import FrozenCode, RunRequest, check_request, freeze_run
+
+SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)
+
+
+def bring_up(services: SimServices, name: str, **spec: Any) -> SliceRecord:
+    """A slice of two hosts, ready."""
+    wanted = replace(SPEC, **spec)
+    request_slice(services, name, wanted, pay=False, permit=lambda: None)
+    deadline = services.clock.now() + 3600
+    return wait_for_slice(services, name, deadline=deadline)
+
+
+def submit(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
+    """A run of `program` as main.py on all workers, written down but not stepped yet."""
+    values: dict[str, Any] = {
+        "policy": Policy(grace_s=1.0),
+        "variables": {},
+        "secrets": {},
+        "no_checkpoint": True,
+        **request,
+    }
+    asked = RunRequest(slice_name, ("python3", "main.py"), ".", **values)
+    check_request(services, asked)
+    code = FrozenCode(render_archive({"main.py": program.encode()}), b"", None, None, False, None)
+    return request_run(services, freeze_run(services, services.ids.new_id(), asked, code))
+
+
+def run_to_end(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
+    run = submit(services, slice_name, program, **request)
+    return follow_run(services, run.id, deadline=services.clock.now() + 3600)
