@@ -47,7 +47,7 @@ def bucket(client: storage.Client) -> storage.Bucket:
 
 def test_a_bucket_is_made_found_listed_and_deleted(client):
     made = client.create_bucket("b-one", location="us-central2")
-    assert (made.location, made.location_type, made.metageneration) == ("us-central2", "region", 1)
+    assert (made.location, made.location_type, made.metageneration) == ("US-CENTRAL2", "region", 1)
     assert [found.name for found in client.list_buckets()] == ["b-one"]
     assert client.lookup_bucket("b-two") is None
     client.bucket("b-one").delete()

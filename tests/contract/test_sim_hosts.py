@@ -378,6 +378,12 @@ def test_the_real_sftp_puts_and_gets(lab, tmp_path):
     assert (tmp_path / "b").read_bytes() == b"content"
 
 
+def test_an_unknown_subsystem_fails_instead_of_giving_a_shell(lab):
+    done = lab.real("ssh", "-s", lab.at(), "netconf", input=b"echo shell\n")
+    assert done.returncode != 0
+    assert b"shell" not in done.stdout
+
+
 def test_the_real_ssh_gets_a_terminal(lab):
     done = lab.real("ssh", "-tt", lab.at(), "test -t 0 && echo yes", stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (0, b"yes\r\n")

@@ -101,12 +101,13 @@ class ObjectStore:
 
     def create_bucket(self, data: Data) -> Data:
         stamp = timestamp(self._now())
+        location = str(data.get("location") or "US").upper()  # shown in capitals whatever was asked
         made = {
             "kind": "storage#bucket",
-            "location": "US",
-            "locationType": "multi-region" if data.get("location", "US") in ("US", "EU", "ASIA") else "region",
             "storageClass": "STANDARD",
             **data,
+            "location": location,
+            "locationType": "multi-region" if location in ("US", "EU", "ASIA") else "region",
             "id": data["name"],
             "metageneration": "1",
             "etag": "CAE=",

@@ -170,6 +170,10 @@ class Worker:
         return HomeSFTPServer(channel, self._home(channel.get_extra_info("username")))
 
     async def _session(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        if process.subsystem is not None:  # sftp never comes here; sshd has no other either
+            process.stderr.write(b"subsystem request failed\n")
+            process.exit(1)
+            return
         home = self._home(process.get_extra_info("username"))
         env = await self._environment(home)
         if self._processes is None or self._acceptor is None or process.is_closing():
