@@ -495,7 +495,8 @@ def start(request, _stdin):
     os.fsync(marker)
     os.close(marker)
     sync_dir(attempt.dir)
-    environment = dict(os.environ)
+    environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
+    environment.update(os.environ)
     environment.update({str(key): str(value) for key, value in env.items()})
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])

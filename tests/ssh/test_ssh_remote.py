@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import asyncssh
 import pytest
 
+from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
+from tpuctl.core.host_protocol import render_helper_command
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.shell import Shell
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.remote.ssh import SshRemote
+from tpuctl.workflows.host_helper import HostHelper
 
 
 @contextmanager
@@ -251,6 +256,37 @@ def test_a_slow_sink_holds_back_the_hosts_instead_of_filling_memory(
     assert result.ok
     assert written() == 400
     assert written_while_blocked[0] < 300
+
+
+def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    with closing(SshRemote(key.private_path, silence_s=0.6)) as remote:
+        assert remote.run([target], "sleep 1; echo quiet but alive")[0].stdout == b"quiet but alive\n"
+        with ExitStack() as stack:
+            [result] = remote.stream([target], "echo up; sleep 60", lambda *_: stack.enter_context(farm.hung()))
+    assert (result.exit_status, result.failure) == (None, FailureKind.LOST)
+    assert "no sign of life" in result.detail
+
+
+def test_a_busy_reader_does_not_cut_the_leash(target: HostTarget, key: KeyPair) -> None:
+    source = HELPER.read_bytes()
+    command = render_helper_command("leash", hashlib.sha256(source).hexdigest())
+    request = {"shell": "head -c 60000000 /dev/zero; exit 5", "silence_s": 1.0, "grace_s": 0.1}
+    seen = 0
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        nonlocal seen
+        if not seen:
+            time.sleep(2.0)
+        seen += len(data)
+
+    with closing(SshRemote(key.private_path, heartbeat_s=0.2)) as remote:
+        HostHelper(remote, source).ensure_installed([target])
+        [result] = remote.stream(
+            [target], command, sink, stdin=json.dumps(request).encode() + b"\n", hold_stdin=True
+        )
+    assert (result.exit_status, seen) == (5, 60_000_000)
 
 
 def test_should_stop_ends_a_stream_and_names_the_reason(farm: SshFarm, remote: SshRemote) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,6 +62,16 @@ class SshFarm:
         key = asyncssh.generate_private_key("ssh-ed25519")
         port = self._do(self._listen(address, key, home, worker))
         return HostTarget("big", worker, address, port, LOGIN, key.export_public_key().decode().strip())
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """The servers answer nothing while this lasts, as a stopped sshd: TCP goes on acknowledging."""
+        over = threading.Event()
+        self._loop.call_soon_threadsafe(over.wait)
+        try:
+            yield
+        finally:
+            over.set()
 
     def drop_connections(self) -> None:
         """Cuts every connection, as a lost network does."""

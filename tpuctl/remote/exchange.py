@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK = 65536
 PROBE_AFTER_S = 5.0
-LOST_AFTER_S = 15.0
-"""A connection without a byte for 5 s is asked for an answer, and given up 15 s after the last one."""
+"""A connection without a byte for this long is asked for an answer."""
 STDIN_RETRY_MS = 5
 """How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
 
@@ -35,12 +35,13 @@ class Ending:
 class Feed:
     """What is still to be sent to stdin: the given bytes, then heartbeats if it is held, else end of file."""
 
-    def __init__(self, source: bytes | Iterable[bytes], hold: bool) -> None:
+    def __init__(self, source: bytes | Iterable[bytes], hold: bool, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._chunks: Iterator[bytes] = iter([source] if isinstance(source, bytes) else source)
         self._pending = memoryview(b"")
         self._exhausted = False
         self._hold = hold
-        self._next_beat = time.monotonic() + HEARTBEAT_S
+        self._heartbeat_s = heartbeat_s
+        self._next_beat = time.monotonic() + heartbeat_s
         self._closed = False
 
     def push(self, channel: paramiko.Channel) -> bool:
@@ -68,7 +69,7 @@ class Feed:
             else:
                 self._pending = memoryview(chunk)
         if self._exhausted and self._hold and not self._closed and time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + HEARTBEAT_S
+            self._next_beat = time.monotonic() + self._heartbeat_s
             self._pending = memoryview(b"\n")
         return bool(self._pending)
 
@@ -81,8 +82,9 @@ class Feed:
 class Probe:
     """Asks a silent connection for a sign of life. TCP does not notice a server process that hangs."""
 
-    def __init__(self, transport: paramiko.Transport) -> None:
+    def __init__(self, transport: paramiko.Transport, silence_s: float) -> None:
         self._transport = transport
+        self._silence_s = silence_s
         self._answered = threading.Event()
         self._asked = False
         self.heard = time.monotonic()
@@ -91,16 +93,16 @@ class Probe:
         self.heard = time.monotonic()
 
     def check(self) -> bool:
-        """False when the other side has been dead for `LOST_AFTER_S`."""
+        """False when the other side has been dead for `silence_s`."""
         if self._asked and self._answered.is_set():
             self._asked = False
             self.note_life()
         silent = time.monotonic() - self.heard
-        if silent > PROBE_AFTER_S and not self._asked:
+        if silent > min(PROBE_AFTER_S, self._silence_s / 3) and not self._asked:
             self._asked = True
             self._answered.clear()
             threading.Thread(target=self._ask, name="tpuctl-ssh-probe", daemon=True).start()
-        return silent < LOST_AFTER_S
+        return silent < self._silence_s
 
     def _ask(self) -> None:
         try:
@@ -111,13 +113,35 @@ class Probe:
         self._answered.set()
 
 
+class Outlet:
+    """Output on its way to `emit`, which refuses it while the reader on our side is busy.
+
+    Nothing more is read from the host meanwhile, but heartbeats go on: a paused terminal cuts no leash.
+    """
+
+    def __init__(self, emit: Callable[[str, bytes], bool]) -> None:
+        self._emit = emit
+        self._held: deque[tuple[str, bytes]] = deque()
+
+    def put(self, name: str, data: bytes) -> None:
+        self._held.append((name, data))
+        self.flush()
+
+    def flush(self) -> bool:
+        """True when nothing is held back any more."""
+        while self._held and self._emit(*self._held[0]):
+            self._held.popleft()
+        return not self._held
+
+
 def exchange(
     channel: paramiko.Channel,
     transport: paramiko.Transport,
     command: str,
     feed: Feed,
-    emit: Callable[[str, bytes], None],
+    emit: Callable[[str, bytes], bool],
     deadline: float | None,
+    silence_s: float,
     is_cancelled: Callable[[], bool],
 ) -> Ending:
     """Runs `command`, passing its output to `emit` until it ended, was lost, cancelled, or the time is up."""
@@ -130,11 +154,11 @@ def exchange(
     channel.setblocking(0)
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
-    probe = Probe(transport)
+    probe, outlet = Probe(transport, silence_s), Outlet(emit)
     while True:
         flowing = feed.push(channel)
-        poll.poll(_wait_ms(deadline) if flowing else STDIN_RETRY_MS)
-        if _drain(channel, emit):
+        wait_ms = _wait_ms(deadline) if flowing else STDIN_RETRY_MS
+        if not outlet.flush() or (poll.poll(wait_ms) and _drain(channel, outlet)):
             probe.note_life()
         elif channel.eof_received or channel.closed:
             return _conclude(channel, transport, deadline, is_cancelled)
@@ -144,7 +168,7 @@ def exchange(
             return Ending(failure=FailureKind.TIMEOUT, detail="the command did not end in time")
         if not probe.check():
             transport.close()
-            return Ending(failure=FailureKind.LOST, detail=f"no sign of life for {LOST_AFTER_S:g} s")
+            return Ending(failure=FailureKind.LOST, detail=f"no sign of life for {silence_s:g} s")
 
 
 def _wait_ms(deadline: float | None) -> float:
@@ -152,7 +176,7 @@ def _wait_ms(deadline: float | None) -> float:
     return 1000 * max(0.0, min(0.5, left))
 
 
-def _drain(channel: paramiko.Channel, emit: Callable[[str, bytes], None]) -> bool:
+def _drain(channel: paramiko.Channel, outlet: Outlet) -> bool:
     """Passes on what has arrived; false when nothing had."""
     found = False
     for name, ready, receive in (
@@ -166,7 +190,7 @@ def _drain(channel: paramiko.Channel, emit: Callable[[str, bytes], None]) -> boo
                 continue
             if data:
                 found = True
-                emit(name, data)
+                outlet.put(name, data)
     return found
 
 

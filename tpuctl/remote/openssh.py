@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,10 +18,10 @@ def host_alias(target: HostTarget) -> str:
 def write_known_hosts(path: Path, targets: Iterable[HostTarget]) -> None:
     """Replaces the file at once, so that a reader never sees a half."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temp = path.with_name(f".{path.name}.{os.getpid()}")
-    temp.write_text("".join(f"{host_alias(target)} {target.host_key}\n" for target in targets))
-    temp.chmod(0o600)
-    temp.replace(path)
+    handle, temp = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.writelines(f"{host_alias(target)} {target.host_key}\n" for target in targets)
+    Path(temp).replace(path)
 
 
 def ssh_argv(

@@ -14,17 +14,21 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.core.host_protocol import HEARTBEAT_S
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
+from tpuctl.errors import BugError
 from tpuctl.ports import OutputSink, Stdin
-from tpuctl.remote.connection import ConnectError, load_private_key, open_connection
+from tpuctl.remote.connection import CHANNEL_TIMEOUT_S, ConnectError, load_private_key, open_connection
 from tpuctl.remote.exchange import Ending, Feed, exchange
 
 if TYPE_CHECKING:
     import paramiko
 
-Emit = Callable[[str, bytes], None]
+Emit = Callable[[str, bytes], bool]
 
 STOP_POLL_S = 0.1
+FILES_PER_CALL = 3
+"""A socket, and the pipe by which paramiko announces output."""
 STOP_PATIENCE_S = 2.0
 """After a stop, threads still busy connecting are not waited for any longer."""
 QUEUE_CHUNKS = 256
@@ -97,6 +101,7 @@ class _Call:
 class SshRemote:
     """Runs commands on workers whose host keys are pinned, with one ed25519 key of our own.
 
+    A connection without a sign of life for `silence_s` is given up, also while a command runs.
     `boot_retry` keeps trying a refused connection for a while: a host that is READY may not have its sshd yet.
     """
 
@@ -106,12 +111,16 @@ class SshRemote:
         *,
         connect_timeout_s: float = 5.0,
         handshake_timeout_s: float = 10.0,
+        silence_s: float = 15.0,
+        heartbeat_s: float = HEARTBEAT_S,
         boot_retry: bool = False,
         max_handshakes: int = 64,
     ) -> None:
         self._key_path = private_key_path
         self._connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
+        self._silence_s = silence_s
+        self._heartbeat_s = heartbeat_s
         self._refused_for_s = BOOT_RETRY_S if boot_retry else 0.0
         self._handshakes = threading.BoundedSemaphore(max_handshakes)
         self._lock = threading.Lock()
@@ -160,7 +169,7 @@ class SshRemote:
         calls: list[_Call] = []
         for target in targets:
             text = command if isinstance(command, str) else command(target)
-            feed = Feed(_stdin_for(target, stdin), hold=hold_stdin)
+            feed = Feed(_stdin_for(target, stdin), hold=hold_stdin, heartbeat_s=self._heartbeat_s)
             call = _Call(target, text, feed, changed, timeout_s)
             call.emit = _enqueue(chunks, call)
             calls.append(call)
@@ -191,6 +200,7 @@ class SshRemote:
     ) -> None:
         """Runs all calls to their end; `pump` is called in this thread until then."""
         self._load_key()
+        _allow_files(FILES_PER_CALL * len(calls))
         try:
             for call in calls:
                 self._start(call)
@@ -218,7 +228,7 @@ class SshRemote:
         )
         with self._lock:
             if self._closed:
-                raise RuntimeError("this SshRemote is closed")
+                raise BugError("a command was started on a closed SshRemote")
             self._calls.add(call)
         call.thread.start()
 
@@ -240,7 +250,14 @@ class SshRemote:
         call.adopt(channel)
         try:
             return exchange(
-                channel, transport, call.command, call.feed, call.emit, call.deadline, call.is_cancelled
+                channel,
+                transport,
+                call.command,
+                call.feed,
+                call.emit,
+                call.deadline,
+                self._silence_s,
+                call.is_cancelled,
             )
         finally:
             channel.close()
@@ -252,7 +269,7 @@ class SshRemote:
         for last in (False, True):
             transport = self._connection(call)
             try:
-                return transport, transport.open_session(timeout=_channel_timeout(call.deadline))
+                return transport, transport.open_session(timeout=_limited(CHANNEL_TIMEOUT_S, call.deadline))
             except paramiko.ChannelException as error:
                 raise ConnectError(
                     FailureKind.CONNECT, f"{call.target.label} opens no further session: {error.text}"
@@ -263,7 +280,7 @@ class SshRemote:
                     raise ConnectError(
                         FailureKind.LOST, f"the connection to {call.target.label} was lost: {error}"
                     ) from error
-        raise AssertionError("unreachable")
+        raise BugError("a channel was neither opened nor refused")
 
     def _connection(self, call: _Call) -> paramiko.Transport:
         with self._lock:
@@ -277,8 +294,8 @@ class SshRemote:
             slot.transport = open_connection(
                 call.target,
                 self._load_key(),
-                connect_timeout_s=self._connect_timeout_s,
-                handshake_timeout_s=self._handshake_timeout_s,
+                connect_timeout_s=_limited(self._connect_timeout_s, call.deadline),
+                handshake_timeout_s=_limited(self._handshake_timeout_s, call.deadline),
                 refused_for_s=self._refused_for_s,
                 handshake_slot=self._handshakes,
                 is_cancelled=call.is_cancelled,
@@ -299,8 +316,21 @@ def _close(slot: _Slot) -> None:
         slot.transport = None
 
 
-def _channel_timeout(deadline: float | None) -> float:
-    return 10.0 if deadline is None else max(0.1, min(10.0, deadline - time.monotonic()))
+def _allow_files(count: int) -> None:
+    """Raises the soft limit of open files for a large slice; many systems start with 1024 or 256."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 512
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def _limited(timeout_s: float, deadline: float | None) -> float:
+    """A part of a call never takes longer than what is left of the whole."""
+    return timeout_s if deadline is None else max(0.1, min(timeout_s, deadline - time.monotonic()))
 
 
 def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes]:
@@ -308,25 +338,29 @@ def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes]:
 
 
 def _collect(output: dict[str, bytearray]) -> Emit:
-    def emit(name: str, data: bytes) -> None:
+    def emit(name: str, data: bytes) -> bool:
         output[name] += data
+        return True
 
     return emit
 
 
 def _enqueue(chunks: queue.Queue[tuple[int, str, bytes]], call: _Call) -> Emit:
-    def emit(name: str, data: bytes) -> None:
-        while not call.is_cancelled():
-            with contextlib.suppress(queue.Full):
-                chunks.put((call.target.worker, name, data), timeout=STOP_POLL_S)
-                call.changed.set()
-                return
+    def emit(name: str, data: bytes) -> bool:
+        if call.is_cancelled():
+            return True  # nobody wants it any more
+        try:
+            chunks.put((call.target.worker, name, data), timeout=STOP_POLL_S)
+        except queue.Full:
+            return False
+        call.changed.set()
+        return True
 
     return emit
 
 
-def _discard(_name: str, _data: bytes) -> None:
-    return
+def _discard(_name: str, _data: bytes) -> bool:
+    return True
 
 
 def _pump(chunks: queue.Queue[tuple[int, str, bytes]], sink: OutputSink) -> bool:
