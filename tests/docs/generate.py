@@ -1,0 +1,217 @@
+"""Writes the generated parts of the README between their markers.
+
+`python -m tests.docs.generate` writes them, `--check` fails when they are stale, `--transcript` also runs the
+five-minute session against the simulator and stores what it printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tpuctl import __version__
+from tpuctl.cli.app import COMMANDS, app
+from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
+from tpuctl.core.settings import SETTINGS
+from tpuctl.errors import EXIT_MEANINGS, all_error_classes
+from tpuctl.resources import load_accelerators
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+TRANSCRIPT = "transcript"
+WIDTH = 80
+
+SESSION = (
+    "tpuctl sim up --instant",
+    "export TPUCTL_PROFILE=sim",
+    "tpuctl up v4-32 --spot --pay",
+    "tpuctl exec v4-32 -- printenv TPU_WORKER_ID",
+    "tpuctl sim preempt v4-32-1",
+    "tpuctl up v4-32 --spot --pay",
+    "tpuctl why v4-32",
+    "tpuctl down v4-32 --yes",
+    "tpuctl sim down",
+)
+"""What the five-minute session types."""
+
+NORMAL = (
+    (re.compile(r"r\d{6}-\d{6}-[a-z0-9]{4}"), "r261121-101500-k3v9"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-21T10:15:00Z"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "10:15:00"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:8470"),
+    (re.compile(r"^(\s+pid\s+)\d+", re.MULTILINE), r"\g<1>4711"),
+    (re.compile(r"^(\s+ssh port\s+)\d+", re.MULTILINE), r"\g<1>22"),
+    (re.compile(r"after \d+ s\b"), "after 1 s"),
+)
+
+
+def groups() -> Iterator[tuple[str, Any, Any]]:
+    """Every command with its path, in the order of the help: `tpuctl up`, `tpuctl sim`, `tpuctl sim up`, …"""
+    root = typer.main.get_command(app)
+    context = typer.Context(root, info_name="tpuctl", max_content_width=WIDTH, terminal_width=WIDTH)  # type: ignore[arg-type]
+    for entry in COMMANDS:
+        command = root.get_command(context, entry.name)  # type: ignore[attr-defined]
+        child = typer.Context(command, info_name=entry.name, parent=context, terminal_width=WIDTH)
+        yield f"tpuctl {entry.name}", command, child
+        for name, verb in getattr(command, "commands", {}).items():
+            verb_context = typer.Context(verb, info_name=name, parent=child, terminal_width=WIDTH)
+            yield f"tpuctl {entry.name} {name}", verb, verb_context
+
+
+def render_commands() -> str:
+    root = typer.main.get_command(app)
+    context = typer.Context(root, info_name="tpuctl", terminal_width=WIDTH)  # type: ignore[arg-type]
+    parts = [f"```text\n{root.get_help(context)}\n```"]
+    parts += [
+        f"#### `{path}`\n\n```text\n{command.get_help(child)}\n```"
+        for path, command, child in groups()
+        if not getattr(command, "commands", None)
+    ]
+    return "\n\n".join(parts)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def render_settings() -> str:
+    rows = [(f"`{s.name}`", s.type, f"`{s.env}`", _default(s.default), s.help) for s in SETTINGS]
+    return _table(("setting", "type", "variable", "default", "meaning"), rows)
+
+
+def _default(value: Any) -> str:
+    if value in (None, (), ""):
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def render_errors() -> str:
+    codes: dict[int, list[str]] = {status: [] for status in EXIT_MEANINGS}
+    for cls in all_error_classes():
+        codes[cls.exit_code].append(cls.code)
+    rows = [
+        (str(status), ", ".join(f"`{code}`" for code in codes[status]) or "–", meaning)
+        for status, meaning in EXIT_MEANINGS.items()
+    ]
+    return _table(("exit", "codes", "meaning"), rows)
+
+
+def render_states() -> str:
+    rows = [
+        (f"`{state}`", who, "yes" if state in FINAL_STATES else "no", meaning)
+        for state, (who, meaning) in STATE_NOTES.items()
+    ]
+    return _table(("state", "set by", "final", "meaning"), rows)
+
+
+def render_types() -> str:
+    catalog = load_accelerators()
+    rows = []
+    for name, generation in catalog.generations.items():
+        sizes = [found for found in catalog.types.values() if found.generation == name]
+        if not generation.in_tpu_api or not sizes:
+            continue
+        zones = sorted({zone for found in sizes for zone in found.zones})
+        hosts = f"{min(s.hosts for s in sizes)} to {max(s.hosts for s in sizes)}"
+        rows.append((name, f"`{sizes[0].name}` … `{sizes[-1].name}`", hosts, ", ".join(zones)))
+    return _table(("generation", "types", "hosts", "zones"), rows)
+
+
+def render_version() -> str:
+    return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "version": render_version,
+    "commands": render_commands,
+    "settings": render_settings,
+    "errors": render_errors,
+    "states": render_states,
+    "types": render_types,
+}
+
+
+def replace_part(text: str, name: str, content: str) -> str:
+    """`text` with `content` between the markers of `name`. Raises ValueError when they are missing."""
+    begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+    pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(f"README.md must hold the markers of {name!r} exactly once")
+    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", text)
+
+
+def render_readme(text: str) -> str:
+    """The README with every generated part fresh; the transcript stays as it was recorded."""
+    for name, render in PARTS.items():
+        text = replace_part(text, name, render())
+    return text
+
+
+def record_session() -> str:
+    """Runs the session in an empty state directory and returns it as a console transcript."""
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="tpuctl-docs-") as state:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_", "XDG_"))}
+        environ.update(TPUCTL_STATE_DIR=state, HOME=state, LOGNAME="ada", NO_COLOR="1")
+        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+        try:
+            for command in SESSION:
+                lines.append(f"$ {command}")
+                lines += _type(command, environ, state)
+        finally:
+            subprocess.run(["tpuctl", "sim", "down"], env=environ, cwd=state, capture_output=True, check=False)
+    return "```console\n" + "\n".join(lines) + "\n```"
+
+
+def _type(command: str, environ: dict[str, str], cwd: str) -> list[str]:
+    if command.startswith("export "):
+        name, _, value = command.removeprefix("export ").partition("=")
+        environ[name] = value
+        return []
+    done = subprocess.run(
+        shlex.split(command),
+        env=environ,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    text = done.stdout.replace(cwd, "~/.local/state/tpuctl")
+    for pattern, replacement in NORMAL:
+        text = pattern.sub(replacement, text)
+    return text.rstrip("\n").splitlines()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when something is stale")
+    parser.add_argument("--transcript", action="store_true", help="run the session against the simulator again")
+    options = parser.parse_args()
+    text = README.read_text(encoding="utf-8")
+    fresh = render_readme(text)
+    if options.check:
+        if fresh != text:
+            print("README.md is stale: run `make docs`", file=sys.stderr)
+            return 1
+        return 0
+    if options.transcript:
+        fresh = replace_part(fresh, TRANSCRIPT, record_session())
+    README.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
