@@ -83,7 +83,8 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     option = getattr(error, "option_name", None)
     possible = getattr(error, "possibilities", None)
     if possible:
-        hint = f"did you mean {sorted(possible)[0]}?"
+        nearest = difflib.get_close_matches(str(option), possible, n=1, cutoff=0.0)[0]
+        hint = f"did you mean {nearest}?"
         return UsageError(f"no such option: {option}", hint=hint)
     message = error.format_message().rstrip(".")
     return UsageError(message[:1].lower() + message[1:], hint=hint)

@@ -16,7 +16,7 @@ import typer
 
 from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.console import Console
-from tpuctl.errors import DeniedError, UsageError
+from tpuctl.errors import BadConfigError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.cli.render import Renderer
@@ -117,7 +117,7 @@ class AppContext:
 
     @cached_property
     def credentials(self) -> Any:
-        """The token of `token_file`, else the application default credentials. Raises DeniedError."""
+        """The token of `token_file`, else the application default credentials. Raises BadConfigError."""
         self.config.require_project()
         if self.config.token_file is not None:
             return _token_credentials(Path(self.config.token_file))
@@ -127,8 +127,9 @@ class AppContext:
         try:
             found, _ = google.auth.default(scopes=[CLOUD_SCOPE])
         except DefaultCredentialsError as error:
-            raise DeniedError(
-                "no Google credentials on this machine", hint="gcloud auth application-default login"
+            raise BadConfigError(
+                "no Google credentials on this machine",
+                hint="gcloud auth application-default login, or set token_file",
             ) from error
         return found
 
@@ -227,7 +228,7 @@ def _token_credentials(path: Path) -> Any:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise DeniedError(f"token file {path} cannot be read: {error}", hint="tpuctl config show") from error
+        raise BadConfigError(f"token file {path} cannot be read: {error}", hint="tpuctl config show") from error
     return Credentials(token=token)  # type: ignore[no-untyped-call]
 
 

@@ -1,0 +1,196 @@
+"""The frame: help is cheap and complete, errors have one shape and one exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.docs.generate import groups
+from tpuctl.cli.app import COMMANDS, Entry, app, load_command
+from tpuctl.errors import EXIT_MEANINGS
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "XDG_", "STORAGE_EMULATOR")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")  # google-auth: do not look for a metadata server
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_loads_no_google_library_no_paramiko_and_no_yaml() -> None:
+    code = (
+        "import sys\nfrom tpuctl.cli.app import app\n"
+        "try:\n    app(['--help'], prog_name='tpuctl')\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "loaded = {name.split('.')[0] for name in sys.modules}\n"
+        "print('LOADED', sorted(loaded & {'google', 'grpc', 'paramiko', 'yaml', 'rich', 'sqlite3'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout
+
+
+def test_every_listed_command_exists_and_has_help() -> None:
+    for entry in COMMANDS:
+        command = load_command(entry)
+        assert command.name is None or command.name == entry.name or command.commands
+        assert command.help, entry.name
+        assert entry.summary.endswith(".")
+
+
+def test_help_of_every_command_fits_eighty_columns() -> None:
+    for path, command, context in groups():
+        wide = [line for line in command.get_help(context).splitlines() if len(line) > 80]
+        assert wide == [], path
+
+
+@pytest.mark.parametrize("argv", [["types", "--help"], ["sim", "up", "--help"], ["grant", "import", "--help"]])
+def test_help_after_a_command_ends_with_zero(argv: list[str]) -> None:
+    result = runner.invoke(app, argv)
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+
+
+def test_version_is_printed() -> None:
+    assert runner.invoke(app, ["--version"]).stdout.startswith("tpuctl 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["typs"], ["no such command: tpuctl typs", "did you mean `tpuctl types`?"]),
+        (["sim", "preemt"], ["no such command: tpuctl sim preemt", "did you mean `tpuctl sim preempt`?"]),
+        (["--jso"], ["no such option: --jso", "did you mean --json?"]),
+        (["types", "--zon", "x"], ["no such option: --zon", "did you mean --zone?"]),
+        (["types", "v99"], ["no generation called v99", "v4"]),
+        (["status"], ["missing argument", "tpuctl status --help"]),
+        (["grant", "add", "many", "spot", "v4", "us-central2-b"], ["'CHIPS'"]),
+        (["run", "--worker", "0", "x.py"], ["--worker leaves out workers", "--alone"]),
+        (["--project", "my-project", "up", "v4-8"], ["no tier", "--spot"]),
+        (["--project", "my-project", "up", "v4-9", "--spot"], ["'v4-9'", "v4-8 or v4-16"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--zone", "us-east1-d"], ["us-east1-d"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--on-demand"], ["--spot and --on-demand"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--pay"], ["no Google credentials"]),
+        (["--project", "my-project", "up", "v4-8", "Big_1", "--spot"], ["'Big_1'"]),
+        (["up", "v4-8", "--spot"], ["no project", "--project"]),
+        (["--project", "my-project", "run", "--on", "x", "gone.py"], ["'gone.py'"]),
+        (["--project", "my-project", "run", "--on", "x", "--var", "K", "x.py"], ["--var 'K'"]),
+        (["--profile", "sim", "ls"], ["no simulator is running", "tpuctl sim up"]),
+    ],
+)
+def test_bad_input_is_refused_with_the_word_a_hint_and_exit_two(argv: list[str], said: list[str]) -> None:
+    result = runner.invoke(app, argv)
+    assert result.exit_code == 2, result.stderr
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()[:2]
+    assert first.startswith("error: ")
+    assert first.endswith(")")
+    assert second.startswith("hint: ")
+    for words in said:
+        assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "argv", [["--json", "types", "v99"], ["types", "v99", "--json"], ["types", "--json", "--zon"]]
+)
+def test_json_errors_are_a_document_on_stdout_and_stderr_is_empty(argv: list[str]) -> None:
+    result = runner.invoke(app, argv)
+    assert result.exit_code == 2
+    assert result.stderr == ""
+    error = json.loads(result.stdout)["error"]
+    assert set(error) == {"code", "message", "hint", "details"}
+    assert error["code"] == "usage"
+
+
+def test_a_json_flag_of_the_users_program_is_not_ours() -> None:
+    result = runner.invoke(app, ["exec", "nowhere", "--", "prog", "--json"])
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+
+
+def _raise(error: BaseException) -> Entry:
+    def target() -> None:
+        raise error
+
+    module = type(sys)("tpuctl.cli.test_only")
+    module.target = target  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    return Entry("explode", "test_only", "target", "Raise.")
+
+
+def test_an_unexpected_exception_leaves_a_crash_report_and_exit_70(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpuctl.cli.app.COMMANDS", (_raise(ValueError("token=abcdefghijklmn")),))
+    root = typer.main.get_command(app)
+    result = runner.invoke(app, ["explode"])
+    assert root is not None
+    assert result.exit_code == 70
+    assert "Traceback" not in result.stderr
+    report = next((tmp_path / "state" / "crashes").glob("*.txt")).read_text()
+    assert "ValueError" in report
+    assert "abcdefghijklmn" not in report
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpuctl.cli.app.COMMANDS", (_raise(KeyboardInterrupt()),))
+    result = runner.invoke(app, ["explode"])
+    assert result.exit_code == 130
+    assert result.stderr.startswith("error: interrupted")
+    assert 130 in EXIT_MEANINGS
+
+
+def test_a_reader_that_goes_away_causes_no_traceback() -> None:
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{Path(sys.executable).parent}/tpuctl types | head -n 1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("TYPE")
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_completion_lists_commands_and_prints_its_script() -> None:
+    environ = {**os.environ, "_TPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": "tpuctl st", "COMP_CWORD": "1"}
+    tpuctl = str(Path(sys.executable).parent / "tpuctl")
+    done = subprocess.run([tpuctl], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["status", "stop"]
+
+
+def test_config_show_names_the_origin_of_each_value() -> None:
+    result = runner.invoke(app, ["--project", "my-project", "config", "show", "--json"])
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    assert rows["project"]["value"] == "my-project"
+    assert rows["project"]["origin"] == "flag"
+    assert rows["ssh_port"] == {"name": "ssh_port", "value": 22, "origin": "default", "env": "TPUCTL_SSH_PORT"}
+
+
+def test_a_letter_is_imported_shown_and_removed() -> None:
+    letter = (
+        "You get\n> 64 spot Cloud TPU v6e chips in zone us-east1-d\n"
+        "> 32 on-demand Cloud TPU v4 chips in zone us-central2-b\n"
+    )
+    project = ["--project", "my-project"]
+    done = runner.invoke(app, [*project, "grant", "import", "-", "--ends", "2099-12-31"], input=letter)
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(runner.invoke(app, [*project, "grant", "show", "--json"]).stdout)
+    assert {(r["zone"], r["tier"], r["generation"], r["chips"], r["ends"]) for r in rows} == {
+        ("us-east1-d", "spot", "v6e", 64, "2099-12-31"),
+        ("us-central2-b", "on-demand", "v4", 32, "2099-12-31"),
+    }
+    assert runner.invoke(app, [*project, "grant", "rm", "spot", "v6e", "us-east1-d"]).exit_code == 0
+    assert runner.invoke(app, [*project, "grant", "rm", "spot", "v6e", "us-east1-d"]).exit_code == 5
+    assert runner.invoke(app, [*project, "grant", "import", "-"], input="Dear user").exit_code == 2

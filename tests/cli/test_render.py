@@ -1,0 +1,155 @@
+"""Tables fit, worker output keeps its bytes and its order, waits say what they wait for."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
+from tpuctl.cli.render import LineFolder, Renderer, render_seconds
+from tpuctl.workflows.events import StepDone, StepStarted, Waiting, Warn, WorkerOutput
+
+COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Folding:
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.written: list[tuple[str, str]] = []
+        self.folder = LineFolder(
+            lambda stream, data: self.written.append((stream, data.decode())), lambda: self.time
+        )
+
+    def put(self, worker: int, data: bytes, stream: str = "stdout", workers: int = 4) -> None:
+        self.folder.put(WorkerOutput("big", worker, stream, data, workers))
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.written)
+
+
+def test_a_table_cuts_the_least_important_column_and_aligns_numbers() -> None:
+    rows = [{"name": "big", "n": 4, "text": "x" * 200}, {"name": "small", "n": 128, "text": None}]
+    lines = render_table(rows, COLUMNS, width=40)
+    assert max(map(len, lines)) == 40
+    assert lines[0].startswith("NAME     N  TEXT")
+    assert lines[1].startswith("big      4  xxx")
+    assert lines[1].endswith("…")
+    assert lines[2] == "small  128  -"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (True, "yes"), (["a", "b"], "a b"), ("a\x1b[31m\n", "a\\x1b[31m\\n")]
+)
+def test_cells_show_values_without_control_characters(value: object, shown: str) -> None:
+    assert cell(value) == shown
+
+
+def test_colour_is_for_terminals_and_no_color_turns_it_off() -> None:
+    assert wants_colour(Terminal(), {"TERM": "xterm"})
+    assert not wants_colour(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not wants_colour(io.StringIO(), {"TERM": "xterm"})
+
+
+def test_equal_lines_of_all_workers_are_shown_once_at_once() -> None:
+    folding = Folding()
+    for worker in (2, 0, 3, 1):
+        folding.put(worker, b"step 1\n")
+    assert folding.text == "big[0-3] │ step 1\n"
+
+
+def test_a_line_that_only_some_wrote_appears_when_its_time_is_up() -> None:
+    folding = Folding()
+    folding.put(0, b"hello\n")
+    folding.put(3, b"hello\n")
+    folding.folder.flush(older_than_s=0.15)
+    assert folding.text == ""
+    folding.time = 0.2
+    folding.folder.flush(older_than_s=0.15)
+    assert folding.text == "big[0,3] │ hello\n"
+
+
+def test_lines_of_one_worker_keep_their_order() -> None:
+    folding = Folding()
+    folding.put(0, b"a\nb\n", workers=2)
+    folding.put(1, b"b\n", workers=2)
+    folding.put(0, b"a\n", workers=2)
+    folding.folder.finish()
+    own = [line for line in folding.text.splitlines() if "0" in line.split(" │ ")[0]]
+    assert [line.split(" │ ")[1] for line in own] == ["a", "b", "a"]
+
+
+def test_pieces_of_lines_are_joined_and_streams_kept_apart() -> None:
+    folding = Folding()
+    folding.put(0, b"ha", workers=1)
+    folding.put(0, b"oops\n", "stderr", workers=1)
+    folding.put(0, b"lf\nnext\nunfinished", workers=1)
+    folding.folder.finish()
+    assert folding.written == [
+        ("stderr", "big-0 │ oops\n"),
+        ("stdout", "big-0 │ half\nbig-0 │ next\n"),
+        ("stdout", "big-0 │ unfinished\n"),
+    ]
+
+
+def test_a_line_without_end_does_not_grow_for_ever() -> None:
+    folding = Folding()
+    folding.put(0, b"x" * 100_000, workers=1)
+    assert len(folding.text) > 100_000
+
+
+def _console(*, quiet: bool = False, live: bool = False) -> Console:
+    console = Console(json_mode=False, quiet=quiet, label="sim")
+    console.out, console.err = io.StringIO(), Terminal() if live else io.StringIO()
+    return console
+
+
+def test_without_a_terminal_every_change_is_one_plain_line_with_the_mark() -> None:
+    console = _console()
+    renderer = Renderer(console, lambda: 100.0)
+    renderer(StepStarted("big", "create node big-1", "it does not exist"))
+    for _ in range(3):
+        renderer(Waiting("big", "capacity", 100.0, 700.0))
+    renderer(StepDone("big", "ready", "4 hosts answered", 65))
+    renderer(Warn("big", "look out"))
+    renderer.close()
+    lines = console.err.getvalue().splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("[sim] ") for line in lines)
+    assert "waiting for capacity (since " in lines[1]
+    assert " until " in lines[1]
+    assert lines[2] == "[sim] big: ready: 4 hosts answered (after 1 min 05 s)"
+    assert "\x1b" not in console.err.getvalue()
+
+
+def test_quiet_silences_talk_but_not_warnings() -> None:
+    console = _console(quiet=True)
+    renderer = Renderer(console)
+    renderer(StepStarted("big", "create", "why"))
+    renderer(Warn("big", "look out"))
+    renderer.close()
+    assert console.err.getvalue() == "[sim] warning: big: look out\n"
+
+
+def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> None:
+    console = _console(live=True)
+    renderer = Renderer(console, lambda: 100.0)
+    renderer(Waiting("big", "capacity", 40.0))
+    renderer(Waiting("big", "capacity", 40.0))
+    renderer.close()
+    text = console.err.getvalue()
+    assert "\n" not in text
+    assert "1 min 00 s" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(8.4, "8 s"), (125, "2 min 05 s"), (3780, "1 h 03 min"), (-1, "0 s")]
+)
+def test_durations_are_words(seconds: float, shown: str) -> None:
+    assert render_seconds(seconds) == shown
