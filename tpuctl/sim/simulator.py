@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from pathlib import Path
@@ -76,7 +77,12 @@ class Simulator:
         return f"{self.endpoint}{TOKEN_PREFIX}{self.token}"
 
     def _host_environment(self) -> dict[str, str]:
-        return {"STORAGE_EMULATOR_HOST": self.storage_endpoint, "GOOGLE_CLOUD_PROJECT": self.options.project}
+        return {
+            "STORAGE_EMULATOR_HOST": self.storage_endpoint,
+            "GOOGLE_CLOUD_PROJECT": self.options.project,
+            # All hosts are on this machine: what one downloads, none downloads again.
+            "TPUCTL_WHEEL_CACHE": str(wheel_cache()),
+        }
 
     def _doors(self) -> dict[str, Handler]:
         tpu = TpuRestDoor(self.world)
@@ -100,3 +106,9 @@ class Simulator:
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
+
+
+def wheel_cache() -> Path:
+    """Where simulated hosts share downloaded wheels; it outlives the simulator, as a package cache should."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "wheels"
