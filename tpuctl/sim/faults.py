@@ -131,6 +131,10 @@ def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
         raise UsageError(f"unknown key `{unknown[0]}` in a fault", hint=f"keys: {', '.join(_FIELDS)}")
     if fields.get("kind") not in list(FaultKind):
         raise UsageError(f"no kind of fault `{fields.get('kind')}`", hint=f"one of: {', '.join(FaultKind)}")
+    for key, value in fields.items():
+        wanted = _FIELDS[key]
+        if not isinstance(value, wanted) and not (wanted is float and isinstance(value, int)):
+            raise UsageError(f"`{key}` of a fault must be a {wanted.__name__}, not {value!r}")
     if "code" in fields and fields["code"] not in list(Code):
         raise UsageError(f"no google.rpc code {fields['code']}", hint="a number from 1 to 16")
     return Fault(id, **{**fields, "kind": FaultKind(fields["kind"])})

@@ -74,6 +74,7 @@ class World:
         self.clock: Clock = clock or RealClock()
         self.faults = FaultPlan()
         self.journal = Journal(self.clock.now)
+        self.catalog = catalog or load_catalog()
         self._kernel = Kernel(
             project=self.options.project,
             clock=self.clock,
@@ -81,7 +82,7 @@ class World:
             ids=Ids(self.options.seed),
             delays=self.options.delays,
             speed=self.options.speed,
-            catalog=catalog or load_catalog(),
+            catalog=self.catalog,
             hosts=hosts,
             faults=self.faults,
             quotas=dict(self.options.quotas),
@@ -214,7 +215,7 @@ class World:
             return copy.deepcopy(state)
 
     def zones(self) -> list[str]:
-        return self._kernel.catalog.zones()
+        return self.catalog.zones()
 
     def digest(self) -> str:
         """A hash of the state, for the proof that reads change nothing."""

@@ -1,0 +1,369 @@
+"""The simulated world under a clock that the test drives."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.sim.clock import ManualClock, RealClock
+from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.options import Delays
+from tpuctl.sim.status import ApiError, Code
+from tpuctl.sim.world import World, WorldOptions
+
+ZONE = "us-central2-b"
+PARENT = f"projects/sim-project/locations/{ZONE}"
+NODE = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+
+
+@dataclass
+class MemoryHosts(HostBackend):
+    """Hosts that only remember what was asked of them."""
+
+    specs: dict[str, list[HostSpec]] = field(default_factory=dict)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Event = field(default_factory=threading.Event)
+    gated: bool = False
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        self.entered.set()
+        if self.gated:
+            assert self.gate.wait(30)
+        key = specs[0].node_key
+        self.calls.append(("create", key))
+        self.specs[key] = specs
+        return [
+            HostAddress(f"10.0.0.{n}", f"10.0.0.{n}", 22, f"ssh-ed25519 KEY{n}")
+            for _, n in zip(specs, self.numbers, strict=False)
+        ]
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        self.keys[node_key] = ssh_keys
+
+    def _end(self, verb: str, node_key: str) -> None:
+        self.calls.append((verb, node_key))
+        if verb in ("kill", "destroy"):
+            self.specs.pop(node_key, None)
+
+    def kill(self, node_key: str) -> None:
+        self._end("kill", node_key)
+
+    def stop(self, node_key: str) -> None:
+        self._end("stop", node_key)
+
+    def start(self, node_key: str) -> None:
+        self._end("start", node_key)
+
+    def destroy(self, node_key: str) -> None:
+        self._end("destroy", node_key)
+
+    def close(self) -> None:
+        self.specs.clear()
+
+
+@dataclass
+class Setup:
+    world: World
+    clock: ManualClock
+    hosts: MemoryHosts
+
+    def call(self, method: str, version: str = "v2", **request: Any) -> Any:
+        return self.world.call(method, request, version)
+
+    def create(self, name: str = "a", **node: Any) -> Any:
+        return self.call("CreateNode", parent=PARENT, nodeId=name, node={**NODE, **node})
+
+    def create_queued(self, name: str = "q", version: str = "v2", **fields: Any) -> Any:
+        body = {"tpu": {"nodeSpec": [{"nodeId": f"{name}-node", "node": NODE}]}, "spot": {}, **fields}
+        return self.call(
+            "CreateQueuedResource", version, parent=PARENT, queuedResourceId=name, queuedResource=body
+        )
+
+    def node(self, name: str = "a") -> Any:
+        return self.call("GetNode", name=f"{PARENT}/nodes/{name}")
+
+    def queued_state(self, name: str = "q") -> str:
+        found = self.call("GetQueuedResource", name=f"{PARENT}/queuedResources/{name}")
+        return str(found["state"]["state"])
+
+    def operation(self, operation: Any) -> Any:
+        return self.call("GetOperation", name=operation["name"])
+
+    def refused(self, method: str, **request: Any) -> ApiError:
+        with pytest.raises(ApiError) as refusal:
+            self.call(method, **request)
+        return refusal.value
+
+
+def build(**options: Any) -> Setup:
+    clock, hosts = ManualClock(), MemoryHosts()
+    return Setup(World(hosts, WorldOptions(**options), clock=clock), clock, hosts)
+
+
+@pytest.fixture
+def sim() -> Setup:
+    return build()
+
+
+def test_time_alone_makes_progress_and_reads_do_not(sim: Setup) -> None:
+    operation = sim.create()
+    sim.clock.advance(149)
+    digest = sim.world.digest()
+    assert sim.node()["state"] == "CREATING"
+    sim.call("ListNodes", parent=PARENT)
+    assert not sim.operation(operation)["done"]
+    assert sim.world.digest() == digest
+    assert sim.hosts.calls == []
+    sim.clock.advance(1)
+    assert sim.node()["state"] == "READY"
+    done = sim.operation(operation)
+    assert done["done"]
+    assert done["response"]["@type"] == "type.googleapis.com/google.cloud.tpu.v2.Node"
+    assert done["metadata"]["target"] == f"{PARENT}/nodes/a"
+
+
+def test_speed_divides_the_delays() -> None:
+    sim = build(speed=10.0)
+    sim.create()
+    sim.clock.advance(15)
+    assert sim.node()["state"] == "READY"
+
+
+def test_the_same_seed_gives_the_same_ids() -> None:
+    def ids(seed: int) -> tuple[str, str]:
+        sim = build(seed=seed)
+        return (str(sim.create()["name"]), str(sim.node()["id"]))
+
+    assert ids(1) == ids(1)
+    assert ids(1) != ids(2)
+
+
+def test_zero_delays_are_done_when_the_call_returns() -> None:
+    sim = build(delays=Delays.instant())
+    sim.create()
+    assert sim.node()["state"] == "READY"
+    sim.call("DeleteNode", name=f"{PARENT}/nodes/a")
+    assert sim.refused("GetNode", name=f"{PARENT}/nodes/a").code == Code.NOT_FOUND
+    assert sim.hosts.specs == {}
+
+
+def test_hosts_know_who_and_where_they_are(sim: Setup) -> None:
+    sim.create(metadata={"startup-script": "true"}, schedulingConfig={"spot": True})
+    sim.clock.advance(150)
+    [specs] = sim.hosts.specs.values()
+    environment = dict(specs[1].environment())
+    assert environment["TPU_WORKER_ID"] == "1"
+    assert environment["TPU_WORKER_HOSTNAMES"] == "10.0.0.1,10.0.0.2"
+    assert environment["TPU_ACCELERATOR_TYPE"] == "v4-16"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    metadata = specs[1].metadata
+    assert metadata("attributes/agent-worker-number") == "1"
+    assert metadata("attributes/instance-id") == "a"
+    assert metadata("attributes/startup-script") == "true"
+    assert metadata("preempted") == "FALSE"
+    assert metadata("attributes/none") is None
+    endpoints = str(metadata("attributes/worker-network-endpoints")).split(",")
+    assert [each.split(":")[2] for each in endpoints] == ["10.0.0.1", "10.0.0.2"]
+    tpu_env = str(metadata("attributes/tpu-env")).splitlines()
+    assert {"ACCELERATOR_TYPE: 'v4-16'", "TOPOLOGY: '2x2x2'", "WORKER_ID: '1'"} <= set(tpu_env)
+    assert {"HOST_BOUNDS: '1,1,2'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'", "TYPE: 'V4'"} <= set(tpu_env)
+    assert "PREEMPTIBLE: 'true'" in tpu_env
+    sim.world.preempt("a")
+    assert metadata("preempted") == "TRUE"
+
+
+def test_keys_are_on_the_hosts_before_create_and_patch_are_done(sim: Setup) -> None:
+    sim.create(metadata={"ssh-keys": "alice:one"})
+    sim.clock.advance(150)
+    assert list(sim.hosts.keys.values()) == ["alice:one"]
+    change = {"name": f"{PARENT}/nodes/a", "metadata": {"ssh-keys": "alice:two"}}
+    operation = sim.call("UpdateNode", node=change, updateMask="metadata")
+    assert list(sim.hosts.keys.values()) == ["alice:one"]
+    sim.clock.advance(3)
+    assert sim.operation(operation)["done"]
+    assert list(sim.hosts.keys.values()) == ["alice:two"]
+
+
+def test_a_patch_while_creating_is_refused_in_the_clouds_words(sim: Setup) -> None:
+    sim.create()
+    error = sim.refused("UpdateNode", node={"name": f"{PARENT}/nodes/a", "labels": {}}, updateMask="labels")
+    assert error.code == Code.INVALID_ARGUMENT
+    assert "update is not supported while in state CREATING [EID: 0x" in error.message
+
+
+def test_deleting_while_creating_leaves_no_host_and_fails_the_create(sim: Setup) -> None:
+    created = sim.create()
+    sim.call("DeleteNode", name=f"{PARENT}/nodes/a")
+    assert sim.refused("CreateNode", parent=PARENT, nodeId="a", node=NODE).code == Code.ALREADY_EXISTS
+    sim.clock.advance(200)
+    assert sim.operation(created)["error"]["code"] == Code.ABORTED
+    assert sim.hosts.specs == {}
+    assert sim.refused("GetNode", name=f"{PARENT}/nodes/a").code == Code.NOT_FOUND
+
+
+def test_a_preemption_kills_the_hosts_before_the_api_tells(sim: Setup) -> None:
+    sim.create(schedulingConfig={"spot": True})
+    sim.clock.advance(150)
+    sim.world.preempt("a")
+    assert sim.hosts.specs == {}
+    assert sim.node()["state"] == "READY"
+    sim.clock.advance(10)
+    assert sim.node()["state"] == "PREEMPTED"
+    sim.clock.advance(10_000)
+    assert sim.node()["state"] == "PREEMPTED"
+
+
+def test_a_planned_preemption_comes_after_its_time_in_ready(sim: Setup) -> None:
+    sim.world.faults.add({"kind": "preempt", "name": "a", "seconds": 600})
+    sim.create()
+    sim.clock.advance(150 + 600 + 9)
+    assert sim.node()["state"] == "READY"
+    sim.clock.advance(1)
+    assert sim.node()["state"] == "PREEMPTED"
+
+
+def test_a_queued_resource_walks_through_its_states(sim: Setup) -> None:
+    operation = sim.create_queued()
+    seen = [sim.queued_state()]
+    for seconds in (2, 10, 30, 150):
+        sim.clock.advance(seconds)
+        seen.append(sim.queued_state())
+    assert seen == ["CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
+    assert sim.operation(operation)["done"]
+    sim.world.preempt("q-node")
+    sim.clock.advance(10)
+    assert sim.queued_state() == "SUSPENDING"
+    assert sim.node("q-node")["state"] == "PREEMPTED"
+    sim.clock.advance(30)
+    assert sim.queued_state() == "SUSPENDED"
+    assert sim.refused("GetNode", name=f"{PARENT}/nodes/q-node").code == Code.NOT_FOUND
+
+
+def test_a_waiting_queued_resource_is_deleted_without_force(sim: Setup) -> None:
+    sim.create_queued()
+    sim.clock.advance(12)
+    operation = sim.call("DeleteQueuedResource", name=f"{PARENT}/queuedResources/q")
+    assert sim.queued_state() == "DELETING"
+    sim.clock.advance(20)
+    assert sim.operation(operation)["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    assert sim.refused("GetQueuedResource", name=f"{PARENT}/queuedResources/q").code == Code.NOT_FOUND
+    sim.clock.advance(1000)
+    assert sim.hosts.calls == []
+
+
+def test_deleting_with_force_while_provisioning_leaves_nothing(sim: Setup) -> None:
+    sim.create_queued()
+    sim.clock.advance(50)
+    assert sim.queued_state() == "PROVISIONING"
+    sim.call("DeleteQueuedResource", name=f"{PARENT}/queuedResources/q", force=True)
+    sim.clock.advance(1000)
+    assert sim.world.snapshot()["nodes"] == []
+    assert sim.hosts.specs == {}
+
+
+def test_v2alpha1_names_node_counts_differently_and_types_its_answers(sim: Setup) -> None:
+    spec = {"multiNodeParams": {"nodeCount": 2}, "node": NODE}
+    operation = sim.create_queued(version="v2alpha1", tpu={"nodeSpec": [spec]})
+    found = sim.call("GetQueuedResource", name=f"{PARENT}/queuedResources/q")
+    assert [each["nodeId"] for each in found["tpu"]["nodeSpec"]] == ["q-0", "q-1"]
+    sim.clock.advance(2)
+    kind = sim.operation(operation)["response"]["@type"]
+    assert kind == "type.googleapis.com/google.cloud.tpu.v2alpha1.QueuedResource"
+
+
+def test_maintenance_makes_a_node_unhealthy_for_a_while(sim: Setup) -> None:
+    sim.create()
+    sim.clock.advance(150)
+    name = f"{PARENT}/nodes/a"
+    sim.call("SimulateMaintenanceEvent", "v2alpha1", name=name, workerIds=["0"])
+    assert sim.node()["health"] == "UNHEALTHY_MAINTENANCE"
+    sim.clock.advance(60)
+    assert sim.node()["health"] == "HEALTHY"
+    assert sim.refused("PerformMaintenance", name=name).code == Code.FAILED_PRECONDITION
+
+
+def test_a_type_that_is_only_listed_for_a_zone_never_has_capacity(sim: Setup) -> None:
+    listed = next(t for t in sim.world.catalog.in_zone("us-east5-b") if "us-east5-b" in t.listed_zones)
+    operation = sim.call(
+        "CreateNode",
+        parent="projects/sim-project/locations/us-east5-b",
+        nodeId="a",
+        node={"acceleratorType": listed.name, "runtimeVersion": listed.runtime_version},
+    )
+    sim.clock.advance(1000)
+    assert sim.operation(operation)["error"]["code"] == Code.RESOURCE_EXHAUSTED
+
+
+def test_an_accelerator_config_means_the_same_as_its_type(sim: Setup) -> None:
+    config = {"type": "V4", "topology": "2x2x2"}
+    node = {"acceleratorConfig": config, "runtimeVersion": "tpu-ubuntu2204-base"}
+    sim.call("CreateNode", parent=PARENT, nodeId="a", node=node)
+    assert sim.node()["acceleratorType"] == "v4-16"
+
+
+def test_preempting_nothing_is_an_error_that_names_the_state(sim: Setup) -> None:
+    sim.create()
+    with pytest.raises(NotFoundError, match="a is CREATING"):
+        sim.world.preempt("a")
+
+
+def test_every_mutating_call_is_in_the_journal_with_its_fate(sim: Setup) -> None:
+    sim.create()
+    sim.refused("CreateNode", parent=PARENT, nodeId="a", node=NODE)
+    sim.refused("GetNode", name=f"{PARENT}/nodes/b")
+    entries = [(each.method, each.resource, each.status) for each in sim.world.journal.entries()]
+    target = f"{PARENT}/nodes/a"
+    assert entries == [("nodes.create", target, "OK"), ("nodes.create", target, "ALREADY_EXISTS")]
+
+
+def test_reset_empties_the_world_and_its_schedule(sim: Setup) -> None:
+    sim.create()
+    sim.create_queued()
+    sim.clock.advance(151)
+    sim.world.reset()
+    sim.clock.advance(10_000)
+    assert sim.world.snapshot() == {
+        "project": "sim-project",
+        "nodes": [],
+        "queuedResources": [],
+        "operations": [],
+    }
+    assert sim.hosts.specs == {}
+
+
+def test_reads_do_not_wait_for_hosts() -> None:
+    hosts = MemoryHosts(gated=True)
+    world = World(hosts, WorldOptions(delays=Delays.instant()), clock=RealClock())
+    try:
+        world.call("CreateNode", {"parent": PARENT, "nodeId": "a", "node": NODE})
+        assert hosts.entered.wait(30)
+        assert world.call("GetNode", {"name": f"{PARENT}/nodes/a"})["state"] == "CREATING"
+        hosts.gate.set()
+        assert world.settle()
+        assert world.call("GetNode", {"name": f"{PARENT}/nodes/a"})["state"] == "READY"
+    finally:
+        hosts.gate.set()
+        world.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"kind": "earthquake"}, "earthquake"),
+        ({"preset": "stockot"}, "stockot"),
+        ({"kind": "error", "cod": 8}, "cod"),
+        ({"kind": "error", "code": 99}, "99"),
+        ({"kind": "error", "times": "two"}, "times"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_by_its_word(sim: Setup, spec: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        sim.world.faults.add(spec)
