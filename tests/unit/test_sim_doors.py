@@ -1,0 +1,216 @@
+"""Who gets through the simulator's doors, and what the doors say to those who do not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage, tpu_v2alpha1
+from google.cloud.tpu_v2.services.tpu import transports
+from google.cloud.tpu_v2.services.tpu.transports import rest_base
+from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transports
+
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.sim.tpu_grpc import SERVICES
+from tpuctl.sim.tpu_rest import COMMON_ROUTES
+
+NODES = "/v2/projects/sim-project/locations/us-central2-b/nodes"
+EVERY_DOOR = [
+    NODES,
+    "/v2alpha1/projects/sim-project/locations",
+    "/compute/v1/projects/sim-project",
+    "/storage/v1/b/sim-bucket",
+    "/upload/storage/v1/b/sim-bucket/o",
+    "/download/storage/v1/b/sim-bucket/o/x",
+    "/_sim/state",
+    "/_sim/shutdown",
+    "/",
+]
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSim]:
+    with running_sim(tmp_path_factory.mktemp("d")) as running:
+        yield running
+
+
+def ask(
+    sim: RunningSim, path: str, *, token: str | None = None, verb: str = "GET", body: Any = None, **headers: str
+) -> tuple[int, Any]:
+    """Status and decoded body of one request; the simulator's token unless another is given."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(sim.endpoint.rsplit(":", 1)[1]), timeout=30)
+    try:
+        sent = {"authorization": f"Bearer {sim.token if token is None else token}", **headers}
+        text = body if isinstance(body, str) else None if body is None else json.dumps(body)
+        connection.request(verb, path, body=text, headers=sent)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", EVERY_DOOR)
+@pytest.mark.parametrize("token", ["", "wrong", "Ünïcode"])
+def test_no_door_opens_without_the_token(sim: RunningSim, path: str, token: str) -> None:
+    status, body = ask(sim, path, token=token.encode().decode("latin-1"))
+    assert (status, body["error"]["status"]) == (401, "UNAUTHENTICATED")
+    assert not sim.simulator.stopped.is_set()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", ""])
+def test_a_foreign_host_header_is_refused_even_with_the_token(sim: RunningSim, host: str) -> None:
+    status, body = ask(sim, NODES, host=host)
+    assert (status, body["error"]["status"]) == (403, "PERMISSION_DENIED")
+
+
+def test_localhost_is_as_good_as_the_address(sim: RunningSim) -> None:
+    port = sim.endpoint.rsplit(":", 1)[1]
+    assert ask(sim, NODES, host=f"localhost:{port}")[0] == 200
+
+
+def test_the_token_in_the_path_opens_storage_only(sim: RunningSim) -> None:
+    assert ask(sim, f"/_t/{sim.token}/storage/v1/b/sim-bucket", token="")[0] == 200
+    assert ask(sim, "/_t/wrong/storage/v1/b/sim-bucket", token="")[0] == 401
+    assert ask(sim, f"/_t/{sim.token}{NODES}", token="")[0] == 401
+    assert ask(sim, f"/_t/{sim.token}/_sim/state", token="")[0] == 401
+
+
+def test_google_cloud_storage_works_without_credentials_through_the_path(
+    sim: RunningSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", sim.simulator.storage_endpoint)
+    client = storage.Client(project="sim-project", credentials=AnonymousCredentials())
+    bucket = client.bucket("sim-bucket")
+    text = json.dumps({"self": f"{sim.endpoint}/"})
+    bucket.blob("plain.json").upload_from_string(text, content_type="application/json")
+    resumable = bucket.blob("big", chunk_size=256 * 1024)
+    resumable.upload_from_string(b"x" * 600_000)
+    listed = list(client.list_blobs("sim-bucket"))
+    assert [blob.name for blob in listed] == ["big", "plain.json"]
+    assert [len(listed[0].download_as_bytes()), listed[1].download_as_text()] == [600_000, text]
+
+
+def test_calls_that_do_not_exist_here_are_refused_and_change_nothing(sim: RunningSim) -> None:
+    before = sim.world.digest()
+    for verb, path in [
+        ("POST", f"{NODES}/a:reimage"),
+        ("POST", "/compute/v1/projects/sim-project/zones/us-central2-b/disks"),
+        ("PUT", NODES),
+    ]:
+        status, body = ask(sim, path, verb=verb, body={})
+        assert (status, body["error"]["status"]) == (400, "FAILED_PRECONDITION")
+        assert "does not implement" in body["error"]["message"]
+    assert sim.world.digest() == before
+
+
+def test_bodies_that_are_no_json_objects_are_invalid(sim: RunningSim) -> None:
+    for text in ("{", "[]", "\x00"):
+        status, body = ask(sim, f"{NODES}?nodeId=a", verb="POST", body=text)
+        assert (status, body["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_compute_answers_what_gclouds_tpu_commands_ask(sim: RunningSim) -> None:
+    _, project = ask(sim, "/compute/v1/projects/sim-project?alt=json")
+    _, zone = ask(sim, "/compute/v1/projects/sim-project/zones/us-central2-b")
+    _, zones = ask(sim, "/compute/v1/projects/sim-project/zones")
+    assert project["commonInstanceMetadata"]["items"] == []
+    assert zone in zones["items"]
+    assert ask(sim, "/compute/v1/projects/sim-project/zones/mars-1")[0] == 404
+    assert ask(sim, "/compute/v1/projects/other")[0] == 403
+
+
+def test_the_admin_door_plans_lists_and_clears_faults(sim: RunningSim) -> None:
+    status, made = ask(sim, "/_sim/faults", verb="POST", body={"preset": "stockout", "times": 2})
+    assert (status, made["code"], made["in_operation"]) == (200, 8, True)
+    assert [each["id"] for each in ask(sim, "/_sim/faults")[1]] == [made["id"]]
+    assert ask(sim, "/_sim/faults", verb="POST", body={"kind": "x"})[0] == 400
+    assert ask(sim, "/_sim/faults", verb="DELETE")[1] == {}
+    assert ask(sim, "/_sim/faults")[1] == []
+    assert ask(sim, "/_sim/preempt", verb="POST", body={"node": "nobody"})[0] == 404
+
+
+class _Recorder(grpc.Channel):  # type: ignore[misc]
+    """A channel that remembers which methods a client library can call, and with which messages."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Any, Any]] = {}
+
+    def unary_unary(
+        self, method: str, request_serializer: Any = None, response_deserializer: Any = None, **_: Any
+    ) -> Any:
+        self.calls[method] = (request_serializer, response_deserializer)
+        return lambda *args, **kwargs: None
+
+    unary_stream = stream_unary = stream_stream = unary_unary
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        """Part of the interface; nobody waits for connectivity here."""
+
+    def unsubscribe(self, callback: Any) -> None:
+        """See `subscribe`."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def library_methods(transport_class: Any) -> dict[str, tuple[str | None, str]]:
+    """Method path → (request, response) as the installed library has them; Google's shared services use plain
+    protobuf serializers, which do not tell their request class."""
+    recorder = _Recorder()
+    transport = transport_class(channel=recorder, credentials=AnonymousCredentials())
+    # grpc.intercept_channel wraps lazily; the library's own attributes must point at the recorder.
+    transport._logged_channel = transport._grpc_channel = recorder
+    transport._stubs = {}
+    for name in dir(transport_class):
+        if isinstance(getattr(transport_class, name), property):
+            getattr(transport, name)
+    return {
+        path: (getattr(getattr(ask_with, "__self__", None), "__name__", None), answer.__self__.__name__)
+        if hasattr(answer, "__self__")
+        else (None, "Empty")
+        for path, (ask_with, answer) in recorder.calls.items()
+    }
+
+
+@pytest.mark.parametrize("library", [transports.TpuGrpcTransport, alpha_transports.TpuGrpcTransport])
+def test_the_grpc_table_is_that_of_the_installed_library(library: Any) -> None:
+    ours = {
+        f"/{service}/{method}": names
+        for service, methods in SERVICES.items()
+        for method, names in methods.items()
+    }
+    for path, (request, response) in library_methods(library).items():
+        assert ours[path][1] == response, path
+        assert request in (None, ours[path][0]), path
+
+
+def test_the_rest_table_is_that_of_the_installed_library() -> None:
+    base = rest_base._BaseTpuRestTransport
+    theirs = {
+        name.removeprefix("_Base"): (option["method"].upper(), option["uri"].removeprefix("/v2/"))
+        for name in dir(base)
+        if hasattr(getattr(base, name), "_get_http_options")
+        for option in getattr(base, name)._get_http_options()
+    }
+    assert {rpc: (verb, template) for verb, template, rpc, _ in COMMON_ROUTES} == theirs
+
+
+def test_v2alpha1_is_served_by_grpc_with_its_own_types(sim: RunningSim) -> None:
+    metadata = [("authorization", f"Bearer {sim.token}")]
+    parent = "projects/sim-project/locations/us-central2-b"
+    with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
+        client = tpu_v2alpha1.TpuClient(transport=alpha_transports.TpuGrpcTransport(channel=channel))
+        node = tpu_v2alpha1.Node(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
+        request = tpu_v2alpha1.CreateNodeRequest(parent=parent, node_id="alpha", node=node, request_id="r-1")
+        first = client.create_node(request=request, metadata=metadata)
+        again = client.create_node(request=request, metadata=metadata)
+        assert sim.world.settle()
+        assert again.operation.name == first.operation.name
+        found = client.get_node(name=f"{parent}/nodes/alpha", metadata=metadata)
+        assert found.state == tpu_v2alpha1.Node.State.READY
+    sim.world.reset()
