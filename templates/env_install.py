@@ -18,6 +18,7 @@ import platform
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -312,9 +313,14 @@ def install_commands(python, env, cache):
 
 
 def uv_environment():
-    """uv takes its certificates from SSL_CERT_FILE where pip takes them from PIP_CERT."""
-    variables = {"SSL_CERT_FILE": os.environ["PIP_CERT"]} if os.environ.get("PIP_CERT") else {}
-    variables.update({k: v for k, v in os.environ.items() if k == "SSL_CERT_FILE"})
+    """uv brings certificates of its own; behind a proxy a host trusts others, which pip finds by itself."""
+    variables = {}
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or paths.capath:
+        variables["UV_SYSTEM_CERTS"] = "1"
+    if os.environ.get("PIP_CERT"):
+        variables["SSL_CERT_FILE"] = os.environ["PIP_CERT"]
+    variables.update({k: v for k, v in os.environ.items() if k in ("SSL_CERT_FILE", "UV_SYSTEM_CERTS")})
     return clean_environment(variables)
 
 
