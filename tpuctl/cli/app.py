@@ -42,11 +42,13 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("manifest", "run", "manifest", "Print the manifest of an attempt."),
     Entry("exec", "remote", "exec_", "Run one command on the workers of a slice.", passes_arguments=True),
     Entry("ssh", "remote", "ssh", "Open a shell on one worker.", passes_arguments=True),
+    Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
     Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),
     Entry("sim", "sim", "app", "Run the simulated cloud."),
+    Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
 )
 
 

@@ -90,6 +90,11 @@ def _line(texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
     return GAP.join(parts).rstrip()
 
 
+def put(text: str) -> None:
+    """One line on stdout, at once."""
+    print(text, flush=True)
+
+
 class Console:
     """Where one command writes. `label` (`sim`) marks every header and status line."""
 

@@ -89,8 +89,6 @@ def _result_row(result: RemoteResult, output: dict[tuple[int, str], list[bytes]]
 
 
 def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> None:
-    from tpuctl.core.fold import fold_label
-
     failed = [result for result in results if not result.ok]
     if not failed:
         return
@@ -98,9 +96,20 @@ def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> No
         raise typer.Exit(failed[0].exit_status)
     if quiet:
         raise typer.Exit(PartialError.exit_code)
+    raise_for_failed(record, results)
+
+
+def raise_for_failed(record: SliceRecord, results: list[RemoteResult]) -> None:
+    """Raises what the failed ones of `results` amount to."""
+    from tpuctl.core.fold import fold_label
+
+    failed = [result for result in results if not result.ok]
+    if not failed:
+        return
     where = fold_label(record.name, [result.worker for result in failed])
     first = failed[0]
-    why = first.detail or first.failure or f"exit status {first.exit_status}"
+    said = first.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    why = first.detail or first.failure or (said[0] if said else f"exit status {first.exit_status}")
     kind = UnreachableError if all(result.failure == "connect" for result in results) else PartialError
     raise kind(f"{where}: {why}", details={"workers": [result.worker for result in failed]})
 

@@ -1,0 +1,89 @@
+"""`cp`: files and directories to and from workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Workers
+from tpuctl.cli.remote import choose, raise_for_failed
+from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.model import HostTarget, RemoteResult
+
+
+def split_remote(word: str) -> tuple[str | None, str]:
+    """Slice and path of `NAME:PATH`; a word with a slash before its colon is a local path, as with scp."""
+    name, colon, path = word.partition(":")
+    return (name, path) if colon and name and "/" not in name else (None, word)
+
+
+def cp(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str], typer.Argument(metavar="SOURCE... TARGET", help="Paths; on workers as NAME:PATH.")
+    ],
+    worker: Workers = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Copy files and directories to all workers of a slice, or from them.
+
+    From several workers each copy gets a directory of its own, TARGET/NAME-WORKER.
+    """
+    if len(words) < 2:
+        raise UsageError("cp needs a source and a target", hint="tpuctl cp data.txt NAME:data.txt")
+    *sources, target = [split_remote(word) for word in words]
+    from_slices = {name for name, _ in sources}
+    if target[0] is None and (None in from_slices or len(sources) != 1):
+        raise UsageError("copy to one slice, or one path from one slice", hint="tpuctl cp NAME:out .")
+    if target[0] is not None and from_slices != {None}:
+        raise UsageError("cannot copy from one slice to another", hint="copy to this machine first")
+    name = target[0] or sources[0][0]
+    with open_context(ctx) as context:
+        from tpuctl.workflows.documents import get_slice
+        from tpuctl.workflows.execute import choose_workers
+        from tpuctl.workflows.slices import host_targets
+
+        record = get_slice(context, str(name)).record
+        targets = choose_workers(record, choose(record, worker), host_targets(context, record))
+        if dry_run:
+            where = ", ".join(target.label for target in targets)
+            context.console.line(f"{context.console.mark}would copy between this machine and {where}")
+            return
+        if target[0] is not None:
+            results = _push(context, targets, [Path(path) for _, path in sources], target[1])
+        else:
+            results = _pull(context, targets, sources[0][1], Path(target[1]))
+        raise_for_failed(record, results)
+
+
+def _push(
+    context: AppContext, targets: Sequence[HostTarget], paths: list[Path], destination: str
+) -> list[RemoteResult]:
+    from tpuctl.remote.files import archive, top_name
+    from tpuctl.workflows.copy import push
+
+    for path in paths:
+        if not path.exists() and not path.is_symlink():
+            raise UsageError(f"there is no {path} to copy", hint="tpuctl cp SOURCE... NAME:PATH")
+    names = [top_name(path) for path in paths]
+    return push(context.remote, targets, lambda: archive(paths), names, destination)
+
+
+def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, local: Path) -> list[RemoteResult]:
+    from tpuctl.remote.files import TarReceiver
+    from tpuctl.workflows.copy import pull
+
+    def receiver(target: HostTarget) -> TarReceiver:
+        if len(targets) > 1:
+            return TarReceiver(local / target.label)
+        if local.is_dir():
+            return TarReceiver(local)
+        return TarReceiver(local.parent, rename=local.name)
+
+    return pull(context.remote, targets, source, receiver)

@@ -1,0 +1,143 @@
+"""`demo`: the whole story on the simulated cloud, told by the same commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.console import put
+from tpuctl.errors import TpuctlError
+
+SLICE = "v4-32"
+STEPS = 120
+PREEMPT_AFTER = "saved step 60"
+STEP_TIMEOUT_S = 900.0
+BUCKET = "gs://sim-bucket/demo"
+SETTINGS = ("--env", "demo-cpu", "--var", f"STEPS={STEPS}")
+
+
+class Stage:
+    """An empty state directory and work directory of its own, and commands typed into it."""
+
+    def __init__(self, root: Path) -> None:
+        self.work = root / "work"
+        self.work.mkdir()
+        hidden = ("TPUCTL_", "CLOUDSDK_", "STORAGE_EMULATOR_")
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        self._environ["TPUCTL_STATE_DIR"] = str(root / "state")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Shows and starts one command; its output is merged."""
+        put(f"$ tpuctl {shlex.join(words)}")
+        command = [sys.executable, "-c", "from tpuctl.cli.main import main; main()", *words]
+        environ = {**self._environ, **({} if words[0] == "sim" else {"TPUCTL_PROFILE": "sim"})}
+        return subprocess.Popen(
+            command,
+            cwd=self.work,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def type(self, *words: str) -> str:
+        """Runs one command to its end and returns what it printed. Raises TpuctlError when it fails."""
+        return self.watch(self.start(*words), words)
+
+    def watch(
+        self,
+        process: subprocess.Popen[str],
+        words: tuple[str, ...],
+        on: str = "",
+        then: threading.Event | None = None,
+    ) -> str:
+        """Prints what a command says, sets `then` when a line holds `on`, and waits for its end."""
+        timer = threading.Timer(STEP_TIMEOUT_S, process.kill)
+        timer.start()
+        lines = []
+        try:
+            for line in process.stdout or ():
+                put(line.rstrip("\n"))
+                lines.append(line)
+                if then is not None and on in line:
+                    then.set()
+            status = process.wait()
+        finally:
+            timer.cancel()
+        if status != 0:
+            raise TpuctlError(f"`tpuctl {shlex.join(words)}` ended with {status}")
+        return "".join(lines)
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory with all files behind.")] = False,
+) -> None:
+    """Show the main job on the simulated cloud: a slice comes up, a training run is preempted, it recovers.
+
+    Needs no account and no money. The first time, it downloads JAX from the Python package index.
+    """
+    began = time.monotonic()
+    root = Path(tempfile.mkdtemp(prefix="tpuctl-demo-"))
+    stage = Stage(root)
+    try:
+        _play(stage)
+    finally:
+        stage.type("sim", "down")
+        if keep:
+            put(f"kept: {root}")
+        else:
+            import shutil
+
+            shutil.rmtree(root, ignore_errors=True)
+    put(f"done in {time.monotonic() - began:.0f} s")
+
+
+def _play(stage: Stage) -> None:
+    from tpuctl.resources import read_template
+
+    (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
+    stage.type("sim", "up", "--speed", "30")
+    stage.type("up", SLICE, "--spot", "--pay")
+    unbroken = _final(
+        stage.type("run", "--name", "unbroken", "--checkpoint-dir", f"{BUCKET}/unbroken", *SETTINGS, "train.py")
+    )
+    preempted = _final(_train_through_a_preemption(stage))
+    stage.type("manifest", "preempted", "--attempt", "1")
+    stage.type("runs")
+    stage.type("down", SLICE, "--yes")
+    rows = json.loads(stage.type("ls", "--json"))
+    put(f"unbroken:  {unbroken}\npreempted: {preempted}\nleft in the cloud: {len(rows)}")
+    if unbroken != preempted or rows:
+        raise TpuctlError("the preempted run did not end like the unbroken one, or something is left")
+
+
+def _train_through_a_preemption(stage: Stage) -> str:
+    words = ("run", "--name", "preempted", "--checkpoint-dir", f"{BUCKET}/preempted", *SETTINGS, "train.py")
+    reached = threading.Event()
+
+    def preempt() -> None:
+        if reached.wait(STEP_TIMEOUT_S):
+            stage.type("sim", "preempt", f"{SLICE}-1")
+
+    helper = threading.Thread(target=preempt, daemon=True)
+    helper.start()
+    return stage.watch(stage.start(*words), words, on=PREEMPT_AFTER, then=reached)
+
+
+def _final(output: str) -> str:
+    """`final loss … accuracy …`, without the worker in front."""
+    lines = [line for line in output.splitlines() if "final loss" in line]
+    if not lines:
+        raise TpuctlError("the training script printed no final metrics")
+    return lines[-1].split("│")[-1].strip()
