@@ -533,41 +533,64 @@ def detach(body):
         os._exit(code)
 
 
+class Record:
+    """What the supervisor writes down for whoever looks later."""
+
+    def __init__(self, attempt):
+        pid = os.getpid()
+        self.path = attempt.path("status.json")
+        self.status = {
+            "schema": SCHEMA,
+            "boot_id": boot_id(),
+            "supervisor": {"pid": pid, "start_time": process_stat(pid)[2]},
+            "state": "starting",
+        }
+        write_json(self.path, self.status)
+
+    def note(self, **more):
+        """A full disk must not end the run: the next write repeats what this one could not."""
+        self.status.update(more)
+        with contextlib.suppress(OSError):
+            write_json(self.path, self.status)
+
+    def insist(self, **more):
+        """The end of a run is written down even if that has to wait for somebody to make room."""
+        self.status.update(more)
+        while True:
+            try:
+                return write_json(self.path, self.status)
+            except OSError:
+                time.sleep(1.0)
+
+
 def supervise(attempt, argv, env, cwd, grace):
     """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`."""
-    pid = os.getpid()
-    status = {
-        "schema": SCHEMA,
-        "boot_id": boot_id(),
-        "supervisor": {"pid": pid, "start_time": process_stat(pid)[2]},
-        "state": "starting",
-    }
-    save = lambda **more: (status.update(more), write_json(attempt.path("status.json"), status))  # noqa: E731
-    save()
-    tree = Tree()
+    record, tree = Record(attempt), Tree()
     try:
         run_main(tree, attempt, argv, env, cwd)
     except OSError as error:
         why = "cannot run %s: %s" % (argv[0], error.strerror)
-        with open(attempt.path("stderr.log"), "ab") as log:
+        with contextlib.suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
             log.write(("tpuctl: %s\n" % why).encode("utf-8", "surrogateescape"))
         now = time.time()
-        save(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
+        record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
         return
     found = process_stat(tree.main)
-    save(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
+    record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
     os.close(3)
     wait_for_end(tree, attempt)
-    stopped = tree.main_status is None
-    if stopped:
-        save(stopped=True)
-    left = tree.end_all(lambda: float((read_json(attempt.path("stop.json")) or {}).get("grace_s", grace)))
+    record.note(stopped=tree.main_status is None)
+    left = tree.end_all(lambda: wanted_grace(attempt, grace))
     tree.reap()
-    exit_status, number = split_status(tree.main_status) if tree.main_status is not None else (None, None)
-    save(
-        state="exited", exit_status=exit_status, signal=number, ended_at=time.time(), stopped=stopped,
-        survivors=sorted(left),
-    )  # fmt: skip
+    exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
+    record.insist(
+        state="exited", exit_status=exit_status, signal=number, ended_at=time.time(), survivors=sorted(left)
+    )
+
+
+def wanted_grace(attempt, default):
+    """The latest stop may be more patient or less than what the start asked for."""
+    return float((read_json(attempt.path("stop.json")) or {}).get("grace_s", default))
 
 
 def run_main(tree, attempt, argv, env, cwd):
@@ -727,7 +750,7 @@ def follow(request, _stdin):
     while True:
         state = look(attempt)["state"]
         moved = sum(deliver(log) for log in logs)
-        if state in ("absent", "lost"):
+        if state in ("absent", "lost") and not moved:
             os._exit(EXIT_NOTHING_TO_FOLLOW)
         if state == "exited" and not moved:
             return

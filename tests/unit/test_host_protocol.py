@@ -1,0 +1,58 @@
+"""Answers of hosts: unknown fields are ignored, nonsense is named."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tpuctl.core import host_protocol as protocol
+
+STATUS = {
+    "run": "r",
+    "attempt": "1",
+    "state": "running",
+    "exit_status": None,
+    "signal": None,
+    "pid": 5,
+    "started_at": 1.5,
+    "ended_at": None,
+    "stopped": False,
+    "stdout_bytes": 0,
+    "stderr_bytes": 0,
+    "boot_id": "b",
+    "time": 2,
+}
+
+
+def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
+    status = protocol.parse_attempt_status({**STATUS, "state": "hibernating", "colour": "red"})
+    assert status.state is protocol.AttemptState.UNKNOWN
+    assert (status.pid, status.started_at, status.survivors) == (5, 1.5, ())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("run", None), ("stdout_bytes", "many"), ("pid", True), ("time", None), ("boot_id", 7)]
+)
+def test_a_field_of_another_kind_is_named(field: str, value: object) -> None:
+    with pytest.raises(protocol.MalformedReplyError, match=field):
+        protocol.parse_attempt_status({**STATUS, field: value})
+
+
+@pytest.mark.parametrize("said", [b"", b"\n", b"bash: python3: oops", b"[1, 2]", b'{"half": '])
+def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
+    with pytest.raises(protocol.MalformedReplyError, match="the host answered"):
+        protocol.parse_reply(said)
+
+
+def test_missing_blobs_and_readiness_are_told_apart() -> None:
+    assert protocol.parse_prepare_reply({"missing": ["a"]}).missing == ("a",)
+    ready = protocol.parse_prepare_reply({"prepared": True, "work_dir": "/w", "free_port": 4})
+    assert (ready.prepared, ready.free_port, ready.missing) == (True, 4, ())
+
+
+def test_a_host_without_the_helper_says_so_by_its_exit_status(tmp_path: Path) -> None:
+    command = protocol.render_helper_command("hello", "0" * 64)
+    done = subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    assert done.returncode == protocol.EXIT_NOT_INSTALLED
