@@ -113,7 +113,7 @@ def _play(stage: Stage) -> None:
         stage.type("run", "--name", "unbroken", "--checkpoint-dir", f"{BUCKET}/unbroken", *SETTINGS, "train.py")
     )
     preempted = _final(_train_through_a_preemption(stage))
-    stage.type("manifest", "preempted", "--attempt", "1")
+    stage.type("manifest", "disturbed", "--attempt", "1")
     stage.type("runs")
     stage.type("down", SLICE, "--yes")
     rows = json.loads(stage.type("ls", "--json"))
@@ -123,7 +123,7 @@ def _play(stage: Stage) -> None:
 
 
 def _train_through_a_preemption(stage: Stage) -> str:
-    words = ("run", "--name", "preempted", "--checkpoint-dir", f"{BUCKET}/preempted", *SETTINGS, "train.py")
+    words = ("run", "--name", "disturbed", "--checkpoint-dir", f"{BUCKET}/preempted", *SETTINGS, "train.py")
     reached = threading.Event()
 
     def preempt() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tpuctl.core import timeouts
+from tpuctl.core.fold import fold_workers
 from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
 from tpuctl.core.records import (
@@ -221,8 +222,12 @@ def _plan_ending(attempt: Attempt, slice_: SliceRecord | None, workers: Sequence
 
 
 def describe_trouble(workers: Sequence[WorkerView]) -> str:
-    """The first few workers that are not well, in words."""
-    words = [f"worker {w.worker} {_trouble(w)}" for w in workers if not _well(w)]
+    """The workers that are not well, in words; those with the same trouble are named together."""
+    groups: dict[str, list[int]] = {}
+    for worker in workers:
+        if not _well(worker):
+            groups.setdefault(_trouble(worker), []).append(worker.worker)
+    words = [f"worker {fold_workers(members)} {what}" for what, members in groups.items()]
     more = f" and {len(words) - 3} more" if len(words) > 3 else ""
     return ", ".join(words[:3]) + more
 
@@ -237,7 +242,7 @@ def _trouble(worker: WorkerView) -> str:
             return f"was killed by signal {worker.signal}"
         return f"exited with {worker.exit_status}"
     if worker.state is WorkerState.UNREACHABLE:
-        return f"does not answer ({worker.detail})" if worker.detail else "does not answer"
+        return "does not answer"
     if worker.state is WorkerState.PREPARED:
         return "is prepared but not started"
     return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 import secrets
 import threading
 from pathlib import Path
@@ -78,6 +79,7 @@ class Simulator:
 
     def _host_environment(self) -> dict[str, str]:
         return {
+            **machine_network(os.environ),
             "STORAGE_EMULATOR_HOST": self.storage_endpoint,
             "GOOGLE_CLOUD_PROJECT": self.options.project,
             # All hosts are on this machine: what one downloads, none downloads again.
@@ -112,3 +114,16 @@ def wheel_cache() -> Path:
     """Where simulated hosts share downloaded wheels; it outlives the simulator, as a package cache should."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "wheels"
+
+
+NETWORK_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+NETWORK_PREFIXES = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+def machine_network(environ: Mapping[str, str]) -> dict[str, str]:
+    """How this machine reaches package registries (certificates, indexes, proxies), for its hosts."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in NETWORK_VARIABLES or name.upper().startswith(NETWORK_PREFIXES)
+    }

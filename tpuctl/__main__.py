@@ -1,0 +1,5 @@
+"""`python -m tpuctl`."""
+
+from tpuctl.cli.main import main
+
+main()
