@@ -101,6 +101,7 @@ def test_calls_that_do_not_exist_here_are_refused_and_change_nothing(sim: Runnin
         ("POST", f"{NODES}/a:reimage"),
         ("POST", "/compute/v1/projects/sim-project/zones/us-central2-b/disks"),
         ("PUT", NODES),
+        ("GET", "/v1/projects/sim-project/locations"),
     ]:
         status, body = ask(sim, path, verb=verb, body={})
         assert (status, body["error"]["status"]) == (400, "FAILED_PRECONDITION")

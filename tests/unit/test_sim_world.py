@@ -259,6 +259,18 @@ def test_a_waiting_queued_resource_is_deleted_without_force(sim: Setup) -> None:
     assert sim.hosts.calls == []
 
 
+@pytest.mark.parametrize("policy", [{"validUntilDuration": "20s"}, {"validUntilTime": "2026-09-21T14:13:40Z"}])
+def test_a_request_that_is_not_served_in_time_fails_and_stays(sim: Setup, policy: dict[str, str]) -> None:
+    sim.create_queued(queueingPolicy=policy)
+    sim.clock.advance(19)
+    assert sim.queued_state() == "WAITING_FOR_RESOURCES"
+    sim.clock.advance(1)
+    assert sim.queued_state() == "FAILED"
+    sim.clock.advance(10_000)
+    assert sim.queued_state() == "FAILED"
+    assert sim.hosts.calls == []
+
+
 def test_deleting_with_force_while_provisioning_leaves_nothing(sim: Setup) -> None:
     sim.create_queued()
     sim.clock.advance(50)

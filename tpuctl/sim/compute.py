@@ -6,8 +6,8 @@ import re
 from urllib.parse import unquote
 
 from tpuctl.sim.messages import Request, Response, json_response
-from tpuctl.sim.status import ApiError, Code, not_found
-from tpuctl.sim.world import World, unknown_method
+from tpuctl.sim.status import ApiError, Code, not_found, unknown_method
+from tpuctl.sim.world import World
 
 PREFIX = "/compute/v1/"
 _PROJECT = re.compile(r"projects/([^/]+)")

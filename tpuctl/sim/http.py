@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hmac
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tpuctl.sim.messages import Request, Response, json_response
-from tpuctl.sim.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError
+from tpuctl.sim.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, unknown_method
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class Router:
             for prefix, handler in self._doors:
                 if admitted.path.startswith(prefix):
                     return handler(admitted)
-            raise ApiError(Code.NOT_FOUND, f"nothing answers {admitted.path}")
+            raise unknown_method(f"{request.method} {admitted.path}")
         except ApiError as error:
             return error_response(error)
 
@@ -83,6 +85,24 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     handle_request_message: Handler
     allowed_hosts: frozenset[str]
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """Cuts kept-alive connections: a closed simulator must not answer on them."""
+        for request in list(self._open):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
 
 class _HttpHandler(BaseHTTPRequestHandler):
@@ -178,4 +198,5 @@ class HttpServer:
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
+        self._server.hang_up()
         self._server.server_close()

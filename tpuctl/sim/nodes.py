@@ -229,7 +229,13 @@ class Nodes:
         node.data["state"] = during
 
         def finish() -> None:
-            work(node)
+            try:
+                work(node)
+            except (TpuctlError, OSError) as error:
+                log.exception("%s of %s failed", verb, node.path.name)
+                with self._kernel.lock:
+                    self._operations.fail(operation, ApiError(Code.INTERNAL, f"the simulator failed: {error}"))
+                return
             with self._kernel.lock:
                 if node.state == during:
                     node.data["state"] = after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import datetime
 
 from tpuctl.sim.faults import Fault, FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued
@@ -52,6 +53,20 @@ def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
     return [{**copy.deepcopy(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
 
 
+def valid_for(policy: Json, now: float) -> float | None:
+    """Seconds until a queueing policy lets the request expire; None when it never does."""
+    duration = policy.get("validUntilDuration")
+    until = policy.get("validUntilTime") or (policy.get("validInterval") or {}).get("endTime")
+    try:
+        if duration:
+            return float(str(duration).removesuffix("s"))
+        if until:
+            return datetime.fromisoformat(str(until)).timestamp() - now
+    except ValueError as error:
+        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
+    return None
+
+
 class QueuedResources:
     """The world's lock is held during calls and taken by scheduled steps."""
 
@@ -82,10 +97,13 @@ class QueuedResources:
         body = request.get("queuedResource") or {}
         id = request.get("queuedResourceId") or self._kernel.ids.short()
         path = parse_path(request["parent"]).child("queuedResources", id)
+        valid_s = valid_for(body.get("queueingPolicy") or {}, self._kernel.clock.now())
         queued = self._admit(path, body, version)
         operation = self._operations.start("queuedResources.create", "create", path, version)
         fault = self._kernel.faults.take(FaultKind.QUEUED_FAILURE, "queuedResources.create", path)
         self._kernel.after(self._kernel.delays.queued_accept, lambda: self._accept(queued, operation, fault))
+        if valid_s is not None:
+            self._kernel.schedule.after(valid_s, lambda: self._expire(queued))
         return show_operation(operation)
 
     def _admit(self, path: ResourcePath, body: Json, version: str) -> Queued:
@@ -166,6 +184,12 @@ class QueuedResources:
             self._kernel.after(self._kernel.delays.node_create, lambda: self._activate(queued))
         else:
             self._kernel.after(self._kernel.delays.create_failure, lambda: self._fail(queued))
+
+    def _expire(self, queued: Queued) -> None:
+        """`validUntil…` passed while it waited: FAILED, and it stays until it is deleted."""
+        error = ApiError(Code.DEADLINE_EXCEEDED, "The request expired before capacity was available.")
+        for state in ("ACCEPTED", "WAITING_FOR_RESOURCES"):
+            self._move(queued, state, "FAILED", {"error": error.to_status()})
 
     def _activate(self, queued: Queued) -> None:
         for node in self._nodes_of(queued):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 import secrets
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.sim import admin, compute

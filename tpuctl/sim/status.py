@@ -89,3 +89,10 @@ def bad_request(text: str, eid: str) -> ApiError:
 
 def not_found(resource: str) -> ApiError:
     return ApiError(Code.NOT_FOUND, f"Resource '{resource}' was not found")
+
+
+def unknown_method(what: str) -> ApiError:
+    """A call that the real API has and the simulator does not: refused, not half done."""
+    return ApiError(
+        Code.FAILED_PRECONDITION, f"tpuctl's simulated cloud does not implement {what}; nothing was changed."
+    )

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from tpuctl.sim.kernel import Json
 from tpuctl.sim.messages import Request, Response, json_response
 from tpuctl.sim.nodes import camel
-from tpuctl.sim.status import ApiError, Code
-from tpuctl.sim.world import World, unknown_method
+from tpuctl.sim.status import ApiError, Code, unknown_method
+from tpuctl.sim.world import World
 
 _LOCATION = "{PARAM=projects/*/locations/*}"
 

@@ -28,7 +28,7 @@ from tpuctl.sim.operations import Operations
 from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.queued import QueuedResources
-from tpuctl.sim.status import ApiError, Code, DroppedConnectionError
+from tpuctl.sim.status import ApiError, DroppedConnectionError
 
 
 @dataclass(frozen=True)
@@ -259,10 +259,3 @@ def target_of(method: str, request: Json) -> ResourcePath:
         collection, key = _CREATED[method]
         path = path.child(collection, str(request.get(key) or ""))
     return path
-
-
-def unknown_method(what: str) -> ApiError:
-    """A call that the real API has and the simulator does not: refused, not half done."""
-    return ApiError(
-        Code.FAILED_PRECONDITION, f"tpuctl's simulated cloud does not implement {what}; nothing was changed."
-    )
