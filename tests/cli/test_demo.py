@@ -1,0 +1,31 @@
+"""The README's first command tells its whole story and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(tmp_path: Path) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "tpuctl"), "demo"],
+        env={**environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    metrics = re.findall(r"^(?:unbroken|preempted): +(final loss .*)$", done.stdout, re.MULTILINE)
+    assert len(metrics) == 2
+    assert metrics[0] == metrics[1]
+    assert "resumed from step 60 (attempt 2)" in done.stdout
+    assert "left in the cloud: 0" in done.stdout
+    assert list(tmp_path.iterdir()) == []

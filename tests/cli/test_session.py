@@ -1,0 +1,163 @@
+"""A session typed against a real simulator, each command a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TPUCTL = str(Path(sys.executable).parent / "tpuctl")
+
+
+class Session:
+    def __init__(self, root: Path) -> None:
+        self.work = root / "work"
+        self.work.mkdir()
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
+        self.environ.update(HOME=str(root), TPUCTL_STATE_DIR=str(root / "state"), TPUCTL_PROFILE="sim")
+
+    def type(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [TPUCTL, *words],
+            cwd=self.work,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with tempfile.TemporaryDirectory(prefix="tpuctl-cli-") as root:
+        session = Session(Path(root))
+        session.type("sim", "up", "--instant")
+        try:
+            session.type("up", "v4-16", "big", "--spot", "--pay")
+            yield session
+        finally:
+            session.type("sim", "down")
+
+
+def test_the_second_up_changes_nothing(session: Session) -> None:
+    before = json.loads(session.type("why", "big", "--json").stdout)
+    done = session.type("up", "v4-16", "big", "--spot", "--pay", "--json")
+    assert json.loads(done.stdout)["state"] == "ready"
+    assert done.stderr == ""
+    assert json.loads(session.type("why", "big", "--json").stdout) == before
+
+
+def test_another_spec_under_the_same_name_is_a_conflict(session: Session) -> None:
+    done = session.type("up", "v4-8", "big", "--spot", "--pay", status=6)
+    assert "(conflict)" in done.stderr
+
+
+def test_the_fleet_is_data_on_stdout_marked_as_simulated(session: Session) -> None:
+    rows = json.loads(session.type("ls", "--json").stdout)
+    assert [(row["name"], row["state"], row["hosts"]) for row in rows] == [("big", "ready", 2)]
+    table = session.type("ls").stdout
+    assert table.startswith("[sim] NAME")
+    assert "\x1b" not in table
+
+
+def test_exec_passes_one_status_through_and_folds_several(session: Session) -> None:
+    assert session.type("exec", "big", "--", "echo", "same").stdout == "big[0-1] │ same\n"
+    session.type("exec", "--worker", "1", "big", "--", "sh", "-c", "exit 7", status=7)
+    session.type("exec", "big", "--", "sh", "-c", "exit $TPU_WORKER_ID", status=3)
+    session.type("exec", "--worker", "2", "big", "--", "true", status=2)
+    rows = json.loads(session.type("exec", "--json", "big", "--", "printenv", "TPU_WORKER_ID").stdout)
+    assert [(row["worker"], row["exit_status"], row["stdout"]) for row in rows] == [
+        (0, 0, "0\n"),
+        (1, 0, "1\n"),
+    ]
+
+
+def test_words_for_the_program_arrive_unchanged(session: Session) -> None:
+    (session.work / "show.py").write_text("import sys\nprint(ascii(sys.argv[1:]))\n")
+    words = ["--json", "a b", "$HOME", "`id`", "q\"'", "two\nlines", "ü", "*", "--", "-m"]
+    done = session.type("run", "--no-checkpoint", "--on", "big", "show.py", *words)
+    assert f"│ {words!a}" in done.stdout
+    assert "succeeded" in done.stderr
+
+
+def test_a_run_is_listed_logged_and_described(session: Session) -> None:
+    session.type("run", "--no-checkpoint", "--name", "hello", "--on", "big", "--", "echo", "hello")
+    row = next(r for r in json.loads(session.type("runs", "--json").stdout) if r["id"] == "hello")
+    assert (row["state"], row["command"]) == ("succeeded", ["echo", "hello"])
+    assert session.type("logs", "hello").stdout == "big-0 │ hello\nbig-1 │ hello\n"
+    manifest = json.loads(session.type("manifest", "hello", "--json").stdout)
+    assert manifest["command"]["argv"] == ["echo", "hello"]
+    assert len(manifest["hosts"]) == 2
+
+
+def test_a_failing_run_ends_with_its_workers_and_exit_three(session: Session) -> None:
+    done = session.type("run", "--no-checkpoint", "--name", "bad", "--on", "big", "--", "false", status=3)
+    assert "run bad failed" in done.stderr
+    assert "tpuctl logs bad" in done.stderr
+
+
+def test_destructive_commands_refuse_without_a_terminal_and_without_yes(session: Session) -> None:
+    done = session.type("down", "big", status=2)
+    assert "--yes" in done.stderr
+    assert session.type("down", "big", "--dry-run").stdout.startswith("[sim] WOULD DELETE")
+    assert json.loads(session.type("ls", "--json").stdout)[0]["state"] == "ready"
+
+
+def test_files_travel_both_ways_with_odd_names(session: Session) -> None:
+    odd = "a 'file' ü.txt"
+    (session.work / odd).write_text("content")
+    session.type("cp", odd, f"big:{odd}")
+    session.type("cp", f"big:{odd}", "back")
+    assert (session.work / "back" / "big-1" / odd).read_text() == "content"
+    session.type("cp", "--worker", "0", f"big:{odd}", "one.txt")
+    assert (session.work / "one.txt").read_text() == "content"
+    session.type("cp", "missing", "big:x", status=2)
+
+
+def test_ssh_is_the_real_program_with_the_pinned_key(session: Session) -> None:
+    printed = session.type("ssh", "--worker", "1", "--dry-run", "big").stdout
+    assert printed.startswith("ssh -p ")
+    assert "StrictHostKeyChecking=yes" in printed
+
+
+def test_sim_env_is_quoted_for_a_shell(session: Session) -> None:
+    script = f'eval "$({TPUCTL} sim env)"; printf %s "$CLOUDSDK_CORE_PROJECT"'
+    done = subprocess.run(
+        ["bash", "-c", script], env=session.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "sim-project"
+
+
+def test_a_preempted_slice_comes_back_under_the_next_name(session: Session) -> None:
+    session.type("up", "v4-8", "small", "--spot", "--pay")
+    session.type("sim", "preempt", "small-1")
+    session.type("up", "v4-8", "small", "--spot", "--pay")
+    facts = json.loads(session.type("status", "small", "--json").stdout)
+    assert (facts["node"], facts["state"]) == ("small-2", "ready")
+    assert facts["last_loss"]["kind"] == "preempted"
+    session.type("down", "small", "--yes")
+    assert [row["name"] for row in json.loads(session.type("ls", "--json").stdout)] == ["big"]
+
+
+def test_one_pass_of_the_watchdog_reports_each_subject(session: Session) -> None:
+    lines = json.loads(session.type("watch", "once", "--json").stdout)
+    assert [(line["subject"], line["result"]) for line in lines] == [("big", "done")]
+
+
+def test_a_real_profile_refuses_while_emulator_variables_are_set(session: Session) -> None:
+    session.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
+    try:
+        done = session.type("--profile", "default", "--project", "my-project", "ls", status=2)
+    finally:
+        del session.environ["STORAGE_EMULATOR_HOST"]
+    assert "STORAGE_EMULATOR_HOST" in done.stderr
