@@ -152,7 +152,25 @@ class QueuedResources:
             self._set_state(queued, after, "SERVICE", data)
             return True
 
+    def _flex_start_refusal(self, queued: Queued) -> ApiError | None:
+        """The API finds out late, in the operation, where flex-start is not offered."""
+        flexible = queued.data.get("provisioningModel") == "FLEX_START"
+        if not flexible or queued.path.zone in queued.offer.flex_start_zones:
+            return None
+        return ApiError(
+            Code.INVALID_ARGUMENT,
+            "FLEX_START provisioning model is not supported for accelerator type "
+            f'"{queued.offer.name}" in location "{queued.path.zone}"',
+        )
+
     def _accept(self, queued: Queued, operation: Json, fault: Fault | None) -> None:
+        refusal = self._flex_start_refusal(queued)
+        if refusal is not None:
+            with self._kernel.lock:
+                if queued.state == "CREATING":
+                    self._kernel.queued.pop(queued.path.name, None)
+                self._operations.fail(operation, refusal)
+            return
         if not self._move(queued, "CREATING", "ACCEPTED"):
             with self._kernel.lock:
                 self._operations.fail(operation, ApiError(Code.ABORTED, "Deleted while it was created."))
@@ -198,7 +216,15 @@ class QueuedResources:
                 queued.failure = error
                 self._fail(queued)
                 return
-        self._move(queued, "PROVISIONING", "ACTIVE")
+        run_s = (queued.data.get("runDuration") or {}).get("maxRunDuration")
+        if self._move(queued, "PROVISIONING", "ACTIVE") and run_s:
+            end_s = float(str(run_s).removesuffix("s"))
+            self._kernel.schedule.after(end_s, lambda: self._end_run(queued))
+
+    def _end_run(self, queued: Queued) -> None:
+        """The run duration is over: the nodes are deleted and the request is SUSPENDED."""
+        for node in self._nodes_of(queued)[:1]:
+            self._node_lost(node, "SERVICE")
 
     def _nodes_of(self, queued: Queued) -> list[Node]:
         with self._kernel.lock:
