@@ -106,6 +106,14 @@ def test_a_failing_run_ends_with_its_workers_and_exit_three(session: Session) ->
     assert "tpuctl logs bad" in done.stderr
 
 
+def test_a_slice_made_for_a_run_goes_with_it_and_others_are_not_taken(session: Session) -> None:
+    words = ("--no-checkpoint", "--spot", "--pay", "--zone", "us-central2-b")
+    session.type("run", "--up", "v4-8", *words, "--", "true")
+    assert [row["name"] for row in json.loads(session.type("ls", "--json").stdout)] == ["big"]
+    done = session.type("run", "--up", "v4-16", "--on", "big", *words, "--", "true", status=6)
+    assert "does not belong to a run" in done.stderr
+
+
 def test_destructive_commands_refuse_without_a_terminal_and_without_yes(session: Session) -> None:
     done = session.type("down", "big", status=2)
     assert "--yes" in done.stderr

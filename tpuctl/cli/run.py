@@ -29,7 +29,7 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.slice import confirm, wanted_slice
 from tpuctl.core import timeouts
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import ConflictError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.core.records import Policy, RunRecord
@@ -137,7 +137,7 @@ def run(
         code = _freeze(context, script)
         slice_name = on
         if up is not None:
-            slice_name = on or run_id
+            slice_name = _own_slice_name(context, on, up)
             request = options.request(context, slice_name, argv, code.directory, hosts=None, owns=True)
             _check(context, request)
             flags = {"spot": spot, "on_demand": on_demand, "preemptible": preemptible, "reserved": reserved}
@@ -238,6 +238,25 @@ class _RunOptions:
             owns_slice=owns,
             keep_slice=self._keep,
         )
+
+
+def _own_slice_name(context: AppContext, on: str | None, accelerator: str) -> str:
+    """The name of a slice that goes with its run; the same for the same command, so that a repeat finds it.
+
+    Raises ConflictError for a slice that somebody brought up for itself: it must not go with a run.
+    """
+    from tpuctl.core.records import SliceState
+    from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.documents import find_slice
+
+    name = on or load_accelerators().get(accelerator).name
+    loaded = find_slice(context, name)
+    if loaded is not None and loaded.record.run_id is None and loaded.record.state is not SliceState.GONE:
+        raise ConflictError(
+            f"slice {name} is there already and does not belong to a run",
+            hint=f"use it with --on {name} and without --up, or name another with --on",
+        )
+    return name
 
 
 def _freeze(context: AppContext, script: str | None) -> Any:
