@@ -133,8 +133,9 @@ def payment(context: AppContext, name: str, spec: SliceSpec, *, pay: bool) -> tu
     coverage = check_coverage(stored_grants(context), found, spec.zone, spec.tier, used, context.clock.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
     paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
-    line = f"{name}: {found.name}, {found.hosts} hosts, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
+    line = f"{name}: {found.name}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
 
     def permit() -> None:
         if not (coverage.covered or pay):
