@@ -394,6 +394,7 @@ def test_reads_do_not_wait_for_hosts() -> None:
         ({"kind": "error", "cod": 8}, "cod"),
         ({"kind": "error", "code": 99}, "99"),
         ({"kind": "error", "times": "two"}, "times"),
+        ({"kind": "error", "method": "nodes.stop", "in_operation": True}, "in_operation"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_refused_by_its_word(sim: Setup, spec: Any, text: str) -> None:

@@ -137,6 +137,11 @@ def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
             raise UsageError(f"`{key}` of a fault must be a {wanted.__name__}, not {value!r}")
     if "code" in fields and fields["code"] not in list(Code):
         raise UsageError(f"no google.rpc code {fields['code']}", hint="a number from 1 to 16")
+    if fields.get("in_operation") and fields.get("method") != "nodes.create":
+        raise UsageError(
+            "`in_operation` faults exist for the method nodes.create only",
+            hint="queued resources fail with the kind `queued-failure`",
+        )
     return Fault(id, **{**fields, "kind": FaultKind(fields["kind"])})
 
 
