@@ -341,12 +341,12 @@ def install(env, spec):
 
 
 def ensure(env, spec, pins):
-    """Leaves a verified environment at `env`, or nothing and Failed."""
+    """Leaves a verified environment at `env` and returns what it reported, or nothing and Failed."""
     if read_marker(env) is not None:
-        _, problems = inspect(env, spec, pins)
+        report, problems = inspect(env, spec, pins)
         if not problems:
             say("environment %s is already installed" % spec["key"])
-            return
+            return report
         say("environment %s has changed, installing it again: %s" % (spec["key"], problems[0]))
     remove_tree(env)
     began = time.monotonic()
@@ -363,6 +363,7 @@ def ensure(env, spec, pins):
         remove_tree(env)
         raise
     say("environment %s is ready in %.1f s" % (spec["key"], time.monotonic() - began))
+    return report
 
 
 def verify(env, spec, pins):
@@ -389,7 +390,8 @@ def main(arguments):
         if arguments:
             return verify(env, spec, pins)
         with locked(os.path.join(envs_dir(), ".%s.lock" % spec["key"]), "another install of this environment"):
-            ensure(env, spec, pins)
+            report = ensure(env, spec, pins)
+        print(json.dumps(dict(report, schema=SCHEMA, key=spec["key"])))
         return 0
     except BadInput as error:
         print("error: %s" % error, file=sys.stderr)

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tpuctl.core.archive import render_archive
-from tpuctl.core.environment import EnvironmentSpec, environment_files, environment_key, parse_frozen
-from tpuctl.core.host_protocol import AttemptState as HostAttemptState
-from tpuctl.core.host_protocol import AttemptStatus, HostFacts, PrepareReply
+from tpuctl.core.host_protocol import HostFacts
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
-from tpuctl.core.model import HostTarget, RemoteResult
-from tpuctl.core.plan_run import WorkerState, WorkerView
+from tpuctl.core.model import HostTarget
+from tpuctl.core.plan_run import WorkerView
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord
-from tpuctl.errors import PartialError, TpuctlError
-from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
+from tpuctl.workflows.environments import host_environment
+from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
+from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import host_targets
 
@@ -48,6 +46,7 @@ class AttemptHosts:
         )
         self.targets: list[HostTarget] = [everyone[worker] for worker in attempt.workers]
         self._helper = HostHelper(services.remote, services.helper_source)
+        self._environment = host_environment(services, self._helper, run, attempt)
 
     @property
     def helper(self) -> HostHelper:
@@ -61,114 +60,35 @@ class AttemptHosts:
         return self._status(self.targets, self._run.id, self._attempt.attempt_id)
 
     def _status(self, targets: Sequence[HostTarget], run: str, attempt: str) -> list[WorkerView]:
-        return [_view(answer) for answer in self._helper.status(targets, run, attempt)]
+        return [view_of(answer) for answer in self._helper.status(targets, run, attempt)]
 
     def prepare(self) -> Prepared | str:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers.
 
         Raises PartialError when a worker cannot be prepared.
         """
-        facts = _values(self._helper.hello(self.targets), "answer")
+        facts = require_values(self._helper.hello(self.targets), "answer")
         rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
-        waiting = self._ensure_environment(rows)
-        if waiting:
-            return waiting
-        replies = self._prepare_with(
-            self.targets, self._run.id, self._attempt.attempt_id, self._run.code.bundle
+        if self._environment is not None:
+            waiting = self._environment.ensure(self.targets, rows)
+            if waiting:
+                return waiting
+        replies = prepare_on(
+            self._services,
+            self._helper,
+            self.targets,
+            run=self._run.id,
+            attempt=self._attempt.attempt_id,
+            fence=self._attempt.fence,
+            bundle=self._run.code.bundle,
         )
         return Prepared(f"{self._coordinator_ip}:{replies[0].free_port}", tuple(rows))
-
-    def _prepare_with(
-        self, targets: Sequence[HostTarget], run: str, attempt: str, bundle: str
-    ) -> list[PrepareReply]:
-        """`prepare` on `targets`, sending the bundle to those that lack it."""
-        first = targets[0].worker
-
-        def ask() -> list[PrepareReply]:
-            answers = self._helper.prepare(
-                targets,
-                run=run,
-                attempt=attempt,
-                fence=self._attempt.fence,
-                bundle=bundle,
-                want_port=lambda target: target.worker == first,
-            )
-            return _values(answers, "prepare")
-
-        replies = ask()
-        lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
-        if not lacking:
-            return replies
-        _require(self._helper.put_blob(lacking, self._services.store.get_blob(bundle)), "receive the code")
-        return ask()
-
-    def _ensure_environment(self, rows: list[dict[str, str]]) -> str:
-        """Installs and verifies the pinned environment as a host job; empty once it is there on all workers."""
-        reference = self._run.environment
-        if reference is None:
-            return ""
-        spec = parse_frozen(self._services.store.get_blob(reference.spec))
-        unfinished = 0
-        for minor in sorted({row["python_minor"] for row in rows}):
-            chosen = [t for t, row in zip(self.targets, rows, strict=True) if row["python_minor"] == minor]
-            unfinished += self._environment_job(spec, minor, chosen, rows)
-        return f"environment {spec.name} on {unfinished} workers" if unfinished else ""
-
-    def _environment_job(
-        self, spec: EnvironmentSpec, minor: str, targets: list[HostTarget], rows: list[dict[str, str]]
-    ) -> int:
-        key = environment_key(spec, minor)
-        job = (f"env-{key}", f"{self._run.id}-{self._attempt.number}")
-        views = {view.worker: view for view in self._status(targets, *job)}
-        for row in rows:
-            if int(row["worker"]) in views:
-                row["environment_key"] = key
-        fresh = [t for t in targets if views[t.worker].state in {WorkerState.ABSENT, WorkerState.PREPARED}]
-        if fresh:
-            self._start_environment_job(spec, minor, fresh, job)
-        begun = [view for view in views.values() if view.state is not WorkerState.ABSENT]
-        failed = [view for view in begun if view.over and not view.succeeded]
-        if failed:
-            raise self._environment_failure(spec, job, failed)
-        return sum(not view.succeeded for view in views.values())
-
-    def _start_environment_job(
-        self, spec: EnvironmentSpec, minor: str, targets: list[HostTarget], job: tuple[str, str]
-    ) -> None:
-        files = environment_files(spec, minor, self._services.environment_installer)
-        digest = self._services.store.put_blob(render_archive(files))
-        self._prepare_with(targets, *job, digest)
-        request = {
-            "run": job[0],
-            "attempt": job[1],
-            "fence": self._attempt.fence,
-            "argv": ["python3", "env_install.py"],
-            "env": {},
-            "path_prepend": [],
-            "cwd": ".",
-            "grace_s": 5,
-        }
-        _values(self._helper.start(targets, request), "install the environment")
-
-    def _environment_failure(
-        self, spec: EnvironmentSpec, job: tuple[str, str], failed: Sequence[WorkerView]
-    ) -> TpuctlError:
-        target = next(t for t in self.targets if t.worker == failed[0].worker)
-        result = self._helper.read_log([target], run=job[0], attempt=job[1], stream="stderr")[0]
-        tail = result.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
-        workers = [view.worker for view in failed]
-        return PartialError(
-            f"environment {spec.name} did not install on {len(workers)} of {len(self.targets)} workers:"
-            f" {tail[0]}",
-            hint=f"tpuctl exec {self._run.slice_name} -- tail -n 50 .tpuctl/runs/{job[0]}/{job[1]}/stderr.log",
-            details={"workers": workers},
-        )
 
     def start(self) -> None:
         """Phase two, on every worker at once. A worker that runs the attempt already is left alone."""
         secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.secrets.items()}
         prepend = self._environment_path()
-        pinned = self._environment_variables()
+        pinned = self._environment.variables() if self._environment else {}
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             variables = render_environment(self._run, self._attempt, target.worker)
@@ -183,13 +103,7 @@ class AttemptHosts:
                 "grace_s": self._run.policy.grace_s,
             }
 
-        _values(self._helper.start(self.targets, request), "start")
-
-    def _environment_variables(self) -> dict[str, str]:
-        reference = self._run.environment
-        if reference is None:
-            return {}
-        return dict(parse_frozen(self._services.store.get_blob(reference.spec)).variables)
+        require_values(self._helper.start(self.targets, request), "start")
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self._attempt.hosts
@@ -246,41 +160,6 @@ class AttemptHosts:
 
     def keep_output(self, worker: int, stream: str, data: bytes) -> None:
         self._append(worker, stream, data)
-
-
-def _require(replies: Sequence[HelperReply], what: str) -> None:
-    """Raises PartialError naming every worker that did not answer well."""
-    bad = [reply for reply in replies if reply.error is not None or reply.data is None]
-    if not bad:
-        return
-    first = bad[0]
-    why = first.message or describe_result(first.result)
-    raise PartialError(
-        f"{len(bad)} of {len(replies)} workers did not {what}: worker {first.worker}: {why}",
-        details={"workers": [reply.worker for reply in bad]},
-    )
-
-
-def _values(answers: Sequence[Answer[T]], what: str) -> list[T]:
-    """The parsed answers of all workers, or PartialError."""
-    _require([answer.reply for answer in answers], what)
-    return [answer.value for answer in answers if answer.value is not None]
-
-
-def describe_result(result: RemoteResult) -> str:
-    """Why a result is not a success, in words."""
-    if result.failure is not None:
-        return f"{result.failure}: {result.detail}" if result.detail else str(result.failure)
-    tail = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return f"exit status {result.exit_status}" + (f": {tail[0]}" if tail else "")
-
-
-def _view(answer: Answer[AttemptStatus]) -> WorkerView:
-    status = answer.value
-    if status is None or status.state is HostAttemptState.UNKNOWN:
-        detail = answer.message or describe_result(answer.reply.result)
-        return WorkerView(answer.worker, WorkerState.UNREACHABLE, detail=detail)
-    return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
 
 
 def _host_row(target: HostTarget, facts: HostFacts) -> dict[str, str]:

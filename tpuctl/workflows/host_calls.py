@@ -1,0 +1,87 @@
+"""Calls of the host-side helper that every worker must answer well, and sending what hosts lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tpuctl.core.host_protocol import AttemptState as HostAttemptState
+from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
+from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.plan_run import WorkerState, WorkerView
+from tpuctl.errors import PartialError
+from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
+from tpuctl.workflows.services import Services
+
+T = TypeVar("T")
+
+
+def require_all(replies: Sequence[HelperReply], what: str) -> None:
+    """Raises PartialError naming every worker that did not answer well."""
+    bad = [reply for reply in replies if reply.error is not None or reply.data is None]
+    if not bad:
+        return
+    first = bad[0]
+    why = first.message or describe_result(first.result)
+    raise PartialError(
+        f"{len(bad)} of {len(replies)} workers did not {what}: worker {first.worker}: {why}",
+        details={"workers": [reply.worker for reply in bad]},
+    )
+
+
+def require_values(answers: Sequence[Answer[T]], what: str) -> list[T]:
+    """The parsed answers of all workers, or PartialError."""
+    require_all([answer.reply for answer in answers], what)
+    return [answer.value for answer in answers if answer.value is not None]
+
+
+def describe_result(result: RemoteResult) -> str:
+    """Why a result is not a success, in words."""
+    if result.failure is not None:
+        return f"{result.failure}: {result.detail}" if result.detail else str(result.failure)
+    tail = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return f"exit status {result.exit_status}" + (f": {tail[0]}" if tail else "")
+
+
+def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
+    """One worker's answer as the planner sees it."""
+    status = answer.value
+    if status is None or status.state is HostAttemptState.UNKNOWN:
+        detail = answer.message or describe_result(answer.reply.result)
+        return WorkerView(answer.worker, WorkerState.UNREACHABLE, detail=detail)
+    return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
+
+
+def prepare_on(
+    services: Services,
+    helper: HostHelper,
+    targets: Sequence[HostTarget],
+    *,
+    run: str,
+    attempt: str,
+    fence: int,
+    bundle: str,
+) -> list[PrepareReply]:
+    """`prepare` on `targets`, sending the bundle to those that lack it. The first one looks for a free port.
+
+    Raises PartialError when a worker does not acknowledge.
+    """
+    first = targets[0].worker
+
+    def ask() -> list[PrepareReply]:
+        answers = helper.prepare(
+            targets,
+            run=run,
+            attempt=attempt,
+            fence=fence,
+            bundle=bundle,
+            want_port=lambda target: target.worker == first,
+        )
+        return require_values(answers, "prepare")
+
+    replies = ask()
+    lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
+    if not lacking:
+        return replies
+    require_all(helper.put_blob(lacking, services.store.get_blob(bundle)), "receive the code")
+    return ask()
