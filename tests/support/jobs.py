@@ -10,8 +10,9 @@ from tpuctl.core.archive import render_archive
 from tpuctl.core.model import Tier
 from tpuctl.core.records import Policy, RunRecord, SliceRecord, SliceSpec
 from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.runs import request_run
-from tpuctl.workflows.slices import request_slice, wait_for_slice
+from tpuctl.workflows.slices import wait_for_slice
 from tpuctl.workflows.submit import FrozenCode, RunRequest, check_request, freeze_run
 
 SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)

@@ -208,7 +208,7 @@ def wanted_slice(
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
     from tpuctl.core.naming import check_slice_name
-    from tpuctl.workflows.slices import request_slice
+    from tpuctl.workflows.intents import request_slice
 
     wanted = accelerator or context.config.accelerator
     if wanted is None:

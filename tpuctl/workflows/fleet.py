@@ -9,10 +9,11 @@ from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.workflows.documents import find_slice, list_runs, list_slices
 from tpuctl.workflows.follow import step_run_and_slice
+from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.runs import active_run, attempt_hosts, request_stop
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import advance_slice, request_down, wait_until_gone
+from tpuctl.workflows.slices import advance_slice, wait_until_gone
 
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""

@@ -40,11 +40,12 @@ from tpuctl.workflows.documents import (
     save_attempt_history,
 )
 from tpuctl.workflows.events import Note, StepDone, StepStarted, WorkerOutput
+from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import SliceLook, look_at_slice, request_down
+from tpuctl.workflows.slices import SliceLook, look_at_slice
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 """Attempt states in which the workers' own word is asked for."""

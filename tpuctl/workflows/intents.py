@@ -1,0 +1,118 @@
+"""What the user wants of slices, written down: nothing is created or deleted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
+from tpuctl.errors import ConflictError
+from tpuctl.workflows.documents import Loaded, find_slice, get_slice, save
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.services import Services
+
+
+def enroll_machine(services: Services) -> None:
+    """Writes this machine's public key into the store, so that hosts created from now on accept it."""
+    key = f"machines/{services.machine}"
+    document = services.store.get(key)
+    data = {"public_key": services.public_key, "user": services.user}
+    if document is None or dict(document.data) != data:
+        services.store.put(key, data, if_generation=0 if document is None else document.generation)
+
+
+def request_slice(
+    services: Services,
+    name: str,
+    spec: SliceSpec,
+    *,
+    pay: bool,
+    run_id: str | None = None,
+    permit: Callable[[], None],
+) -> SliceRecord:
+    """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
+
+    The same request again changes nothing. `permit` is called before a new intent and raises when the create
+    would cost money nobody agreed to. Raises ConflictError when the name stands for another spec.
+    """
+    loaded = find_slice(services, name)
+    if loaded is None:
+        permit()
+        enroll_machine(services)
+        return _first_intent(services, name, spec, pay=pay, run_id=run_id)
+    record = loaded.record
+    if record.state is SliceState.GONE or record.desired is Desired.DOWN:
+        permit()
+        enroll_machine(services)
+        return _ask_again(services, loaded, spec, pay=pay, run_id=run_id)
+    if record.spec != spec:
+        raise ConflictError(
+            f"slice {name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
+            f" ({record.spec.tier}), not as asked",
+            hint=f"tpuctl down {name}, or give the new slice another name",
+            details={"differs": _differences(record.spec, spec)},
+        )
+    if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
+        permit()
+        return _ask_again(services, loaded, spec, pay=pay, run_id=run_id)
+    return record
+
+
+def _differences(old: SliceSpec, new: SliceSpec) -> list[str]:
+    names = SliceSpec.__dataclass_fields__
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+def _first_intent(
+    services: Services, name: str, spec: SliceSpec, *, pay: bool, run_id: str | None
+) -> SliceRecord:
+    now = services.clock.now()
+    incarnation = Incarnation(number=1, cloud_name=f"{name}-1", requested_at=now)
+    record = SliceRecord(
+        name=name,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.REQUESTED,
+        last_incarnation=1,
+        created_at=now,
+        incarnation=incarnation,
+        pay=pay,
+        run_id=run_id,
+    )
+    record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
+    return save(services, Loaded(record, 0), record).record
+
+
+def _ask_again(
+    services: Services, loaded: Loaded[SliceRecord], spec: SliceSpec, *, pay: bool, run_id: str | None
+) -> SliceRecord:
+    """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
+    old = loaded.record
+    if old.state is SliceState.DELETING and old.spec != spec:
+        raise ConflictError(
+            f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
+        )
+    record_decision(services, old.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
+    record = replace(
+        old,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.LOST,
+        failures=0,
+        not_before=0.0,
+        pay=pay,
+        run_id=run_id,
+    )
+    return save(services, loaded, record).record
+
+
+def request_down(services: Services, name: str) -> SliceRecord:
+    """Writes down that slice `name` is to go."""
+    loaded = get_slice(services, name)
+    record = loaded.record
+    if record.state is SliceState.GONE or record.desired is Desired.DOWN:
+        return record
+    record_decision(services, record.key, "down", f"asked for by {services.user}")
+    return save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.DELETING)).record
