@@ -85,7 +85,7 @@ def test_exec_passes_one_status_through_and_folds_several(session: Session) -> N
 def test_words_for_the_program_arrive_unchanged(session: Session) -> None:
     (session.work / "show.py").write_text("import sys\nprint(ascii(sys.argv[1:]))\n")
     words = ["--json", "a b", "$HOME", "`id`", "q\"'", "two\nlines", "ü", "*", "--", "-m"]
-    done = session.type("run", "--no-checkpoint", "--on", "big", "show.py", *words)
+    done = session.type("run", "--no-checkpoint", "--on", "big", "show.py", "--", *words)
     assert f"│ {words!a}" in done.stdout
     assert "succeeded" in done.stderr
 

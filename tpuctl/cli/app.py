@@ -24,8 +24,6 @@ class Entry:
     module: str
     target: str
     summary: str
-    passes_arguments: bool = False
-    """Options after the first positional argument belong to the user's program."""
 
 
 COMMANDS: tuple[Entry, ...] = (
@@ -34,14 +32,14 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("ls", "slice", "ls", "List the slices of this project."),
     Entry("status", "slice", "status", "Show one slice in full."),
     Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
-    Entry("run", "run", "run", "Run a script, module or command on every worker.", passes_arguments=True),
-    Entry("runs", "run", "runs", "List runs, newest first."),
-    Entry("logs", "run", "logs", "Print what the workers of a run wrote."),
-    Entry("stop", "run", "stop", "Stop a run."),
-    Entry("attach", "run", "attach", "Follow a run that was started before."),
-    Entry("manifest", "run", "manifest", "Print the manifest of an attempt."),
-    Entry("exec", "remote", "exec_", "Run one command on the workers of a slice.", passes_arguments=True),
-    Entry("ssh", "remote", "ssh", "Open a shell on one worker.", passes_arguments=True),
+    Entry("run", "run", "run", "Run a script, module or command on every worker."),
+    Entry("runs", "runs", "runs", "List runs, newest first."),
+    Entry("logs", "runs", "logs", "Print what the workers of a run wrote."),
+    Entry("stop", "runs", "stop", "Stop a run."),
+    Entry("attach", "runs", "attach", "Follow a run that was started before."),
+    Entry("manifest", "runs", "manifest", "Print the manifest of an attempt."),
+    Entry("exec", "remote", "exec_", "Run one command on the workers of a slice."),
+    Entry("ssh", "remote", "ssh", "Open a shell on one worker."),
     Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
     Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
@@ -144,8 +142,7 @@ def load_command(entry: Entry) -> Any:
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    settings = {"ignore_unknown_options": False, "allow_interspersed_args": not entry.passes_arguments}
-    single.command(entry.name, context_settings=settings)(target)
+    single.command(entry.name)(target)
     return typer.main.get_command(single)
 
 

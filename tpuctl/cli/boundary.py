@@ -82,6 +82,11 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     hint = f"{path} --help"
     option = getattr(error, "option_name", None)
     possible = getattr(error, "possibilities", None)
+    if option is not None and path.endswith(" run"):
+        near = difflib.get_close_matches(str(option), possible or [], n=1, cutoff=0.8)
+        meant = f"did you mean {near[0]}? " if near else ""
+        hint = f"{meant}options of your program go behind --: tpuctl run SCRIPT -- {option}"
+        return UsageError(f"no such option: {option}", hint=hint)
     if possible:
         nearest = difflib.get_close_matches(str(option), possible, n=1, cutoff=0.0)[0]
         hint = f"did you mean {nearest}?"

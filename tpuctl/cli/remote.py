@@ -10,7 +10,7 @@ import typer
 from tpuctl.cli.app import invocation
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
-from tpuctl.cli.run import after_dashes
+from tpuctl.cli.words import split_words
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -39,12 +39,10 @@ def exec_(
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
     shared = invocation(ctx)
-    if after_dashes(shared, words):
-        name, argv = on, words
-    elif len(words) > 2 and words[1] == "--" and on is None:
-        name, argv = words[0], words[2:]
-    else:
+    before, argv = split_words(shared, list(words or []))
+    if not argv or len(before) > 1:
         raise UsageError("put -- before the command", hint="tpuctl exec NAME -- hostname")
+    name = before[0] if before else on
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
         chosen = choose(record, worker)
@@ -127,12 +125,10 @@ def ssh(
 
     from tpuctl.workflows.execute import resolve_slice
 
-    given = list(words or [])
-    own = after_dashes(invocation(ctx), given)
+    before, behind = split_words(invocation(ctx), list(words or []))
     with open_context(ctx) as context:
-        record = resolve_slice(context, None if own or not given else given[0])
-        extra = given if own else given[1:]
-        argv = _ssh_argv(context, record, worker, extra[1:] if extra[:1] == ["--"] else extra)
+        record = resolve_slice(context, before[0] if before else None)
+        argv = _ssh_argv(context, record, worker, [*before[1:], *behind])
         if dry_run:
             context.console.line(shlex.join(argv))
             return

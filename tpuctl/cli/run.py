@@ -1,16 +1,15 @@
-"""`run`, `runs`, `logs`, `stop`, `attach`, `manifest`: runs on slices."""
+"""`run`: a program on every worker of a slice."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.app import Invocation, invocation
-from tpuctl.cli.console import Column
+from tpuctl.cli.app import invocation
 from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.follow import follow_or_leave
 from tpuctl.cli.options import (
     AllWorkers,
     DryRun,
@@ -20,36 +19,19 @@ from tpuctl.cli.options import (
     Preemptible,
     Quiet,
     Reserved,
-    RunId,
     Spot,
     Timeout,
     Workers,
-    Yes,
     Zone,
 )
-from tpuctl.cli.slice import confirm, wanted_slice
+from tpuctl.cli.slice import wanted_slice
+from tpuctl.cli.words import split_words
 from tpuctl.core import timeouts
-from tpuctl.errors import ConflictError, NotFoundError, UsageError
+from tpuctl.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.core.records import Policy, RunRecord
     from tpuctl.workflows.submit import RunRequest
-
-RUNS = (
-    Column("id", "RUN"),
-    Column("slice", "SLICE", give=1),
-    Column("state", "STATE"),
-    Column("attempts", "ATTEMPTS", right=True),
-    Column("preemptions", "PREEMPTIONS", right=True),
-    Column("created", "CREATED"),
-    Column("command", "COMMAND", give=2),
-)
-
-
-def after_dashes(shared: Invocation, words: list[str]) -> bool:
-    """Whether `words` stood behind a `--` of their own: Typer does not tell."""
-    arguments = shared.arguments
-    return "--" in arguments and arguments[arguments.index("--") + 1 :] == words
 
 
 def run(
@@ -108,7 +90,7 @@ def run(
     """Run a script, module or command on every worker, and start it again after preemptions.
 
     The code is frozen at the first start. The run outlives this command: Ctrl-C only stops following it.
-    Options for tpuctl stand before SCRIPT; what follows it belongs to the program.
+    Options of the program stand behind a `--` of their own: `tpuctl run train.py -- --lr 3e-4`.
     """
     from tpuctl.core.entry import render_argv
     from tpuctl.core.naming import check_run_id
@@ -121,14 +103,14 @@ def run(
             "--worker leaves out workers, which hang a program that waits for them",
             hint="add --alone if the program does not",
         )
-    shared, given = invocation(ctx), list(words or [])
-    is_command = module is None and after_dashes(shared, given)
-    script = given[0] if given and module is None and not is_command else None
+    shared = invocation(ctx)
+    before, behind = split_words(shared, list(words or []))
+    script = before[0] if before and module is None else None
     argv = render_argv(
         script=script,
         module=module,
-        command=given if is_command else (),
-        arguments=given[1:] if script else given,
+        command=behind if script is None and module is None else (),
+        arguments=[*(before[1:] if script else before), *behind],
     )
     with open_context(ctx) as context:
         run_id = check_run_id(name or context.ids.new_id())
@@ -171,7 +153,7 @@ def run(
             return
         record = _submit(context, run_id, request, code)
         context.console.say(f"run {record.id} on {record.slice_name}")
-        _follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
+        follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
 
 
 class _RunOptions:
@@ -292,180 +274,3 @@ def _show_dry_run(context: AppContext, request: RunRequest, code: Any) -> None:
         "workers": list(request.workers) if request.workers else "all",
     }
     context.console.fields({"dry_run": True, **facts})
-
-
-def _follow_or_leave(
-    context: AppContext, shared: Invocation, record: RunRecord, *, detach: bool, timeout: float | None
-) -> None:
-    from tpuctl.workflows.documents import get_run
-    from tpuctl.workflows.follow import step_run_and_slice
-
-    shared.if_interrupted = (
-        f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
-    )
-    if not detach:
-        _follow(context, record.id, timeout=timeout)
-        return
-    while step_run_and_slice(context, record.id).acted:
-        if get_run(context, record.id).record.state.final:
-            break
-    _print_run(context, record.id)
-    context.console.say(f"`tpuctl attach {record.id}` follows it; `tpuctl watch once` keeps it going")
-
-
-def _follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
-    from tpuctl.workflows.follow import follow_run
-    from tpuctl.workflows.runs import run_error
-
-    deadline = None if timeout is None else context.clock.now() + timeout
-    try:
-        record = follow_run(context, run_id, deadline=deadline)
-    except KeyboardInterrupt:
-        if not _wants_stop(context):
-            raise
-        record = _stop(context, run_id, None, None)
-    context.emit.close()
-    error = run_error(record, f"tpuctl logs {run_id}")
-    if error is not None:
-        raise error
-    _print_run(context, run_id)
-
-
-def _wants_stop(context: AppContext) -> bool:
-    """Asks on a terminal whether Ctrl-C meant the run; a second Ctrl-C or no terminal means: only detach."""
-    if not context.console.interactive:
-        return False
-    answer = typer.prompt("\nstop the run, or detach from it? [s/D]", default="d", show_default=False, err=True)
-    return str(answer).strip().lower().startswith("s")
-
-
-def _print_run(context: AppContext, run_id: str) -> None:
-    from tpuctl.workflows.report import run_rows
-
-    row = next(row for row in run_rows(context) if row["id"] == run_id)
-    if context.console.json_mode:
-        context.console.data(row)
-    else:
-        reason = f": {row['reason']}" if row["reason"] else ""
-        context.console.say(f"run {run_id} {row['state']}{reason} (attempts: {row['attempts']})")
-
-
-def runs(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """List runs, newest first."""
-    from tpuctl.workflows.report import run_rows
-
-    with open_context(ctx) as context:
-        context.console.table(run_rows(context), RUNS, empty="no runs; start one with `tpuctl run SCRIPT`")
-
-
-def logs(
-    ctx: typer.Context,
-    run_id: RunId = "last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    worker: Workers = None,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
-    ] = None,
-) -> None:
-    """Print what the workers wrote, as kept on this machine."""
-    from tpuctl.core.fold import parse_workers
-    from tpuctl.workflows.documents import get_run
-
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        if record.attempt is None:
-            raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
-        number = record.attempt.number if attempt is None else attempt
-        known = record.attempt.workers
-        try:
-            chosen = known if worker is None else parse_workers(worker, max(known) + 1)
-        except ValueError as error:
-            raise UsageError(f"--worker: {error}") from error
-        _print_logs(context, record, number, chosen)
-        if follow and not record.state.final:
-            _follow(context, record.id, timeout=None)
-
-
-def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tuple[int, ...]) -> None:
-    for worker in workers:
-        for stream, target in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-            path = Path(context.logs.path(record.id, number, worker, stream))
-            if not path.exists():
-                continue
-            prefix = f"{record.slice_name}-{worker} │ "
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                target.writelines(f"{prefix}{line.rstrip(chr(10))}\n" for line in lines)
-            target.flush()
-
-
-def stop(
-    ctx: typer.Context,
-    run_id: RunId = "last",
-    grace: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Between TERM and KILL.")
-    ] = None,
-    timeout: Timeout = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
-) -> None:
-    """Stop a run: TERM to every process of it, then KILL after the grace period."""
-    from tpuctl.workflows.documents import get_run
-
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        if dry_run:
-            context.console.line(f"{context.console.mark}would stop run {record.id} ({record.state})")
-            return
-        if not record.state.final:
-            confirm(context, f"stop run {record.id}?", yes=yes)
-        _stop(context, record.id, grace, timeout)
-        context.emit.close()
-        _print_run(context, record.id)
-
-
-def _stop(context: AppContext, run_id: str, grace: float | None, timeout: float | None) -> RunRecord:
-    from tpuctl.workflows.follow import follow_run
-    from tpuctl.workflows.runs import request_stop
-
-    request_stop(context, run_id, grace_s=grace)
-    deadline = None if timeout is None else context.clock.now() + timeout
-    return follow_run(context, run_id, deadline=deadline)
-
-
-def attach(
-    ctx: typer.Context,
-    run_id: RunId = "last",
-    timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
-) -> None:
-    """Follow a run that was started before, from this or another machine."""
-    from tpuctl.workflows.documents import get_run
-
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        _follow_or_leave(context, invocation(ctx), record, detach=False, timeout=timeout)
-
-
-def manifest(
-    ctx: typer.Context,
-    run_id: RunId = "last",
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="This attempt; the last ended one.")] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-) -> None:
-    """Print the manifest of an attempt: what ran, where, with which versions, and how it ended."""
-    from tpuctl.workflows.documents import get_run
-    from tpuctl.workflows.report import manifest_of
-
-    with open_context(ctx) as context:
-        found = manifest_of(context, get_run(context, run_id).record.id, attempt)
-        if found is None:
-            raise NotFoundError("no attempt of this run has ended yet", hint="tpuctl runs")
-        if context.console.json_mode:
-            context.console.data(found)
-            return
-        import yaml
-
-        context.console.line(yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())

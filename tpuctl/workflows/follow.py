@@ -62,6 +62,19 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
     return run
 
 
+def start_run(services: Services, run_id: str, *, deadline: float | None = None) -> RunRecord:
+    """Steps a run until every worker runs it, or it is over already."""
+
+    def step() -> Outcome:
+        outcome = step_run_and_slice(services, run_id)
+        run = get_run(services, run_id).record
+        begun = run.attempt is not None and run.attempt.state is AttemptState.RUNNING
+        return Outcome(Done("started"), acted=False) if begun or run.state.final else outcome
+
+    converge(services, run_id, step, deadline=deadline)
+    return get_run(services, run_id).record
+
+
 def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
     loaded = find_slice(services, run.slice_name)
     if loaded is None or not run.owns_slice or loaded.record.desired is Desired.UP:

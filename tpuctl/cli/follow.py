@@ -1,0 +1,77 @@
+"""Following a run from the command line: its output, Ctrl-C, and how it ended."""
+
+from __future__ import annotations
+
+import typer
+
+from tpuctl.cli.app import Invocation
+from tpuctl.cli.context import AppContext
+from tpuctl.core.records import RunRecord
+
+
+def follow_or_leave(
+    context: AppContext, shared: Invocation, record: RunRecord, *, detach: bool, timeout: float | None
+) -> None:
+    """Follows the run to its end, or with `detach` only until every worker runs it."""
+    from tpuctl.workflows.follow import start_run
+
+    shared.if_interrupted = (
+        f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
+    )
+    if not detach:
+        follow(context, record.id, timeout=timeout)
+        return
+    deadline = None if timeout is None else context.clock.now() + timeout
+    start_run(context, record.id, deadline=deadline)
+    context.emit.close()
+    print_run(context, record.id)
+    context.console.say(f"`tpuctl attach {record.id}` follows it; `tpuctl watch once` keeps it going")
+
+
+def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
+    """Streams a run until it is over. Raises what it amounts to when it did not succeed."""
+    from tpuctl.workflows.follow import follow_run
+    from tpuctl.workflows.runs import run_error
+
+    deadline = None if timeout is None else context.clock.now() + timeout
+    try:
+        record = follow_run(context, run_id, deadline=deadline)
+    except KeyboardInterrupt:
+        if not _wantsstop_run(context):
+            raise
+        record = stop_run(context, run_id, None, None)
+    context.emit.close()
+    error = run_error(record, f"tpuctl logs {run_id}")
+    if error is not None:
+        raise error
+    print_run(context, run_id)
+
+
+def _wantsstop_run(context: AppContext) -> bool:
+    """Asks on a terminal whether Ctrl-C meant the run; a second Ctrl-C or no terminal means: only detach."""
+    if not context.console.interactive:
+        return False
+    answer = typer.prompt("\nstop the run, or detach from it? [s/D]", default="d", show_default=False, err=True)
+    return str(answer).strip().lower().startswith("s")
+
+
+def print_run(context: AppContext, run_id: str) -> None:
+    """One line, or one object, about how a run stands."""
+    from tpuctl.workflows.report import run_rows
+
+    row = next(row for row in run_rows(context) if row["id"] == run_id)
+    if context.console.json_mode:
+        context.console.data(row)
+    else:
+        reason = f": {row['reason']}" if row["reason"] else ""
+        context.console.say(f"run {run_id} {row['state']}{reason} (attempts: {row['attempts']})")
+
+
+def stop_run(context: AppContext, run_id: str, grace: float | None, timeout: float | None) -> RunRecord:
+    """Asks for the end of a run and waits for it."""
+    from tpuctl.workflows.follow import follow_run
+    from tpuctl.workflows.runs import request_stop
+
+    request_stop(context, run_id, grace_s=grace)
+    deadline = None if timeout is None else context.clock.now() + timeout
+    return follow_run(context, run_id, deadline=deadline)

@@ -1,0 +1,143 @@
+"""`runs`, `logs`, `stop`, `attach`, `manifest`: runs that were started before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.app import invocation
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.follow import follow as follow_to_end
+from tpuctl.cli.follow import follow_or_leave, print_run, stop_run
+from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Workers, Yes
+from tpuctl.cli.slice import confirm
+from tpuctl.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.records import RunRecord
+
+RUNS = (
+    Column("id", "RUN"),
+    Column("slice", "SLICE", give=1),
+    Column("state", "STATE"),
+    Column("attempts", "ATTEMPTS", right=True),
+    Column("preemptions", "PREEMPTIONS", right=True),
+    Column("created", "CREATED"),
+    Column("command", "COMMAND", give=2),
+)
+
+
+def runs(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List runs, newest first."""
+    from tpuctl.workflows.report import run_rows
+
+    with open_context(ctx) as context:
+        context.console.table(run_rows(context), RUNS, empty="no runs; start one with `tpuctl run SCRIPT`")
+
+
+def logs(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    worker: Workers = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
+    ] = None,
+) -> None:
+    """Print what the workers wrote, as kept on this machine."""
+    from tpuctl.core.fold import parse_workers
+    from tpuctl.workflows.documents import get_run
+
+    with open_context(ctx) as context:
+        record = get_run(context, run_id).record
+        if record.attempt is None:
+            raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
+        number = record.attempt.number if attempt is None else attempt
+        known = record.attempt.workers
+        try:
+            chosen = known if worker is None else parse_workers(worker, max(known) + 1)
+        except ValueError as error:
+            raise UsageError(f"--worker: {error}") from error
+        _print_logs(context, record, number, chosen)
+        if follow and not record.state.final:
+            follow_to_end(context, record.id, timeout=None)
+
+
+def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tuple[int, ...]) -> None:
+    for worker in workers:
+        for stream, target in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            path = Path(context.logs.path(record.id, number, worker, stream))
+            if not path.exists():
+                continue
+            prefix = f"{record.slice_name}-{worker} │ "
+            with path.open(encoding="utf-8", errors="replace") as lines:
+                target.writelines(f"{prefix}{line.rstrip(chr(10))}\n" for line in lines)
+            target.flush()
+
+
+def stop(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    grace: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Between TERM and KILL.")
+    ] = None,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Stop a run: TERM to every process of it, then KILL after the grace period."""
+    from tpuctl.workflows.documents import get_run
+
+    with open_context(ctx) as context:
+        record = get_run(context, run_id).record
+        if dry_run:
+            context.console.line(f"{context.console.mark}would stop run {record.id} ({record.state})")
+            return
+        if not record.state.final:
+            confirm(context, f"stop run {record.id}?", yes=yes)
+        stop_run(context, record.id, grace, timeout)
+        context.emit.close()
+        print_run(context, record.id)
+
+
+def attach(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    timeout: Timeout = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Follow a run that was started before, from this or another machine."""
+    from tpuctl.workflows.documents import get_run
+
+    with open_context(ctx) as context:
+        record = get_run(context, run_id).record
+        follow_or_leave(context, invocation(ctx), record, detach=False, timeout=timeout)
+
+
+def manifest(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="This attempt; the last ended one.")] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Print the manifest of an attempt: what ran, where, with which versions, and how it ended."""
+    from tpuctl.workflows.documents import get_run
+    from tpuctl.workflows.report import manifest_of
+
+    with open_context(ctx) as context:
+        found = manifest_of(context, get_run(context, run_id).record.id, attempt)
+        if found is None:
+            raise NotFoundError("no attempt of this run has ended yet", hint="tpuctl runs")
+        if context.console.json_mode:
+            context.console.data(found)
+            return
+        import yaml
+
+        context.console.line(yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
