@@ -42,9 +42,10 @@ def grant() -> None:
 def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """List the grants."""
     from tpuctl.core.codec import to_data
+    from tpuctl.workflows.payment import list_grants
 
     with open_context(ctx) as context:
-        rows = [to_data(found) for found in stored_grants(context)]
+        rows = [to_data(found) for found in list_grants(context)]
         context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
 
 
@@ -115,14 +116,6 @@ def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_r
         if not dry_run:
             context.store.delete(key, if_generation=document.generation)
         context.console.say(f"removed {key}")
-
-
-def stored_grants(context: AppContext) -> list[Grant]:
-    """Every grant in the store."""
-    from tpuctl.core.codec import from_data
-    from tpuctl.core.grants import Grant
-
-    return [from_data(Grant, document.data) for document in context.store.list("grants/")]
 
 
 def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) -> Any:

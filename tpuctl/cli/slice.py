@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,11 +26,13 @@ from tpuctl.cli.options import (
     Yes,
     Zone,
 )
-from tpuctl.errors import InterruptedByUserError, NotCoveredError, UsageError
+from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
+    from tpuctl.core.grants import Grant
     from tpuctl.core.model import Tier
     from tpuctl.core.records import SliceRecord, SliceSpec
+    from tpuctl.core.topology import AcceleratorType
 
 FLEET = (
     Column("name", "NAME", give=2),
@@ -44,8 +46,19 @@ FLEET = (
 )
 
 
-def choose_tier(context: AppContext, *, spot: bool, on_demand: bool, preemptible: bool, reserved: bool) -> Tier:
-    """The one tier that was asked for, else the configured one. There is no default: money is opt-in."""
+def choose_tier(
+    context: AppContext,
+    usable: Sequence[Grant],
+    *,
+    spot: bool,
+    on_demand: bool,
+    preemptible: bool,
+    reserved: bool,
+) -> Tier:
+    """The one tier that was asked for, else the configured one, else the only one that is granted.
+
+    There is no default beyond that: money is opt-in.
+    """
     from tpuctl.core.model import Tier
 
     flags = {
@@ -62,6 +75,9 @@ def choose_tier(context: AppContext, *, spot: bool, on_demand: bool, preemptible
         return given[0]
     if context.config.tier is not None:
         return context.config.tier
+    tiers = {grant.tier for grant in usable}
+    if len(tiers) == 1:
+        return tiers.pop()
     raise UsageError(
         "no tier: say how the capacity is paid for",
         hint="--spot, --on-demand, --preemptible or --reserved; or tier: spot in tpuctl.yaml",
@@ -70,21 +86,25 @@ def choose_tier(context: AppContext, *, spot: bool, on_demand: bool, preemptible
 
 def build_spec(
     context: AppContext,
-    accelerator: str,
+    found: AcceleratorType,
     tier: Tier,
     zones: list[str] | None,
+    usable: Sequence[Grant],
     *,
     queued: bool | None,
     runtime_version: str | None,
 ) -> SliceSpec:
     """The slice that was asked for, checked against the tables. Raises UsageError."""
+    from tpuctl.core.grants import same_pool
     from tpuctl.core.naming import check_zone_name
     from tpuctl.core.records import SliceSpec
     from tpuctl.resources import load_accelerators
 
     catalog, config = load_accelerators(), context.config
-    found = catalog.get(accelerator)
     asked = list(zones or config.zone)
+    covering = sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)})
+    if not asked and len(covering) == 1:
+        asked = covering
     if not asked and len(found.zones) == 1:
         asked = [found.zones[0]]
     if not asked:
@@ -109,42 +129,6 @@ def build_spec(
         subnetwork=config.subnetwork,
         service_account=config.service_account,
     )
-
-
-def payment(context: AppContext, name: str, spec: SliceSpec, *, pay: bool) -> tuple[str, Callable[[], None]]:
-    """One line that says what the slice is and who pays, and the check that refuses what nobody agreed to."""
-    from tpuctl.cli.grant import stored_grants
-    from tpuctl.core.grants import check_coverage
-    from tpuctl.core.prices import price_per_hour
-    from tpuctl.core.records import Desired
-    from tpuctl.resources import load_accelerators
-    from tpuctl.workflows.documents import list_slices
-
-    catalog = load_accelerators()
-    found = catalog.get(spec.accelerator_type)
-    others = [r for r in list_slices(context) if r.name != name and r.desired is Desired.UP]
-    same = [
-        r
-        for r in others
-        if (r.spec.zone, r.spec.tier) == (spec.zone, spec.tier)
-        and catalog.get(r.spec.accelerator_type).generation == found.generation
-    ]
-    used = sum(r.spec.chips for r in same)
-    coverage = check_coverage(stored_grants(context), found, spec.zone, spec.tier, used, context.clock.now())
-    price = price_per_hour(catalog, found, spec.zone, spec.tier)
-    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
-    hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
-    paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
-    line = f"{name}: {found.name}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
-
-    def permit() -> None:
-        if not (coverage.covered or pay):
-            raise NotCoveredError(
-                f"{found.name} in {spec.zone} ({spec.tier}) is not covered: {coverage.reason}; {cost}",
-                hint="add --pay to pay for it, or tpuctl grant import LETTER",
-            )
-
-    return line, permit
 
 
 def up(
@@ -208,24 +192,29 @@ def wanted_slice(
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
     from tpuctl.core.naming import check_slice_name
+    from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
+    from tpuctl.workflows.payment import granted, list_grants, quote
 
     wanted = accelerator or context.config.accelerator
     if wanted is None:
         raise UsageError("no accelerator type", hint="tpuctl up v4-32 --spot; `tpuctl types` lists them")
-    tier = choose_tier(context, **tier_flags)
-    spec = build_spec(context, wanted, tier, zones, queued=queued, runtime_version=runtime_version)
+    found = load_accelerators().get(wanted)
+    usable = granted(list_grants(context), found.generation, found.chips)
+    tier = choose_tier(context, usable, **tier_flags)
+    spec = build_spec(context, found, tier, zones, usable, queued=queued, runtime_version=runtime_version)
     chosen = check_slice_name(name or spec.accelerator_type)
-    line, permit = payment(context, chosen, spec, pay=pay)
+    offer = quote(context, load_accelerators(), chosen, spec)
+    permit = offer.permit(pay=pay)
     _ = context.credentials
     if dry_run:
         permit()
-        _show_dry_run(context, chosen, spec, line)
+        _show_dry_run(context, chosen, spec, offer.line)
         return None
 
     def permit_and_say() -> None:
         permit()
-        context.console.say(line)
+        context.console.say(offer.line)
 
     return request_slice(context, chosen, spec, pay=pay, run_id=run_id, permit=permit_and_say)
 

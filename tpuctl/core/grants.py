@@ -130,6 +130,11 @@ def check_coverage(
     return Coverage(True, min(ends) if ends else None, f"covered by the grant for {wanted}")
 
 
+def same_pool(first: Tier, second: Tier) -> bool:
+    """Whether two tiers draw on the same grant: preemptible counts as spot."""
+    return _paid_as(first) is _paid_as(second)
+
+
 def _paid_as(tier: Tier) -> Tier:
     return Tier.SPOT if tier is Tier.PREEMPTIBLE else tier
 

@@ -1,0 +1,73 @@
+"""Who pays for a slice: the grants in the store, what is used of them, and the price otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tpuctl.core.codec import from_data
+from tpuctl.core.grants import Coverage, Grant, check_coverage, same_pool
+from tpuctl.core.prices import price_per_hour
+from tpuctl.core.records import Desired, SliceSpec
+from tpuctl.core.topology import Catalog
+from tpuctl.errors import NotCoveredError
+from tpuctl.workflows.documents import list_slices
+from tpuctl.workflows.services import Services
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What a slice costs and whether a grant covers it; `line` says it in words before the first create."""
+
+    line: str
+    coverage: Coverage
+    cost: str
+
+    def permit(self, *, pay: bool) -> Callable[[], None]:
+        """The check that raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
+
+        def check() -> None:
+            if not (self.coverage.covered or pay):
+                raise NotCoveredError(
+                    f"{self.line} is not covered: {self.coverage.reason}",
+                    hint="add --pay to pay for it, or tpuctl grant import LETTER",
+                )
+
+        return check
+
+
+def list_grants(services: Services) -> list[Grant]:
+    """Every grant in the store."""
+    return [from_data(Grant, document.data) for document in services.store.list("grants/")]
+
+
+def quote(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> Quote:
+    """The quote for slice `name`; what other wanted slices use of the same grant counts against it."""
+    found = catalog.get(spec.accelerator_type)
+    used = chips_in_use(services, catalog, name, spec)
+    coverage = check_coverage(list_grants(services), found, spec.zone, spec.tier, used, services.clock.now())
+    price = price_per_hour(catalog, found, spec.zone, spec.tier)
+    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
+    paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
+    line = f"{name}: {found.name}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
+    return Quote(line, coverage, cost)
+
+
+def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> int:
+    """Chips of other wanted slices that draw on the same grant as `spec`."""
+    generation = catalog.get(spec.accelerator_type).generation
+    return sum(
+        record.spec.chips
+        for record in list_slices(services)
+        if record.name != name
+        and record.desired is Desired.UP
+        and record.spec.zone == spec.zone
+        and same_pool(record.spec.tier, spec.tier)
+        and catalog.get(record.spec.accelerator_type).generation == generation
+    )
+
+
+def granted(grants: Sequence[Grant], generation: str, chips: int) -> list[Grant]:
+    """The grants that are large enough for `chips` chips of a generation: safe defaults for tier and zone."""
+    return [grant for grant in grants if grant.generation == generation and grant.chips >= chips]
