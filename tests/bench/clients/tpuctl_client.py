@@ -1,0 +1,44 @@
+"""What `tpuctl exec` does on hosts, without asking the cloud first: FARM.json (plain|leash) COMMAND."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from tpuctl.cli.console import Console
+from tpuctl.cli.render import Renderer
+from tpuctl.core.model import HostTarget
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.workflows.events import WorkerOutput
+
+
+def main(farm_file: str, mode: str, command: str) -> int:
+    farm = json.loads(Path(farm_file).read_text())
+    targets = [
+        HostTarget("big", worker, address, farm["port"], farm["user"], farm["host_public"])
+        for worker, address in enumerate(farm["hosts"])
+    ]
+    emit = Renderer(Console(json_mode=False, quiet=False, label=""))
+
+    def sink(worker: int, stream: str, data: bytes) -> None:
+        emit(WorkerOutput("big", worker, stream, data, len(targets)))
+
+    with closing(SshRemote(Path(farm["key"]))) as remote:
+        if mode == "leash":
+            from tpuctl.resources import read_template
+            from tpuctl.workflows.host_helper import HostHelper
+
+            results = HostHelper(remote, read_template("host_helper.py")).leash(targets, command, sink)
+        else:
+            results = remote.stream(targets, command, sink)
+    emit.close()
+    for result in results:
+        if not result.ok:
+            print(result.worker, result.failure, result.detail, result.exit_status, file=sys.stderr)
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""Runs contenders side by side and compares medians: CPU of the whole process tree, wall time, peak memory.
+
+Rounds are interleaved, so that whatever else the machine does hits every contender alike. A contender whose
+output is wrong is an error, not a fast one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import BinaryIO
+
+TIMEOUT_S = 300.0
+
+
+Check = Callable[[BinaryIO], bool]
+
+
+class BenchError(Exception):
+    """A contender failed or answered wrongly; its figures would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of doing the job. `check` reads its stdout and says whether the job was done."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    check: Check = lambda _: True
+    single_process: bool = True
+    """Peak memory is that of the largest process; it says nothing about many of them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One execution, or the median of several. `peak_mb` is the peak of the largest process."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How thoroughly to measure. `scale` shrinks host counts and volumes of a quick look."""
+
+    rounds: int = 5
+    quick: bool = False
+
+    def hosts(self, count: int) -> int:
+        return max(2, count // 16) if self.quick else count
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A promise: `value` at most (or at least) `limit`. Not judged after a quick look."""
+
+    text: str
+    value: float
+    limit: float
+    at_least: bool = False
+    unit: str = "x"
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class Line:
+    """One contender's medians, and its cost relative to the report's baseline."""
+
+    name: str
+    wall_s: float
+    cpu_s: float
+    peak_mb: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One comparison. Ratios in the table are those of `baseline` to each line: above 1 is better than it."""
+
+    title: str
+    setting: str
+    baseline: str
+    lines: tuple[Line, ...]
+    budgets: tuple[Budget, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+Measurement = Callable[[Plan], list[Report]]
+
+
+def execute(contender: Contender) -> Sample:
+    """Runs it once to its end. Raises BenchError."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            contender.argv,
+            env={**os.environ, **contender.env},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        watchdog = threading.Timer(TIMEOUT_S, _kill_group, [process.pid])
+        watchdog.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            watchdog.cancel()
+        wall_s = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        if process.returncode != 0 or not contender.check(out):
+            err.seek(0)
+            said = err.read().decode(errors="replace").strip()[-600:]
+            raise BenchError(f"{contender.name}: exit status {process.returncode}, or a wrong answer: {said}")
+    return Sample(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def _kill_group(leader: int) -> None:
+    os.killpg(leader, signal.SIGKILL)
+
+
+def compare(contenders: Sequence[Contender], rounds: int) -> dict[str, Sample]:
+    """Medians by name; round by round, each contender once."""
+    samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
+    for _ in range(rounds):
+        for contender in contenders:
+            samples[contender.name].append(execute(contender))
+    return {name: _median(found) for name, found in samples.items()}
+
+
+def _median(samples: Sequence[Sample]) -> Sample:
+    return Sample(
+        median(sample.wall_s for sample in samples),
+        median(sample.cpu_s for sample in samples),
+        median(sample.peak_mb for sample in samples),
+    )
+
+
+def lines(contenders: Sequence[Contender], medians: Mapping[str, Sample]) -> tuple[Line, ...]:
+    """The rows of a report, in the order of `contenders`."""
+    return tuple(
+        Line(
+            each.name,
+            medians[each.name].wall_s,
+            medians[each.name].cpu_s,
+            medians[each.name].peak_mb if each.single_process else None,
+        )
+        for each in contenders
+    )
+
+
+@contextmanager
+def pinned(cpu: int) -> Iterator[None]:
+    """Processes started meanwhile run on this CPU only, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity") or cpu >= (os.cpu_count() or 1):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for one measurement; short, because socket paths are limited to 108 bytes (unix(7))."""
+    with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:
+        yield Path(folder)

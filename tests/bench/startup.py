@@ -1,0 +1,104 @@
+"""What tpuctl costs before it does anything: its help, and one read of the fleet beside the real gcloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import urllib.request
+from pathlib import Path
+
+from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
+from tpuctl.sim import control
+from tpuctl.sim.control import SimInfo
+from tpuctl.sim.options import SimOptions
+
+TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
+NODES = 20
+
+
+def measure(plan: Plan) -> list[Report]:
+    """Both are about CPU; a person feels it at every command."""
+    return [_help(plan), _list(plan)]
+
+
+def _help(plan: Plan) -> Report:
+    contenders = [
+        Contender('python -c "import typer"', [sys.executable, "-c", "import typer"]),
+        Contender("tpuctl --help", [TPUCTL, "--help"], check=lambda out: b"Commands" in out.read()),
+    ]
+    found = compare(contenders, 3 * plan.rounds)
+    ratio = found["tpuctl --help"].cpu_s / found[contenders[0].name].cpu_s
+    return Report(
+        title="Help",
+        setting="the library that tpuctl's command line is made with, and tpuctl's help",
+        baseline=contenders[0].name,
+        lines=lines(contenders, found),
+        budgets=(Budget("CPU of the help, of importing typer", ratio, 1.6),),
+    )
+
+
+def _list(plan: Plan) -> Report:
+    if shutil.which("gcloud") is None:
+        return _without_gcloud(plan)
+    with scratch() as folder:
+        info = control.up(folder / "sim", SimOptions(delays="instant"))
+        try:
+            _create_nodes(info)
+            env = {**control.environment(info), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_PROFILE": "sim"}
+            contenders = [
+                Contender(
+                    "gcloud … tpu-vm list",
+                    ["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone=-"],
+                    {**env, "CLOUDSDK_CONFIG": str(folder / "gcloud"), "HOME": str(folder)},
+                    check=lambda out: out.read().count(b"READY") == NODES,
+                ),
+                Contender(
+                    "tpuctl ls --json",
+                    [TPUCTL, "ls", "--json"],
+                    {key: env[key] for key in ("TPUCTL_STATE_DIR", "TPUCTL_PROFILE")},
+                    check=lambda out: len(json.load(out)) == NODES,
+                ),
+            ]
+            compare(contenders, 1)  # both write caches the first time
+            found = compare(contenders, 3 * plan.rounds)
+        finally:
+            control.down(folder / "sim")
+    ratio = found["tpuctl ls --json"].cpu_s / found[contenders[0].name].cpu_s
+    return Report(
+        title="List",
+        setting=f"all zones of one simulator with {NODES} nodes",
+        baseline=contenders[0].name,
+        lines=lines(contenders, found),
+        budgets=(Budget("CPU of ls --json, of gcloud's list", ratio, 0.8),),
+    )
+
+
+def _without_gcloud(plan: Plan) -> Report:
+    only = Contender("python -c pass", [sys.executable, "-c", "pass"])
+    return Report(
+        title="List",
+        setting="the real gcloud is needed on PATH",
+        baseline=only.name,
+        lines=lines([only], compare([only], plan.rounds)),
+        missing=("gcloud is not installed",),
+    )
+
+
+def _create_nodes(info: SimInfo) -> None:
+    body = json.dumps({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}).encode()
+    parent = f"{info.http}/v2/projects/{info.project}/locations/us-central2-b"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for index in range(NODES):
+        request = urllib.request.Request(
+            f"{parent}/nodes?nodeId=n{index}",
+            data=body,
+            headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+        )
+        opener.open(request, timeout=60).read()
+
+
+def sim_environment(folder: Path) -> dict[str, str]:
+    """Variables with which tpuctl uses the simulator below `folder`."""
+    return {"TPUCTL_STATE_DIR": str(folder), "TPUCTL_PROFILE": "sim", "PATH": os.environ["PATH"]}
