@@ -55,7 +55,7 @@ class ConnectError(Exception):
 
 def load_private_key(path: Path) -> paramiko.PKey:
     """Reads our own key once; parsing it per host costs more than the handshake. BadConfigError if unusable."""
-    import paramiko
+    from tpuctl.remote.engine import paramiko
 
     # paramiko logs tracebacks of dead hosts as errors; every failure is reported by us, once, as a result.
     logging.getLogger(PARAMIKO_LOG).setLevel(logging.CRITICAL)
@@ -114,7 +114,9 @@ def _connect_once(target: HostTarget, timeout_s: float, is_cancelled: Callable[[
     family, kind, protocol, _, address = socket.getaddrinfo(
         target.address, target.port, type=socket.SOCK_STREAM
     )[0]
-    sock = socket.socket(family, kind, protocol)
+    from tpuctl.remote.engine import BufferedSocket
+
+    sock = BufferedSocket(family, kind, protocol)
     try:
         _tune(sock)
         sock.setblocking(False)
@@ -157,15 +159,13 @@ def _handshake(
     timeout_s: float,
     is_cancelled: Callable[[], bool],
 ) -> paramiko.Transport:
-    import paramiko
+    from tpuctl.remote.engine import end, new_transport
 
     if is_cancelled():
         raise ConnectError(FailureKind.LOST, "stopped before the connection was made")
-    transport = paramiko.Transport(sock)
-    transport.daemon = True
+    transport = new_transport(sock)
     transport.set_log_channel(PARAMIKO_LOG)
     transport.banner_timeout = timeout_s
-    transport.handshake_timeout = timeout_s
     transport.auth_timeout = timeout_s
     transport.channel_timeout = CHANNEL_TIMEOUT_S
     _prefer(transport)
@@ -174,7 +174,7 @@ def _handshake(
         _check_host_key(transport, target)
         _authenticate(transport, target, key)
     except BaseException:
-        transport.close()
+        end(transport)
         raise
     return transport
 
@@ -204,7 +204,7 @@ def _negotiate(transport: paramiko.Transport, timeout_s: float, is_cancelled: Ca
 def _exchange_keys(
     transport: paramiko.Transport, target: HostTarget, timeout_s: float, is_cancelled: Callable[[], bool]
 ) -> None:
-    import paramiko
+    from tpuctl.remote.engine import paramiko
 
     try:
         _negotiate(transport, timeout_s, is_cancelled)
@@ -236,7 +236,7 @@ def _check_host_key(transport: paramiko.Transport, target: HostTarget) -> None:
 
 
 def _authenticate(transport: paramiko.Transport, target: HostTarget, key: paramiko.PKey) -> None:
-    import paramiko
+    from tpuctl.remote.engine import paramiko
 
     try:
         remaining = transport.auth_publickey(target.user, key)

@@ -145,7 +145,7 @@ def exchange(
     is_cancelled: Callable[[], bool],
 ) -> Ending:
     """Runs `command`, passing its output to `emit` until it ended, was lost, cancelled, or the time is up."""
-    import paramiko
+    from tpuctl.remote.engine import hang_up, paramiko
 
     try:
         channel.exec_command(command)
@@ -167,7 +167,7 @@ def exchange(
         if deadline is not None and time.monotonic() >= deadline:
             return Ending(failure=FailureKind.TIMEOUT, detail="the command did not end in time")
         if not probe.check():
-            transport.close()
+            hang_up(transport)
             return Ending(failure=FailureKind.LOST, detail=f"no sign of life for {silence_s:g} s")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -188,9 +187,16 @@ class SshRemote:
         for call in calls:
             if call.thread is not None and call.thread is not threading.current_thread():
                 call.thread.join(JOIN_S)
+        self._close_connections(slots)
+
+    def _close_connections(self, slots: Sequence[_Slot]) -> None:
+        """All hang up before any is waited for: their threads end side by side."""
         for slot in slots:
             with slot.lock:
-                _hang_up(slot)
+                if slot.transport is not None:
+                    from tpuctl.remote.engine import hang_up
+
+                    hang_up(slot.transport)
         for slot in slots:
             _close(slot)
 
@@ -267,7 +273,7 @@ class SshRemote:
 
     def _open_channel(self, call: _Call) -> tuple[paramiko.Transport, paramiko.Channel]:
         """A channel on the kept connection; one that died unnoticed is replaced once."""
-        import paramiko
+        from tpuctl.remote.engine import hang_up, paramiko
 
         for last in (False, True):
             transport = self._connection(call)
@@ -278,7 +284,7 @@ class SshRemote:
                     FailureKind.CONNECT, f"{call.target.label} opens no further session: {error.text}"
                 ) from error
             except (paramiko.SSHException, EOFError, OSError) as error:
-                transport.close()
+                hang_up(transport)
                 if last or call.is_cancelled():
                     raise ConnectError(
                         FailureKind.LOST, f"the connection to {call.target.label} was lost: {error}"
@@ -312,19 +318,11 @@ class SshRemote:
             return self._key
 
 
-def _hang_up(slot: _Slot) -> None:
-    """Closes the connection without waiting. Its thread wakes at the end of the stream; a mere close of the
-    socket would wake it at paramiko's next tick, a tenth of a second later."""
-    if slot.transport is not None:
-        with contextlib.suppress(OSError):  # the other side was first
-            slot.transport.sock.shutdown(socket.SHUT_RDWR)
-        slot.transport.close()
-
-
 def _close(slot: _Slot) -> None:
-    _hang_up(slot)
     if slot.transport is not None:
-        slot.transport.join(JOIN_S)
+        from tpuctl.remote.engine import end
+
+        end(slot.transport)
         slot.transport = None
 
 

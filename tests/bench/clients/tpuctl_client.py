@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import sys
 from contextlib import closing
@@ -12,6 +14,9 @@ from tpuctl.cli.render import Renderer
 from tpuctl.core.model import HostTarget
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.events import WorkerOutput
+
+gc.set_threshold(100_000, 20, 100)  # as the console script does
+atexit.register(gc.freeze)
 
 
 def main(farm_file: str, mode: str, command: str) -> int:
