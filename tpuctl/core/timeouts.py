@@ -17,6 +17,8 @@ VERDICT_MAX_S = 90.0
 within about a minute (log of 53 spot preemptions, 65 s polls)."""
 VERDICT_READ_GAP_S = 2.0
 """Least time between the two reads that must agree that the slice is alive."""
+ACKNOWLEDGE_MAX_S = 30.0
+"""How long workers that answer may refuse to prepare or start before the attempt counts as failed."""
 
 BACKOFF_FIRST_S = 10.0
 BACKOFF_MAX_S = 600.0

@@ -25,7 +25,10 @@ def require_all(replies: Sequence[HelperReply], what: str) -> None:
     why = first.message or describe_result(first.result)
     raise PartialError(
         f"{len(bad)} of {len(replies)} workers did not {what}: worker {first.worker}: {why}",
-        details={"workers": [reply.worker for reply in bad]},
+        details={
+            "workers": [reply.worker for reply in bad],
+            "unreached": [reply.worker for reply in bad if reply.result.failure is not None],
+        },
     )
 
 

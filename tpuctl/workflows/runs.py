@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tpuctl import __version__
+from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
 from tpuctl.core.manifest import build_manifest
 from tpuctl.core.plan import Wait
@@ -221,7 +222,7 @@ class _RunWave:
         try:
             prepared = hosts.prepare()
         except PartialError as error:
-            return self._not_prepared(error)
+            return self._not_acknowledged(error)
         if isinstance(prepared, str):
             return Outcome(Wait(prepared), acted=False)
         attempt = replace(
@@ -243,24 +244,32 @@ class _RunWave:
         )
         return Outcome(Wait("the start"), acted=True)
 
-    def _not_prepared(self, error: PartialError) -> Outcome:
-        """A worker could not be prepared: wait for a verdict while it may be a preemption, then charge it."""
+    def _not_acknowledged(self, error: PartialError) -> Outcome:
+        """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
+
+        Workers that did not answer are never the user's failure.
+        """
         attempt = self._attempt
         now = self._services.clock.now()
         since = attempt.suspect_since
         if since is None:
             self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
-            return Outcome(Wait(error.message), acted=True)
-        if error.hint is None and now - since < 30.0:
-            return Outcome(Wait(error.message, since + 30.0), acted=False)
-        return self._set_cause(Cause.FAILED, error.message)
+            return Outcome(Wait(error.message), acted=False)
+        lost = bool(error.details.get("unreached"))
+        limit = timeouts.VERDICT_MAX_S if lost else timeouts.ACKNOWLEDGE_MAX_S
+        if error.hint is None and now - since < limit:
+            return Outcome(Wait(error.message, since + limit), acted=False)
+        return self._set_cause(Cause.HOST_LOST if lost else Cause.FAILED, error.message)
 
     def _start(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is None:
             return Outcome(Wait("its slice"), acted=False)
         self._journal("start", plan.why)
-        hosts.start()
+        try:
+            hosts.start()
+        except PartialError as error:
+            return self._not_acknowledged(error)
         return Outcome(Wait("every worker to run"), acted=True)
 
     def _mark_running(self, _plan: RunPlan) -> Outcome:

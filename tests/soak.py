@@ -1,0 +1,108 @@
+"""`python -m tests.soak [--minutes N] [--seed N]`: random trouble for a long time, invariants after each life.
+
+Each life is a slice that is brought up, runs a program on its two hosts and is taken down, while preemptions,
+stockouts, blips, lost answers and crashes of the client strike at random. Whatever happens, typing the commands
+again must converge, run every attempt once per worker and leave nothing in the cloud.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from tests.scenario.test_crash import Life
+from tests.support.crashing import CrashPoint
+from tests.support.services import sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.records import RunState, SliceState
+from tpuctl.errors import TpuctlError
+from tpuctl.workflows.documents import get_slice, list_runs
+
+FAULTS = (
+    "stockout",
+    "stockout-now",
+    "queued-internal",
+    "blip",
+    "lost-response",
+    "slow-operation",
+    "rate-limit",
+)
+TRIES = 60
+
+
+class Preempter(threading.Thread):
+    """Takes every TPU of the world away at random moments until it is told to end."""
+
+    def __init__(self, sim: RunningSim, chance: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._sim = sim
+        self._chance = chance
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(self._chance.uniform(0.5, 4.0)):
+            for node in self._sim.world.snapshot().get("nodes", []):
+                self._preempt(str(node["name"]).rsplit("/", 1)[-1])
+
+    def _preempt(self, name: str) -> None:
+        try:
+            self._sim.preempt(name)
+        except Exception as error:  # noqa: BLE001 - it may be gone already; only the invariants count
+            print(f"  not preempted: {error}", flush=True)
+
+
+def live(sim: RunningSim, directory: Path, name: str, chance: random.Random) -> None:
+    """One life with crashes at random changing calls."""
+    life = Life(sim, directory / name, name)
+    for command in life.commands():
+        for _ in range(TRIES):
+            point = CrashPoint(chance.randrange(1, 90), after=chance.random() < 0.5)
+            try:
+                if life.execute(command, point):
+                    break
+            except TpuctlError as error:
+                print(f"  {name}: {error.message}", flush=True)
+        else:
+            raise AssertionError(f"{name}: {command.__name__} did not converge in {TRIES} tries")
+    check(sim, life)
+
+
+def check(sim: RunningSim, life: Life) -> None:
+    """Nothing is left, every run has ended, and no attempt ran twice on a worker."""
+    with sim_services(sim, life.state_dir, process=0) as services:
+        assert get_slice(services, life.name).record.state is SliceState.GONE
+        final = {RunState.SUCCEEDED, RunState.STOPPED}
+        assert all(run.state in final for run in list_runs(services)), (
+            "a run was charged with the cloud's doing"
+        )
+        names = [node.name for node in services.cloud.list_nodes().items]
+        names += [queued.name for queued in services.cloud.list_queued().items]
+        assert not [name for name in names if name.startswith(f"{life.name}-")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    print(f"seed {arguments.seed}", flush=True)
+    end = time.monotonic() + 60 * arguments.minutes
+    lives = 0
+    with tempfile.TemporaryDirectory(prefix="tpuctl-soak-") as root, running_sim(Path(root)) as sim:
+        preempter = Preempter(sim, random.Random(arguments.seed + 1))
+        preempter.start()
+        while time.monotonic() < end:
+            lives += 1
+            sim.fault(preset=chance.choice(FAULTS), times=chance.randrange(1, 3))
+            live(sim, Path(root), f"life{lives}", chance)
+            print(f"{lives} passed, 0 failed", flush=True)
+        preempter.over.set()
+
+
+if __name__ == "__main__":
+    main()
