@@ -22,6 +22,7 @@ import typer
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
 from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
+from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.core.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.resources import load_accelerators
@@ -36,6 +37,7 @@ SESSION = (
     "export TPUCTL_PROFILE=sim",
     "tpuctl up v4-32 --spot --pay",
     "tpuctl exec v4-32 -- printenv TPU_WORKER_ID",
+    "tpuctl run --no-checkpoint --name hello -- sh -c 'echo step 1 of 1; echo rank $TPUCTL_RANK'",
     "tpuctl sim preempt v4-32-1",
     "tpuctl up v4-32 --spot --pay",
     "tpuctl why v4-32",
@@ -115,6 +117,20 @@ def render_states() -> str:
     return _table(("state", "set by", "final", "meaning"), rows)
 
 
+def render_run_states() -> str:
+    rows = [
+        (f"`{state}`", "yes" if state.final else "no", meaning) for state, meaning in RUN_STATE_NOTES.items()
+    ]
+    causes = [(f"`{cause}`", budget, meaning) for cause, (budget, meaning) in CAUSE_NOTES.items()]
+    return "\n\n".join(
+        [
+            _table(("state", "final", "meaning"), rows),
+            "How an attempt can end, and which budget it is charged to:",
+            _table(("cause", "budget", "meaning"), causes),
+        ]
+    )
+
+
 def render_types() -> str:
     catalog = load_accelerators()
     rows = []
@@ -138,6 +154,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": render_settings,
     "errors": render_errors,
     "states": render_states,
+    "run-states": render_run_states,
     "types": render_types,
 }
 
@@ -161,20 +178,22 @@ def render_readme(text: str) -> str:
 def record_session() -> str:
     """Runs the session in an empty state directory and returns it as a console transcript."""
     lines = []
-    with tempfile.TemporaryDirectory(prefix="tpuctl-docs-") as state:
+    with tempfile.TemporaryDirectory(prefix="tpuctl-docs-") as home:
+        state, work = Path(home) / "state", Path(home) / "work"
+        work.mkdir()
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_", "XDG_"))}
-        environ.update(TPUCTL_STATE_DIR=state, HOME=state, LOGNAME="ada", NO_COLOR="1")
+        environ.update(TPUCTL_STATE_DIR=str(state), HOME=home, LOGNAME="ada", NO_COLOR="1")
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
         try:
             for command in SESSION:
                 lines.append(f"$ {command}")
-                lines += _type(command, environ, state)
+                lines += _type(command, environ, work, state)
         finally:
-            subprocess.run(["tpuctl", "sim", "down"], env=environ, cwd=state, capture_output=True, check=False)
+            subprocess.run(["tpuctl", "sim", "down"], env=environ, cwd=work, capture_output=True, check=False)
     return "```console\n" + "\n".join(lines) + "\n```"
 
 
-def _type(command: str, environ: dict[str, str], cwd: str) -> list[str]:
+def _type(command: str, environ: dict[str, str], cwd: Path, state: Path) -> list[str]:
     if command.startswith("export "):
         name, _, value = command.removeprefix("export ").partition("=")
         environ[name] = value
@@ -189,7 +208,7 @@ def _type(command: str, environ: dict[str, str], cwd: str) -> list[str]:
         timeout=180,
         check=True,
     )
-    text = done.stdout.replace(cwd, "~/.local/state/tpuctl")
+    text = done.stdout.replace(str(state), "~/.local/state/tpuctl")
     for pattern, replacement in NORMAL:
         text = pattern.sub(replacement, text)
     return text.rstrip("\n").splitlines()

@@ -124,6 +124,19 @@ class RunState(StrEnum):
         return self in {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.GAVE_UP}
 
 
+RUN_STATE_NOTES: Mapping[RunState, str] = {
+    RunState.WAITING: "its slice is on its way, or the next attempt is due",
+    RunState.PREPARING: "code and environment go to every worker; each acknowledges",
+    RunState.RUNNING: "every worker runs",
+    RunState.STOPPING: "a stop was asked for; TERM, then KILL after the grace period",
+    RunState.SUCCEEDED: "every worker exited with 0",
+    RunState.FAILED: "the budget of failures is used up",
+    RunState.STOPPED: "ended on request, or its slice was taken down",
+    RunState.GAVE_UP: "the budget of preemptions or of restarts is used up",
+}
+"""What each state means, for the README."""
+
+
 class AttemptState(StrEnum):
     """How far an attempt has got; every step is written before the next begins."""
 
@@ -143,6 +156,17 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
     STOPPED = "stopped"
+
+
+CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
+    Cause.SUCCEEDED: ("–", "every worker exited with 0"),
+    Cause.FAILED: ("failures", "a worker failed while the cloud showed the slice alive, twice"),
+    Cause.RESTART_ASKED: ("restarts", "every worker that failed exited with 75"),
+    Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
+    Cause.HOST_LOST: ("preemptions", "a host rebooted or stopped answering"),
+    Cause.STOPPED: ("–", "a stop was asked for"),
+}
+"""Budget and meaning of each cause, for the README."""
 
 
 @dataclass(frozen=True)
