@@ -82,6 +82,32 @@ def test_exec_passes_one_status_through_and_folds_several(session: Session) -> N
     ]
 
 
+def test_equal_output_is_grouped_under_its_workers(session: Session) -> None:
+    script = "printf 'a\\nb\\n'; test $TPU_WORKER_ID = 0 || echo other"
+    grouped = session.type("exec", "big", "--group", "--", "sh", "-c", script).stdout
+    assert grouped == "── big-0 (1)\na\nb\n── big-1 (1)\na\nb\nother\n"
+    same = session.type("exec", "big", "--group", "--", "echo", "same").stdout
+    assert same == "── big[0-1] (2)\nsame\n"
+
+
+def test_output_goes_to_one_file_per_worker_and_stream(session: Session) -> None:
+    script = "echo out $TPU_WORKER_ID; echo err $TPU_WORKER_ID >&2"
+    done = session.type("exec", "big", "--output-dir", "out", "--", "sh", "-c", script)
+    assert done.stdout == ""
+    found = {path.name: path.read_text() for path in (session.work / "out").iterdir()}
+    assert found == {
+        "worker-0.stdout": "out 0\n",
+        "worker-0.stderr": "err 0\n",
+        "worker-1.stdout": "out 1\n",
+        "worker-1.stderr": "err 1\n",
+    }
+
+
+def test_failures_are_summed_up_by_cause(session: Session) -> None:
+    done = session.type("exec", "big", "--", "sh", "-c", "exit $((TPU_WORKER_ID + 4))", status=3)
+    assert "2 of 2 workers failed: big-0: exit status 4; big-1: exit status 5 (partial)" in done.stderr
+
+
 def test_words_for_the_program_arrive_unchanged(session: Session) -> None:
     (session.work / "show.py").write_text("import sys\nprint(ascii(sys.argv[1:]))\n")
     words = ["--json", "a b", "$HOME", "`id`", "q\"'", "two\nlines", "ü", "*", "--", "-m"]

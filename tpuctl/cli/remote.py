@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +16,10 @@ from tpuctl.cli.words import split_words
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from tpuctl.cli.output import WorkerFiles
     from tpuctl.core.model import RemoteResult
     from tpuctl.core.records import SliceRecord
+    from tpuctl.ports import OutputSink
 
 
 def exec_(
@@ -28,6 +32,12 @@ def exec_(
     worker: Workers = None,
     all_workers: AllWorkers = False,
     timeout: Timeout = None,
+    group: Annotated[
+        bool, typer.Option("--group", help="Print identical output once, when all have ended.")
+    ] = False,
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", metavar="DIR", help="One file per worker and stream instead.")
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Run one command on the workers of a slice; it ends when this command ends.
@@ -46,17 +56,51 @@ def exec_(
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
         chosen = choose(record, worker)
-        output: dict[tuple[int, str], list[bytes]] = {}
 
-        def collect(index: int, stream: str, data: bytes) -> None:
-            output.setdefault((index, stream), []).append(data)
+        def start(sink: OutputSink | None) -> list[RemoteResult]:
+            found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink)
+            context.emit.close()
+            return found
 
-        sink = collect if context.console.json_mode else None
-        results = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink)
-        context.emit.close()
-        if context.console.json_mode:
-            context.console.data([_result_row(result, output) for result in results])
+        results = _with_output(context, record, start, group=group, output_dir=output_dir)
         _end(record, results, quiet=context.console.json_mode)
+
+
+def _with_output(
+    context: AppContext,
+    record: SliceRecord,
+    start: Callable[[OutputSink | None], list[RemoteResult]],
+    *,
+    group: bool,
+    output_dir: str | None,
+) -> list[RemoteResult]:
+    """Runs the command with its output where the flags want it."""
+    from tpuctl.cli.output import open_output_dir, print_groups, temporary_files
+
+    if output_dir is not None:
+        files = open_output_dir(output_dir)
+        results = start(files.write)
+        files.close()
+        context.console.say(f"output of {len(results)} workers is in {output_dir}")
+        if context.console.json_mode:
+            context.console.data([_result_row(result, None) for result in results])
+        return results
+    if not group and not context.console.json_mode:
+        return start(None)
+    with temporary_files() as files:
+        results = start(files.write)
+        files.close()
+        if context.console.json_mode:
+            context.console.data([_result_row(result, files) for result in results])
+        else:
+            print_groups(record.name, results, files, _write_raw)
+    return results
+
+
+def _write_raw(stream: str, data: bytes) -> None:
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.buffer.write(data)
+    target.flush()
 
 
 def choose(record: SliceRecord, worker: str | None) -> tuple[int, ...] | None:
@@ -71,19 +115,18 @@ def choose(record: SliceRecord, worker: str | None) -> tuple[int, ...] | None:
         raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.name}") from error
 
 
-def _result_row(result: RemoteResult, output: dict[tuple[int, str], list[bytes]]) -> dict[str, object]:
-    def text(stream: str) -> str:
-        return b"".join(output.get((result.worker, stream), [])).decode("utf-8", "replace")
-
-    return {
+def _result_row(result: RemoteResult, files: WorkerFiles | None) -> dict[str, object]:
+    row: dict[str, object] = {
         "worker": result.worker,
         "exit_status": result.exit_status,
         "failure": result.failure,
         "detail": result.detail or None,
-        "stdout": text("stdout"),
-        "stderr": text("stderr"),
         "duration_s": round(result.duration_s, 3),
     }
+    if files is not None:
+        for stream in ("stdout", "stderr"):
+            row[stream] = files.read(result.worker, stream).decode("utf-8", "replace")
+    return row
 
 
 def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> None:
@@ -99,17 +142,30 @@ def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> No
 
 def raise_for_failed(record: SliceRecord, results: list[RemoteResult]) -> None:
     """Raises what the failed ones of `results` amount to."""
-    from tpuctl.core.fold import fold_label
+    from tpuctl.core.fold import fold_label, group_equal
 
     failed = [result for result in results if not result.ok]
     if not failed:
         return
-    where = fold_label(record.name, [result.worker for result in failed])
-    first = failed[0]
-    said = first.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-    why = first.detail or first.failure or (said[0] if said else f"exit status {first.exit_status}")
+    groups = group_equal(failed, _why)
+    said = "; ".join(
+        f"{fold_label(record.name, [r.worker for r in members])}: {why}" for why, members in groups[:4]
+    )
+    more = f"; and {len(groups) - 4} other reasons" if len(groups) > 4 else ""
     kind = UnreachableError if all(result.failure == "connect" for result in results) else PartialError
-    raise kind(f"{where}: {why}", details={"workers": [result.worker for result in failed]})
+    raise kind(
+        f"{len(failed)} of {len(results)} workers failed: {said}{more}",
+        hint=f"tpuctl status {record.name}" if kind is UnreachableError else None,
+        details={"workers": [result.worker for result in failed]},
+    )
+
+
+def _why(result: RemoteResult) -> str:
+    """Why a worker failed, in words that are equal for equal causes."""
+    if result.failure is not None:
+        return result.detail or str(result.failure)
+    said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return said[0] if said else f"exit status {result.exit_status}"
 
 
 def ssh(
