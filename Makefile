@@ -51,7 +51,7 @@ docs: $(READY) ## write the generated parts of the README
 docs-check: $(READY) ## fail when the generated parts of the README are stale
 	$(BIN)/python -m tests.docs.generate --check
 
-bench: $(READY) ## measure start-up and list against the simulator
+bench: $(READY) ## measure beside other tools, write docs/benchmarks.md
 	$(BIN)/python -m tests.bench
 
 soak: $(READY) ## preempt and restart for a long time

@@ -11,6 +11,7 @@ from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
 MEASUREMENTS: Mapping[str, Measurement] = {
+    "interpreter": startup.measure_interpreter,
     "startup": startup.measure,
     "cold": cold.measure,
     "sshd": cold.measure_sshd,

@@ -23,6 +23,22 @@ def measure(plan: Plan) -> list[Report]:
     return [_help(plan), _list(plan)]
 
 
+def measure_interpreter(plan: Plan) -> list[Report]:
+    """What any Python program costs here: the floor under all others."""
+    contenders = [
+        Contender("python -c pass", [sys.executable, "-c", "pass"]),
+        Contender("python -I -S -c pass", [sys.executable, "-I", "-S", "-c", "pass"]),
+    ]
+    return [
+        Report(
+            title="Interpreter",
+            setting="an empty program, with and without the environment's site-packages",
+            baseline=contenders[0].name,
+            lines=lines(contenders, compare(contenders, 3 * plan.rounds)),
+        )
+    ]
+
+
 def _help(plan: Plan) -> Report:
     contenders = [
         Contender('python -c "import typer"', [sys.executable, "-c", "import typer"]),
