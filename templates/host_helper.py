@@ -1,7 +1,8 @@
 """The host side of tpuctl: one file, Python 3.8 standard library, run as `python3 -I -S FILE VERB`.
 
-Reads one JSON line (the request) and, for `put`, raw payload from stdin. Answers one JSON line on stdout and
-exits 0, or `{"error": code, "message": text}` and exits 1. `follow`, `read` and `leash` answer with raw bytes.
+Reads one JSON line (the request) and, for `lacks` and `receive`, raw content from stdin. Answers one JSON line
+on stdout and exits 0, or `{"error": code, "message": text}` and exits 1; lines with `progress` may come before.
+`follow`, `read` and `leash` answer with raw bytes.
 
 It writes below ~/.tpuctl only (directories 0700, files 0600, temp file + fsync + rename). It never writes the
 environment of a run, which may hold secrets, to disk or into an argument list, and never signals a process
@@ -24,6 +25,14 @@ POLL_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 EXIT_NOTHING_TO_FOLLOW = 98
 ENDED = ("exited", "lost")
+CHUNK = 1 << 20
+MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked with `lacks`
+ATTEMPTS_KEPT = 10  # ended ones, for their logs
+SPARE_S = 3600.0  # content that no attempt uses stays this long: another client may be about to use it
+STALE_S = 86400.0
+PEER_SILENCE_S = 60.0
+SERVED_AT_ONCE = 128
+ASKED_AT_ONCE = 200
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -57,14 +66,14 @@ class Stdin:
         line, _, self.rest = self.rest.partition(b"\n")
         return line
 
-    def chunks(self):
-        if self.rest:
-            chunk, self.rest = self.rest, b""
-            yield chunk
-        while True:
-            chunk = os.read(0, 1 << 20)
+    def exactly(self, size):
+        """The next `size` bytes in pieces; Refused when the stream ends before."""
+        while size:
+            chunk = self.rest[:size] or os.read(0, min(size, CHUNK))
+            self.rest = self.rest[len(chunk) :]
             if not chunk:
-                return
+                raise Refused("bad-payload", "the stream broke off %d bytes before the end of a file" % size)
+            size -= len(chunk)
             yield chunk
 
 
@@ -308,7 +317,7 @@ def not_started(error):
     return 127 if error.errno in (errno.ENOENT, errno.ENOTDIR) else 126
 
 
-# ---------------------------------------------------------------- hello, put, prepare
+# ---------------------------------------------------------------- hello, prepare
 
 
 def hello(_request, _stdin):
@@ -333,45 +342,25 @@ def hello(_request, _stdin):
     }
 
 
-def put(request, stdin):
-    import hashlib
-
-    digest, size = need_sha(request.get("sha256")), need(request, "size", int)
-    path = os.path.join(make_dir(root("blobs")), digest)
-    if os.path.exists(path):
-        return {"stored": True, "already": True}
-    temp = "%s.%d.tmp" % (path, os.getpid())
-    check, count = hashlib.sha256(), 0
-    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in stdin.chunks():
-                check.update(chunk)
-                count += len(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        if count != size or check.hexdigest() != digest:
-            raise Refused("bad-payload", "received %d of %d bytes, or another content" % (count, size))
-        os.rename(temp, path)
-    except BaseException:
-        os.unlink(temp)
-        raise
-    sync_dir(root("blobs"))
-    return {"stored": True, "already": False}
-
-
 def prepare(request, _stdin):
     attempt, fence = Attempt(request), need(request, "fence", int)
     bundle = request.get("bundle")
-    if bundle is not None and not os.path.exists(root("blobs", need_sha(bundle))):
-        return {"missing": [bundle]}
+    entries = []
+    if bundle is not None:
+        entries = find_tree("blobs", need_sha(bundle))
+        if entries is None:
+            return {"missing": [bundle]}
+        check_tree(entries, links_inside=True)
+        lacking = [digest for digest, size in blobs_of(entries) if not has_blob("blobs", digest, size)]
+        if lacking:
+            return {"missing": lacking[:MISSING_NAMED]}
     attempt.locked()
     attempt.check_fence(fence)
     prepared = read_json(attempt.path("prepared.json"))
     if prepared is None:
-        make_work(attempt, bundle)
+        make_work(attempt, entries)
         write_json(attempt.path("prepared.json"), {"schema": SCHEMA, "bundle": bundle, "fence": fence})
+        sweep(attempt)
     elif prepared.get("bundle") != bundle:
         raise Refused("conflict", "attempt %s was prepared with other code" % attempt.number)
     answer = {"prepared": True, "work_dir": attempt.path("work")}
@@ -388,7 +377,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def make_work(attempt, bundle):
+def make_work(attempt, entries):
     """`work` appears whole or not at all; leftovers of a crash are removed."""
     import shutil
 
@@ -399,69 +388,524 @@ def make_work(attempt, bundle):
     temp = attempt.path("work.tmp.%d" % os.getpid())
     os.mkdir(temp, 0o700)
     try:
-        if bundle is not None:
-            extract(root("blobs", bundle), temp)
+        materialise(entries, os.fsencode(temp), "blobs", 0o700)
+        check_links(entries, os.fsencode(temp))
         os.rename(temp, attempt.path("work"))
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
         raise
 
 
-def extract(archive, target):
-    """Unpacks a .tar.gz; refuses whatever would land, or point, outside `target`."""
-    import tarfile
-
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            links = [member_path(member, target) for member in tar if place(tar, member, target)]
-    except (tarfile.TarError, EOFError) as error:
-        raise Refused("bad-bundle", "not a usable .tar.gz: %s" % error) from error
-    inside = os.path.realpath(target)
-    for link in links:
-        if not is_inside(os.path.realpath(link), inside):
-            raise Refused("bad-bundle", "symbolic link leaves the bundle: %r" % os.path.relpath(link, target))
-
-
 def is_inside(path, directory):
     return path == directory or path.startswith(directory + os.sep)
 
 
-def member_path(member, target):
-    return os.path.join(target, os.path.normpath(member.name))
+# ---------------------------------------------------------------- content by its sha256
 
 
-def place(tar, member, target):
-    """Writes one member below `target`; true for a symbolic link, whose end is checked when all are there."""
-    name = os.path.normpath(member.name)
-    if os.path.isabs(member.name) or ".." in member.name.split("/"):
-        raise Refused("bad-bundle", "path leaves the bundle: %r" % member.name)
-    if name == ".":
+def blob_path(area, digest):
+    """`blobs` holds the code of runs, `incoming` what `cp` is about to put in its place."""
+    if area not in ("blobs", "incoming"):
+        raise Refused("bad-request", "no such area: %r" % (area,))
+    return root(area, need_sha(digest))
+
+
+def has_blob(area, digest, size):
+    try:
+        return os.stat(blob_path(area, digest)).st_size == size
+    except FileNotFoundError:
         return False
-    path = os.path.join(target, name)
-    parent = os.path.dirname(path)
-    if os.path.realpath(parent) != os.path.join(os.path.realpath(target), os.path.dirname(name)).rstrip("/"):
-        raise Refused("bad-bundle", "path goes through a symbolic link: %r" % member.name)
-    make_dir(parent)
-    if member.isdir():
-        if os.path.islink(path):
-            raise Refused("bad-bundle", "path goes through a symbolic link: %r" % member.name)
-        make_dir(path)
+
+
+def store_blob(area, digest, size, chunks):
+    """The blob appears whole and right or not at all. Its content is checked again when it is used, so it is
+    not forced to the disk here."""
+    import hashlib
+
+    path = blob_path(area, digest)
+    temp = "%s.%d.tmp" % (path, os.getpid())
+    check, count = hashlib.sha256(), 0
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for chunk in chunks:
+                check.update(chunk)
+                count += len(chunk)
+                file.write(chunk)
+        if count != size or check.hexdigest() != digest:
+            raise Refused("bad-payload", "received %d of %d bytes, or another content" % (count, size))
+        os.rename(temp, path)
+    except BaseException:
+        os.unlink(temp)
+        raise
+
+
+def copy_blob(area, digest, size, target):
+    """Copies a blob to the open file `target`. A copy, not a link: programs may write into their files."""
+    import hashlib
+
+    check, count = hashlib.sha256(), 0
+    path = blob_path(area, digest)
+    try:
+        with open(path, "rb") as source:
+            for chunk in iter(lambda: source.read(CHUNK), b""):
+                check.update(chunk)
+                count += len(chunk)
+                target.write(chunk)
+    except FileNotFoundError:
+        raise Refused("missing-blob", "the host lost %s meanwhile" % digest) from None
+    if count != size or check.hexdigest() != digest:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
+
+
+def file_matches(path, size, digest):
+    """Whether a regular file has this content."""
+    import hashlib
+    import stat
+
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            return False
+        check = hashlib.sha256()
+        with open(path, "rb") as file:
+            for chunk in iter(lambda: file.read(CHUNK), b""):
+                check.update(chunk)
+    except OSError:
         return False
-    if os.path.lexists(path):
+    return check.hexdigest() == digest
+
+
+def find_tree(area, digest):
+    """The entries of a tree: `["f", path, mode, sha256, size]` with perhaps a time of change, `["l", path,
+    target]` and `["d", path, mode]`. None when it is not here."""
+    import hashlib
+
+    path = blob_path(area, digest)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    if hashlib.sha256(content).hexdigest() != digest:
         os.unlink(path)
-    if member.issym():
-        os.symlink(member.linkname, path)
-        return True
-    if not member.isfile():
-        raise Refused("bad-bundle", "neither file, directory nor symbolic link: %r" % member.name)
-    mode = 0o700 if member.mode & 0o100 else 0o600
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with os.fdopen(handle, "wb") as file:
-        import shutil
+        return None
+    try:
+        return [parse_entry(entry) for entry in json.loads(content.decode())["entries"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("bad-bundle", "not a usable tree: %s" % error) from error
 
-        shutil.copyfileobj(tar.extractfile(member), file, 1 << 20)
-    os.utime(path, (member.mtime, member.mtime))
-    return False
+
+def parse_entry(entry):
+    kind, path = entry[0], entry[1].encode("utf-8", "surrogateescape")
+    parts = path.split(b"/")
+    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
+        raise Refused("bad-bundle", "path leaves the tree: %r" % entry[1])
+    if kind == "f":
+        mtime = int(entry[5]) if len(entry) > 5 else None
+        return kind, path, int(entry[2]) & 0o777, (need_sha(entry[3]), int(entry[4])), mtime
+    if kind == "l":
+        return kind, path, entry[2].encode("utf-8", "surrogateescape")
+    if kind == "d":
+        return kind, path, int(entry[2]) & 0o777
+    raise Refused("bad-bundle", "neither file, directory nor symbolic link: %r" % (entry[1],))
+
+
+def check_tree(entries, links_inside):
+    """Refuses a tree whose entries lie in each other's way, or whose links point outside of it."""
+    solid = set()
+    for entry in entries:
+        kind, path = entry[:2]
+        if kind != "d":
+            if path in solid:
+                raise Refused("bad-bundle", "twice in the tree: %r" % path)
+            solid.add(path)
+        if kind == "l" and links_inside:
+            end = os.path.normpath(os.path.join(os.path.dirname(path), entry[2]))
+            if os.path.isabs(end) or end.split(b"/")[0] == b"..":
+                raise Refused("bad-bundle", "symbolic link leaves the tree: %r" % path)
+    for entry in entries:
+        parent = entry[1] if entry[0] == "d" else os.path.dirname(entry[1])
+        while parent:
+            if parent in solid:
+                raise Refused("bad-bundle", "path goes through a file or symbolic link: %r" % entry[1])
+            parent = os.path.dirname(parent)
+
+
+def check_links(entries, target):
+    """A chain of links, each harmless by itself, can lead out; that shows only when all are there."""
+    inside = os.path.realpath(target)
+    for entry in entries:
+        if entry[0] == "l":
+            end = os.path.realpath(os.path.join(target, entry[1]))
+            if end != inside and not end.startswith(inside + b"/"):
+                raise Refused("bad-bundle", "symbolic link leaves the tree: %r" % entry[1])
+
+
+def blobs_of(entries):
+    """(sha256, size) of every content once, in order of first appearance: both sides count on this order."""
+    return list(dict.fromkeys(entry[3] for entry in entries if entry[0] == "f"))
+
+
+def materialise(entries, target, area, mask=0o777):
+    """Writes a checked tree below `target`, a directory that nobody else knows yet."""
+    made = []
+    for entry in entries:
+        kind, path = entry[0], os.path.join(target, entry[1])
+        os.makedirs(path if kind == "d" else os.path.dirname(path), mode=0o755, exist_ok=True)
+        if kind == "d":
+            made.append((path, entry[2]))
+        elif kind == "l":
+            os.symlink(entry[2], path)
+        else:
+            write_file(path, entry, area, mask)
+    for path, mode in reversed(made):
+        os.chmod(path, mode & mask)
+
+
+def write_file(path, entry, area, mask=0o777):
+    _, _, mode, (digest, size), mtime = entry
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        copy_blob(area, digest, size, file)
+        file.flush()
+        os.fchmod(file.fileno(), mode & mask)
+    if mtime is not None:
+        os.utime(path, (mtime, mtime))
+
+
+def lacks(request, stdin):
+    """Which contents of a tree this host lacks, as bits in hexadecimal; `tree` false when it lacks the tree.
+
+    With `size` the tree itself follows the request. With `destination` a file that lies there already counts.
+    """
+    area, digest = request.get("area"), request.get("tree")
+    make_dir(os.path.dirname(blob_path(area, digest)))
+    if request.get("size") is not None:
+        size = need(request, "size", int)
+        store_blob(area, digest, size, stdin.exactly(size))
+    return lacking_of(request)
+
+
+def lacking_of(request):
+    area = request.get("area")
+    entries = find_tree(area, request.get("tree"))
+    if entries is None:
+        return {"tree": False, "lacking": ""}
+    lies_at = {}
+    if request.get("destination") is not None:
+        lies_at = destinations(entries, placement(request))
+    bits = 0
+    for number, blob in enumerate(blobs_of(entries)):
+        digest, size = blob
+        there = any(file_matches(path, size, digest) for path in lies_at.get(blob, ()))
+        if not there and not has_blob(area, digest, size):
+            bits |= 1 << number
+    return {"tree": True, "lacking": "%x" % bits}
+
+
+def receive(request, stdin):
+    """Contents one after the other behind the request; each counts as soon as it is whole."""
+    area = request.get("area")
+    count = 0
+    for digest, size in need(request, "blobs", list):
+        make_dir(os.path.dirname(blob_path(area, digest)))
+        store_blob(area, digest, int(size), stdin.exactly(int(size)))
+        count += 1
+    return {"stored": count}
+
+
+# ---------------------------------------------------------------- from host to host
+
+
+def seal(token, role, first, second):
+    import hmac
+
+    return hmac.new(token, role + first + second, "sha256").digest()
+
+
+def token_of(request):
+    token = bytes.fromhex(need(request, "token", str))
+    if len(token) < 32:
+        raise Refused("bad-request", "the token is too short")
+    return token
+
+
+def serve(request, _stdin):
+    """Hands out contents to whoever knows the token, until the client is gone or the time is up.
+
+    Contents travel in the clear between hosts of one network; who may ask, and what arrives, is checked.
+    """
+    import socket
+    import threading
+
+    area, token = request.get("area"), token_of(request)
+    make_dir(os.path.dirname(blob_path(area, "0" * 64)))
+    try:
+        listener = socket.create_server((need(request, "address", str), 0), backlog=256)
+    except OSError as error:
+        raise Refused("no-address", "cannot listen on %s: %s" % (request["address"], error)) from error
+    answer({"progress": "serving", "port": listener.getsockname()[1]})
+    lifeline, ends = (
+        Lifeline(float(request.get("silence_s", 15.0))),
+        time.monotonic() + float(request.get("deadline_s", 600.0)),
+    )
+    while not lifeline.is_cut() and time.monotonic() < ends:
+        readable = select.select([0, listener], [], [], 1.0)[0]
+        if 0 in readable:
+            lifeline.listen()
+        if listener in readable and threading.active_count() < SERVED_AT_ONCE:
+            connection = listener.accept()[0]
+            threading.Thread(target=attend, args=(connection, area, token), daemon=True).start()
+    answer({"served": True})
+    os._exit(0)
+
+
+def attend(connection, area, token):
+    """One connection: a challenge both ways, then contents by their digests."""
+    import hmac
+
+    with connection, contextlib.suppress(OSError, EOFError, Refused):
+        connection.settimeout(10.0)
+        ours = os.urandom(32)
+        connection.sendall(ours)
+        theirs = read_exactly(connection, 64)
+        if not hmac.compare_digest(theirs[32:], seal(token, b"fetch", ours, theirs[:32])):
+            return
+        connection.sendall(seal(token, b"serve", theirs[:32], ours))
+        connection.settimeout(PEER_SILENCE_S)
+        asked = connection.makefile("rb")
+        for line in iter(lambda: asked.readline(80), b""):
+            send_blob(connection, blob_path(area, line.decode("ascii", "replace").strip()))
+
+
+def send_blob(connection, path):
+    import struct
+
+    try:
+        with open(path, "rb") as file:
+            connection.sendall(struct.pack(">q", os.fstat(file.fileno()).st_size))
+            connection.sendfile(file)
+    except FileNotFoundError:
+        connection.sendall(struct.pack(">q", -1))
+
+
+def read_exactly(connection, size):
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise EOFError("the other host hung up")
+        data += chunk
+    return data
+
+
+def fetch(request, _stdin):
+    """Gets the tree, and of its contents what this host lacks, from a host that serves them.
+
+    The answer is that of `lacks`: what the other host had not is still lacking.
+    """
+    area, tree = request.get("area"), request.get("tree")
+    make_dir(os.path.dirname(blob_path(area, tree)))
+    try:
+        peer = Peer(request)
+        with peer.connection:
+            if find_tree(area, tree) is None:
+                peer.get(area, [(tree, None)])
+            entries = find_tree(area, tree) or []
+            wanted = blobs_of(entries)
+            bits = int(lacking_of(request)["lacking"] or "0", 16)
+            peer.get(area, [blob for number, blob in enumerate(wanted) if bits >> number & 1])
+    except (OSError, EOFError) as error:
+        raise Refused("no-peer", "cannot fetch from %s: %s" % (request.get("address"), error)) from error
+    return {**lacking_of(request), "bytes": peer.bytes}
+
+
+class Peer:
+    """The connection to a host that serves, after both have shown that they know the token."""
+
+    def __init__(self, request):
+        import hmac
+        import socket
+
+        token = token_of(request)
+        where = (need(request, "address", str), need(request, "port", int))
+        self.bytes = 0
+        self.told = time.monotonic()
+        self.connection = socket.create_connection(where, timeout=10.0)
+        try:
+            theirs, ours = read_exactly(self.connection, 32), os.urandom(32)
+            self.connection.sendall(ours + seal(token, b"fetch", theirs, ours))
+            if not hmac.compare_digest(read_exactly(self.connection, 32), seal(token, b"serve", ours, theirs)):
+                raise Refused("no-peer", "the other host does not know the token")
+            self.connection.settimeout(PEER_SILENCE_S)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def get(self, area, blobs):
+        """Asks in batches, so that neither side waits for the other with full buffers."""
+        import struct
+
+        for start in range(0, len(blobs), ASKED_AT_ONCE):
+            batch = blobs[start : start + ASKED_AT_ONCE]
+            self.connection.sendall("".join("%s\n" % digest for digest, _ in batch).encode())
+            for digest, expected in batch:
+                size = struct.unpack(">q", read_exactly(self.connection, 8))[0]
+                if size < 0:
+                    continue
+                if expected is not None and size != expected:
+                    raise Refused("bad-payload", "the other host has another %s" % digest)
+                store_blob(area, digest, size, self.content(size))
+
+    def content(self, size):
+        while size:
+            chunk = self.connection.recv(min(size, CHUNK))
+            if not chunk:
+                raise EOFError("the other host hung up")
+            size -= len(chunk)
+            self.bytes += len(chunk)
+            if time.monotonic() - self.told > 1.0:
+                self.told = time.monotonic()
+                answer({"progress": "fetching", "bytes": self.bytes})
+            yield chunk
+
+
+# ---------------------------------------------------------------- cp
+
+
+def placement(request):
+    """Where the paths of a tree belong: a function of the path.
+
+    As with cp: into `destination` if that is a directory, ends in a slash or there are several top-level names;
+    otherwise the one name becomes `destination`.
+    """
+    text = need(request, "destination", str)
+    destination = os.path.join(os.fsencode(os.path.expanduser("~")), text.encode("utf-8", "surrogateescape"))
+    into = text.endswith("/") or len(need(request, "names", list)) != 1 or os.path.isdir(destination)
+    if into:
+        return lambda path: os.path.join(destination, path)
+    return lambda path: os.path.join(destination, *path.split(b"/")[1:])
+
+
+def destinations(entries, find):
+    """Content to the places where it belongs."""
+    places = {}
+    for entry in entries:
+        if entry[0] == "f":
+            places.setdefault(entry[3], []).append(find(entry[1]))
+    return places
+
+
+def place(request, _stdin):
+    """Puts a tree whose contents are all here in its place: each file at once, a new directory as a whole."""
+    area, tree = request.get("area"), request.get("tree")
+    entries = find_tree(area, tree)
+    if entries is None:
+        raise Refused("missing-blob", "the host lost the list of files meanwhile")
+    check_tree(entries, links_inside=False)
+    find = placement(request)
+    keep_reused(entries, find, area)
+    os.umask(USER_UMASK)
+    groups = {}
+    for entry in entries:
+        groups.setdefault(entry[1].split(b"/")[0], []).append(entry)
+    for name, group in groups.items():
+        place_one(name, group, find, area)
+    for digest in [tree] + [digest for digest, _ in blobs_of(entries)]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(blob_path(area, digest))
+    return {"placed": len(entries)}
+
+
+def place_one(name, group, find, area):
+    import shutil
+    import tempfile
+
+    final = find(name).rstrip(b"/")
+    parent = os.path.dirname(final)
+    os.makedirs(parent, exist_ok=True)
+    is_folder = not any(entry[1] == name and entry[0] != "d" for entry in group)
+    if is_folder and os.path.isdir(final):
+        return merge(group, find, area)
+    if not is_folder and os.path.isdir(final) and not os.path.islink(final):
+        raise Refused("in-the-way", "%s is a directory" % os.fsdecode(final))
+    if len(group) == 1 and is_same(group[0], final):
+        return None
+    stage = tempfile.mkdtemp(prefix=b".tpuctl-cp.", dir=parent)
+    try:
+        materialise(group, stage, area)
+        os.rename(os.path.join(stage, name), final)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return None
+
+
+def keep_reused(entries, find, area):
+    """Content that was not sent because it lies in one of its places already, and belongs into others too."""
+    for (digest, size), paths in destinations(entries, find).items():
+        if has_blob(area, digest, size):
+            continue
+        right = [path for path in paths if file_matches(path, size, digest)]
+        if not right:
+            raise Refused("missing-blob", "%s changed meanwhile" % os.fsdecode(paths[0]))
+        if len(right) < len(paths):
+            with open(right[0], "rb") as file:
+                store_blob(area, digest, size, iter(lambda: file.read(CHUNK), b""))
+
+
+def is_same(entry, path):
+    """A file that lies in its place with the right content gets its mode and time and is left alone."""
+    if entry[0] != "f" or not file_matches(path, entry[3][1], entry[3][0]):
+        return False
+    os.chmod(path, entry[2])
+    if entry[4] is not None:
+        os.utime(path, (entry[4], entry[4]))
+    return True
+
+
+def merge(group, find, area):
+    """Into a directory that exists: file by file, never through a symbolic link below it."""
+    top = find(group[0][1].split(b"/")[0]).rstrip(b"/")
+    folders = []
+    for entry in group:
+        path = find(entry[1])
+        folder = path if entry[0] == "d" else os.path.dirname(path)
+        make_real_folders(top, folder)
+        if entry[0] == "d":
+            folders.append((path, entry[2]))
+        elif not is_same(entry, path):
+            replace_entry(entry, path, area)
+    for path, mode in reversed(folders):
+        os.chmod(path, mode)
+
+
+def make_real_folders(top, folder):
+    path = top
+    for part in folder[len(top) :].split(b"/"):
+        path = os.path.join(path, part) if part else path
+        if path != top and os.path.islink(path):
+            raise Refused("in-the-way", "%s is a symbolic link" % os.fsdecode(path))
+        if not os.path.isdir(path):
+            os.mkdir(path)
+
+
+def replace_entry(entry, path, area):
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise Refused("in-the-way", "%s is a directory" % os.fsdecode(path))
+    temp = os.path.join(os.path.dirname(path), b".tpuctl-cp.%d" % os.getpid())
+    try:
+        if entry[0] == "l":
+            os.symlink(entry[2], temp)
+        else:
+            write_file(temp, entry, area)
+        os.rename(temp, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+        raise
 
 
 # ---------------------------------------------------------------- start and the supervisor
@@ -700,18 +1144,58 @@ def prune(request, _stdin):
     import shutil
 
     keep = {(str(run), str(number)) for run, number in request.get("keep") or []}
-    removed, blobs = [], []
+    removed = []
     for attempt in list(list_attempts()):
         if (attempt.run, attempt.number) not in keep and look(attempt)["state"] in ENDED:
             shutil.rmtree(attempt.dir)
             removed.append([attempt.run, attempt.number])
-    keep_blobs = set(request.get("keep_blobs") or [])
-    folder = root("blobs")
+    return {"removed": removed, "removed_blobs": remove_blobs(set(request.get("keep_blobs") or []), 0.0)}
+
+
+def remove_blobs(keep, older_than):
+    """Removes content of runs that no attempt on this host uses."""
+    used = set(keep)
+    for attempt in list_attempts():
+        bundle = (read_json(attempt.path("prepared.json")) or {}).get("bundle")
+        if bundle is not None:
+            used.add(bundle)
+            used.update(digest for digest, _ in blobs_of(find_tree("blobs", bundle) or []))
+    spare = [name for name in aged_files(root("blobs"), older_than) if SHA256.match(name) and name not in used]
+    for name in spare:
+        drop("blobs", name)
+    return spare
+
+
+def drop(area, name):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(root(area, name))
+
+
+def aged_files(folder, older_than):
+    now = time.time()
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name not in keep_blobs and SHA256.match(name):
-            os.unlink(os.path.join(folder, name))
-            blobs.append(name)
-    return {"removed": removed, "removed_blobs": blobs}
+        with contextlib.suppress(FileNotFoundError):
+            if now - os.stat(os.path.join(folder, name)).st_mtime >= older_than:
+                yield name
+
+
+def sweep(current):
+    """Keeps the home directory from filling up: old attempts that are over, and content nobody uses."""
+    import shutil
+
+    over = []
+    for attempt in list_attempts():
+        age = time.time() - os.stat(attempt.dir).st_mtime
+        state = look(attempt)["state"]
+        if attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
+            over.append((age, attempt.dir))
+    for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
+    remove_blobs((), SPARE_S)
+    for area in ("blobs", "incoming"):
+        for name in list(aged_files(root(area), STALE_S)):
+            if area == "incoming" or not SHA256.match(name):
+                drop(area, name)  # left by a copy, or by a transfer that broke off
 
 
 # ---------------------------------------------------------------- follow, read, leash
@@ -821,7 +1305,10 @@ def leash(request, _stdin):
 
 VERBS = {
     verb.__name__: verb
-    for verb in (hello, put, prepare, start, status, attempts, stop, follow, read, leash, prune)
+    for verb in (
+        *(hello, lacks, receive, serve, fetch, place),
+        *(prepare, start, status, attempts, stop, follow, read, leash, prune),
+    )
 }
 
 

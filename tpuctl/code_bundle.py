@@ -1,4 +1,4 @@
-"""Freezes the code of a run into one reproducible archive.
+"""Freezes the code of a run into a tree of contents by their digests.
 
 In a git work tree: the tracked files and the untracked ones that are not ignored, of the whole tree that
 contains the run's directory. Elsewhere: every file below it, without caches. `.tpuctlignore` at the top leaves
@@ -8,18 +8,16 @@ out more: one shell pattern a line, held against the path and against each of it
 from __future__ import annotations
 
 import fnmatch
-import gzip
 import hashlib
-import io
 import os
 import stat
 import subprocess
-import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from tpuctl.core.tree import Blob, Content, Entry, TreeFile, TreeLink, render_tree
 from tpuctl.errors import UsageError
 
 IGNORE_FILE = ".tpuctlignore"
@@ -39,14 +37,14 @@ SHOWN_FILES = 5
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """A frozen tree. `content` is a .tar.gz whose bytes depend on names, modes and contents only.
+    """A frozen tree. Its bytes depend on names, modes and contents only, and `sha256` is its digest.
 
-    `directory` is where the run's directory is within the archive (`.` for its top). `size_bytes` is the
-    size before compression. The git fields are None outside git or before the first commit; `diff` is what
-    tracked files changed since `commit`.
+    `directory` is where the run's directory is within the tree (`.` for its top). `size_bytes` is that of all
+    files. The git fields are None outside git or before the first commit; `diff` is what tracked files changed
+    since `commit`.
     """
 
-    content: bytes
+    content: Content
     sha256: str
     directory: str
     files: int
@@ -75,10 +73,10 @@ def freeze(root: Path, entry: str | None = None, *, limit_bytes: int) -> CodeBun
     _check_secrets(base, names)
     _check_links(base, names)
     size = _check_size(base, names, limit_bytes)
-    content = _archive(base, names)
+    content = _content(base, names)
     frozen = CodeBundle(
         content=content,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=content.sha256,
         directory=root.relative_to(base).as_posix(),
         files=len(names),
         size_bytes=size,
@@ -232,27 +230,19 @@ def _check_size(base: Path, names: list[str], limit_bytes: int) -> int:
     return total
 
 
-def _archive(base: Path, names: Iterable[str]) -> bytes:
-    """Sorted, without times and owners; pax headers carry any name."""
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name in names:
-            _add(tar, base / name, name)
-    return buffer.getvalue()
+def _content(base: Path, names: Iterable[str]) -> Content:
+    """Without times and owners; contents are read again when they are stored or sent."""
+    entries = [_entry(base / name, name) for name in names]
+    places = {entry.blob.sha256: base / entry.path for entry in entries if isinstance(entry, TreeFile)}
+    return Content(render_tree(entries), lambda sha256: [places[sha256].read_bytes()])
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    info = tarfile.TarInfo(name)
+def _entry(path: Path, name: str) -> Entry:
     if path.is_symlink():
-        info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
-        tar.addfile(info)
-        return
+        return TreeLink(name, str(path.readlink()))
     content = path.read_bytes()
-    info.size, info.mode = len(content), stat.S_IMODE(path.stat().st_mode) & 0o777
-    tar.addfile(info, io.BytesIO(content))
+    blob = Blob(hashlib.sha256(content).hexdigest(), len(content))
+    return TreeFile(name, stat.S_IMODE(path.stat().st_mode) & 0o777, blob)
 
 
 def _with_git(frozen: CodeBundle, top: Path) -> CodeBundle:

@@ -10,9 +10,9 @@ import pytest
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.archive import render_archive
 from tpuctl.core.model import Tier
 from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
+from tpuctl.core.tree import make_tree
 from tpuctl.workflows.documents import get_slice, list_runs
 from tpuctl.workflows.fleet import take_down
 from tpuctl.workflows.follow import follow_run
@@ -68,7 +68,7 @@ class Life:
             no_checkpoint=True,
         )
         check_request(services, request)
-        code = FrozenCode(render_archive({"main.py": PROGRAM}), b"", None, None, False, None)
+        code = FrozenCode(make_tree({"main.py": PROGRAM}), b"", None, None, False, None)
         fresh = freeze_run(services, f"{self.name}-r{self.processes}", request, code)
         follow_run(services, request_run(services, fresh).id)
 

@@ -6,18 +6,42 @@ import io
 import os
 import stat
 import tarfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.sshd import SshFarm
 from tpuctl.core.model import HostTarget
+from tpuctl.core.tree import Content
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
-from tpuctl.remote.files import TarReceiver, archive
+from tpuctl.remote.files import TarReceiver, scan
 from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.copy import host_path, pull, push
+from tpuctl.workflows.copy import Pushed, host_path, pull, push
+from tpuctl.workflows.host_helper import HostHelper
 
 NAMES = ["plain", "with space", "quo'te", 'dou"ble', "new\nline", "-dash", "日本é", "$HOME", "a;b", "x" * 150]
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def send(helper: HostHelper, targets: list[HostTarget], path: Path, destination: str) -> Pushed:
+    return push(
+        helper,
+        targets,
+        scan([path]),
+        [path.name],
+        destination,
+        clock=SystemClock(),
+        emit=lambda event: None,
+    )
 
 
 def tree(folder: Path) -> dict[str, tuple[str, object, int]]:
@@ -50,12 +74,15 @@ def local(tmp_path: Path) -> Path:
 
 
 def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
-    farm: SshFarm, remote: SshRemote, local: Path, tmp_path: Path
+    farm: SshFarm, remote: SshRemote, helper: HostHelper, local: Path, tmp_path: Path
 ) -> None:
     targets = [farm.add(worker) for worker in range(2)]
-    assert all(r.ok for r in push(remote, targets, lambda: archive([local]), ["data"], "in/"))
+    assert all(result.ok for result in send(helper, targets, local, "in/").results)
     for worker in range(2):
-        assert tree(farm.folder / f"home-{worker}" / "in" / "data") == tree(local)
+        copied = farm.folder / f"home-{worker}" / "in" / "data"
+        assert tree(copied) == tree(local)
+        assert int((copied / "tool").stat().st_mtime) == int((local / "tool").stat().st_mtime)
+        assert list((farm.folder / f"home-{worker}" / ".tpuctl/incoming").iterdir()) == []
     back = tmp_path / "back"
     results = pull(remote, targets, "in/data", lambda target: TarReceiver(back / str(target.worker)))
     assert all(result.ok for result in results)
@@ -65,13 +92,13 @@ def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nasty_names_survive_both_ways(
-    farm: SshFarm, target: HostTarget, remote: SshRemote, tmp_path: Path, name: str
+    farm: SshFarm, target: HostTarget, remote: SshRemote, helper: HostHelper, tmp_path: Path, name: str
 ) -> None:
     source = tmp_path / "from" / name
     source.parent.mkdir()
     source.write_text("content")
-    [result] = push(remote, [target], lambda: archive([source]), [name], f"there {name}/{name}")
-    assert result.ok, result.stderr
+    [result] = send(helper, [target], source, f"there {name}/{name}").results
+    assert result.ok, result
     assert (farm.folder / "home-0" / f"there {name}" / name).read_text() == "content"
     [result] = pull(remote, [target], f"there {name}/{name}", lambda _: TarReceiver(tmp_path / "to"))
     assert result.ok, result.stderr
@@ -79,30 +106,83 @@ def test_nasty_names_survive_both_ways(
 
 
 def test_a_file_becomes_the_named_file_or_goes_into_the_directory(
-    farm: SshFarm, target: HostTarget, remote: SshRemote, local: Path
+    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
 ) -> None:
     home = farm.folder / "home-0"
     (home / "there").mkdir()
-
-    def send(destination: str) -> None:
-        [result] = push(remote, [target], lambda: archive([local / "tool"]), ["tool"], destination)
-        assert result.ok, result.stderr
-
     for destination in ("new", "there", "made/", "~/deep/er/name", str(home / "absolute")):
-        send(destination)
+        [result] = send(helper, [target], local / "tool", destination).results
+        assert result.ok, result
     for path in ("new", "there/tool", "made/tool", "deep/er/name", "absolute"):
         assert (home / path).read_bytes() == (local / "tool").read_bytes()
         assert stat.S_IMODE((home / path).stat().st_mode) == 0o750
     assert not list(home.rglob(".tpuctl-cp.*"))
 
 
-def test_a_copy_that_breaks_off_leaves_no_half_file(
-    farm: SshFarm, target: HostTarget, remote: SshRemote, local: Path
+def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
+    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
 ) -> None:
-    whole = b"".join(archive([local / "tool"]))
-    [result] = push(remote, [target], lambda: [whole[:300_000]], ["tool"], "half")
-    assert not result.ok
-    assert list((farm.folder / "home-0").iterdir()) == []
+    whole, home = scan([local]), farm.folder / "home-0"
+
+    def broken(sha256: str) -> Iterator[bytes]:
+        data = b"".join(whole.read(sha256))
+        yield data[:300_000]
+
+    def attempt(content: Content) -> Pushed:
+        clock = SystemClock()
+        return push(helper, [target], content, ["data"], "half", clock=clock, emit=lambda event: None)
+
+    first = attempt(Content(whole.tree, broken))
+    assert not first.results[0].ok
+    assert "broke off" in first.results[0].detail
+    assert not (home / "half").exists()
+    second = attempt(whole)
+    assert second.results[0].ok
+    assert tree(home / "half") == tree(local)
+    assert first.sent_bytes + second.sent_bytes < 1_100_000, "small files that had arrived were sent again"
+
+
+def test_only_what_changed_travels_and_the_same_again_sends_nothing(
+    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+) -> None:
+    home = farm.folder / "home-0"
+    sizes = len(scan([local]).tree)
+    assert send(helper, [target], local, "in/").sent_bytes > 700_000
+    assert send(helper, [target], local, "in/").sent_bytes <= sizes
+    (local / "tool").chmod(0o700)
+    (local / "secret").write_text("another")
+    again = send(helper, [target], local, "in/")
+    assert again.results[0].ok
+    assert again.sent_bytes <= sizes + 100
+    assert tree(home / "in/data") == tree(local)
+
+
+def test_equal_files_travel_once_and_are_taken_from_where_one_lies(
+    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+) -> None:
+    (local / "twin").write_bytes((local / "tool").read_bytes())
+    assert send(helper, [target], local, "in/").sent_bytes < 800_000
+    (local / "triplet").write_bytes((local / "tool").read_bytes())
+    again = send(helper, [target], local, "in/")
+    assert again.results[0].ok, again
+    assert again.sent_bytes < 100_000
+    assert tree(farm.folder / "home-0/in/data") == tree(local)
+
+
+def test_what_lies_in_the_way_is_told_and_kept(
+    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+) -> None:
+    home = farm.folder / "home-0"
+    (home / "in/data/tool").mkdir(parents=True)
+    (home / "elsewhere").mkdir()
+    [result] = send(helper, [target], local, "in/").results
+    assert "tool is a directory" in result.detail
+    (home / "in/data/tool").rmdir()
+    (home / "in/data/sub").rename(home / "in/data/gone") if (home / "in/data/sub").exists() else None
+    (home / "in/data/sub").symlink_to(home / "elsewhere")
+    [result] = send(helper, [target], local, "in/").results
+    assert "is a symbolic link" in result.detail
+    assert list((home / "elsewhere").iterdir()) == []
 
 
 def test_a_missing_path_on_the_host_is_told_and_nothing_appears_here(
@@ -126,7 +206,7 @@ def test_a_pulled_entry_can_be_renamed(
 
 def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
-        list(archive([tmp_path / "none"]))
+        scan([tmp_path / "none"])
 
 
 def member(name: str, **fields: object) -> bytes:

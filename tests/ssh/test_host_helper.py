@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,18 @@ from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
 from tpuctl.core.host_protocol import AttemptState, AttemptStatus, helper_path
 from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.tree import (
+    Blob,
+    Content,
+    Entry,
+    TreeFile,
+    TreeFolder,
+    TreeLink,
+    list_blobs,
+    make_tree,
+    parse_tree,
+    render_tree,
+)
 from tpuctl.remote.keys import KeyPair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.host_helper import HostHelper
@@ -74,24 +86,32 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> A
     return found
 
 
-def bundle_of(**files: str) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, text in files.items():
-            info = tarfile.TarInfo(name.replace("__", "."))
-            info.size, info.mode = len(text.encode()), 0o755
-            tar.addfile(info, io.BytesIO(text.encode()))
-    return buffer.getvalue()
+def bundle_of(**files: str) -> Content:
+    plain = make_tree({name.replace("__", "."): text.encode() for name, text in files.items()})
+    entries = [replace(entry, mode=0o755) for entry in parse_tree(plain.tree) if isinstance(entry, TreeFile)]
+    return Content(render_tree(entries), plain.read)
 
 
-def member(name: str, **fields: Any) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        info = tarfile.TarInfo(name)
-        for key, value in fields.items():
-            setattr(info, key, value)
-        tar.addfile(info)
-    return buffer.getvalue()
+EMPTY = Blob(hashlib.sha256(b"").hexdigest(), 0)
+
+
+def tree_of(*entries: Entry) -> Content:
+    """A tree whose files are empty."""
+    return Content(render_tree(entries), lambda _sha256: [])
+
+
+def deliver(helper: HostHelper, targets: list[HostTarget], content: Content) -> str:
+    """Puts the tree and all its contents on the hosts, without a look at what they make of it."""
+    request = {"area": "blobs", "tree": content.sha256}
+    helper.lacks(targets, request, tree=content.tree)
+    with contextlib.suppress(ValueError):
+        blobs = list_blobs(parse_tree(content.tree))
+        pieces = [piece for blob in blobs for piece in content.read(blob.sha256)]
+        listed = [[blob.sha256, blob.size] for blob in blobs]
+        wanted = {"area": "blobs", "blobs": listed}
+        replies = helper.call(targets, "receive", wanted, payload=b"".join(pieces))
+        assert all(reply.error is None for reply in replies)
+    return content.sha256
 
 
 class Runs:
@@ -101,11 +121,8 @@ class Runs:
         self.helper = helper
         self.targets = targets
 
-    def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: bytes | None = None) -> list[Any]:
-        digest = None
-        if bundle is not None:
-            assert all(reply.error is None for reply in self.helper.put_blob(self.targets, bundle))
-            digest = hashlib.sha256(bundle).hexdigest()
+    def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: Content | None = None) -> list[Any]:
+        digest = None if bundle is None else deliver(self.helper, self.targets, bundle)
         return self.helper.prepare(self.targets, run="r1", attempt=attempt, fence=fence, bundle=digest)
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> list[Any]:
@@ -195,9 +212,54 @@ def test_a_host_names_the_blob_it_lacks(helper: HostHelper, target: HostTarget) 
 def test_a_damaged_blob_is_refused_and_leaves_nothing(
     helper: HostHelper, target: HostTarget, home: Path
 ) -> None:
-    [reply] = helper.call([target], "put", {"sha256": "0" * 64, "size": 3}, payload=b"abc")
-    assert reply.error == "bad-payload"
-    assert list((home / ".tpuctl/blobs").iterdir()) == []
+    for payload in (b"abc", b"ab"):
+        request = {"area": "blobs", "blobs": [["0" * 64, 3]]}
+        [reply] = helper.call([target], "receive", request, payload=payload)
+        assert reply.error == "bad-payload"
+        assert list((home / ".tpuctl/blobs").iterdir()) == []
+
+
+def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, home: Path) -> None:
+    bundle = bundle_of(a="1")
+    deliver(runs.helper, runs.targets, bundle)
+    blob = home / ".tpuctl/blobs" / hashlib.sha256(b"1").hexdigest()
+    blob.write_bytes(b"2")
+    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    assert answer.error == "missing-blob"
+    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    assert answer.value is not None
+    assert answer.value.missing == (hashlib.sha256(b"1").hexdigest(),)
+    assert runs.prepare(bundle=bundle)[0].value.prepared
+    assert (home / ".tpuctl/runs/r1/1/work/a").read_text() == "1"
+
+
+def test_a_program_that_writes_into_its_files_does_not_change_the_next_attempt(runs: Runs, home: Path) -> None:
+    bundle = bundle_of(a="1")
+    runs.prepare("1", bundle=bundle)
+    (home / ".tpuctl/runs/r1/1/work/a").write_text("changed")
+    runs.prepare("2", bundle=bundle)
+    assert (home / ".tpuctl/runs/r1/2/work/a").read_text() == "1"
+
+
+def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, home: Path) -> None:
+    for number in range(14):
+        runs.prepare(str(number), bundle=bundle_of(a=str(number)))
+        runs.start("true", attempt=str(number))
+        runs.ended(str(number))
+    runs.prepare("14", bundle=bundle_of(a="running"))
+    runs.start("sleep", "60", attempt="14")
+    for blob in (home / ".tpuctl/blobs").iterdir():
+        os.utime(blob, (1, 1))
+    runs.prepare("15", bundle=bundle_of(a="last"))
+    [listed] = runs.helper.attempts(runs.targets)
+    assert listed.value is not None
+    assert {one.attempt for one in listed.value} == {str(number) for number in range(4, 16)}
+    left = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
+    assert {content for content in left if len(content) < 20} == {
+        *(str(number).encode() for number in range(4, 14)),
+        b"running",
+        b"last",
+    }
 
 
 def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs) -> None:
@@ -220,57 +282,54 @@ def test_prepare_repairs_what_a_crash_left(runs: Runs, home: Path) -> None:
 @pytest.mark.parametrize(
     "bundle",
     [
-        member("/etc/evil"),
-        member("../evil"),
-        member("a/../../evil"),
-        member("link", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        member("a/link", type=tarfile.SYMTYPE, linkname="../../evil"),
-        member("hard", type=tarfile.LNKTYPE, linkname="../../../../etc/passwd"),
-        member("fifo", type=tarfile.FIFOTYPE),
-        member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
-        b"this is no archive",
+        tree_of(TreeFile("/etc/evil", 0o644, EMPTY)),
+        tree_of(TreeFile("../evil", 0o644, EMPTY)),
+        tree_of(TreeFile("a/../../evil", 0o644, EMPTY)),
+        tree_of(TreeFile("evil/", 0o644, EMPTY)),
+        tree_of(TreeLink("link", "/etc/passwd")),
+        tree_of(TreeLink("a/link", "../../evil")),
+        tree_of(TreeFile("same", 0o644, EMPTY), TreeLink("same", "x")),
+        Content(b'{"entries":[["h","hard","/etc/passwd"]]}', lambda _: []),
+        Content(b'{"entries":[["f","a",420,"../../../etc/passwd",1]]}', lambda _: []),
+        Content(b"this is no tree", lambda _: []),
     ],
     ids=[
         "absolute",
         "parent",
         "hidden-parent",
+        "no-name",
         "link-out",
         "link-up",
+        "twice",
         "hard-link",
-        "fifo",
-        "device",
+        "digest",
         "garbage",
     ],
 )
-def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path, bundle: bytes) -> None:
-    assert runs.prepare(bundle=bundle)[0].error == "bad-bundle"
-    assert list((home / ".tpuctl/runs/r1/1").iterdir()) == []
+def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path, bundle: Content) -> None:
+    digest = hashlib.sha256(bundle.tree).hexdigest()
+    (home / ".tpuctl/blobs").mkdir(parents=True)
+    (home / ".tpuctl/blobs" / digest).write_bytes(bundle.tree)
+    (home / ".tpuctl/blobs" / EMPTY.sha256).touch()
+    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=digest)
+    assert answer.error in ("bad-bundle", "bad-request")
+    assert not (home / ".tpuctl/runs").exists()
     assert not list(home.rglob("evil"))
 
 
 def test_a_bundle_may_not_write_through_its_own_links(runs: Runs, home: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, link in (("deep/er", None), ("deep/er/up", "../.."), ("out", "deep/er/up/..")):
-            info = tarfile.TarInfo(name)
-            info.mode = 0o755
-            info.type = tarfile.DIRTYPE if link is None else tarfile.SYMTYPE
-            info.linkname = link or ""
-            tar.addfile(info)
-        tar.addfile(tarfile.TarInfo("out/evil"))
-    assert runs.prepare(bundle=buffer.getvalue())[0].error == "bad-bundle"
-    assert not list(home.rglob("evil"))
+    links = (TreeFolder("deep/er", 0o755), TreeLink("deep/er/up", "../.."), TreeLink("out", "deep/er/up/.."))
+    for bundle in (tree_of(*links), tree_of(TreeLink("in", "d"), TreeFile("in/evil", 0o644, EMPTY))):
+        assert runs.prepare(bundle=bundle)[0].error == "bad-bundle"
+        assert not list(home.rglob("evil"))
+        assert not (home / ".tpuctl/runs/r1/1/work").exists()
 
 
 def test_links_inside_a_bundle_and_executable_bits_survive(runs: Runs, home: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        plain, tool, link = tarfile.TarInfo("d/plain"), tarfile.TarInfo("d/tool"), tarfile.TarInfo("link")
-        plain.mode, tool.mode = 0o644, 0o755
-        link.type, link.linkname = tarfile.SYMTYPE, "d/plain"
-        for info in (plain, tool, link):
-            tar.addfile(info)
-    assert runs.prepare(bundle=buffer.getvalue())[0].value.prepared
+    bundle = tree_of(
+        TreeFile("d/plain", 0o644, EMPTY), TreeFile("d/tool", 0o755, EMPTY), TreeLink("link", "d/plain")
+    )
+    assert runs.prepare(bundle=bundle)[0].value.prepared
     work = home / ".tpuctl/runs/r1/1/work"
     assert os.readlink(work / "link") == "d/plain"
     assert os.access(work / "d/tool", os.X_OK)
@@ -572,7 +631,8 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, ho
     assert reply.data is not None
     assert reply.data["removed"] == [["r1", "1"]]
     assert sorted(path.name for path in (home / ".tpuctl/runs/r1").iterdir() if path.is_dir()) == ["2", "3"]
-    assert list((home / ".tpuctl/blobs").iterdir()) == []
+    kept = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
+    assert kept == {b"2", bundle_of(a="2").tree}, "what the attempt that stays is made of"
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", ".", "x" * 200])

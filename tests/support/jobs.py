@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.services import SimServices
-from tpuctl.core.archive import render_archive
 from tpuctl.core.model import Tier
 from tpuctl.core.records import Policy, RunRecord, SliceRecord, SliceSpec
+from tpuctl.core.tree import make_tree
 from tpuctl.workflows.follow import follow_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.runs import request_run
@@ -37,7 +37,7 @@ def submit(services: SimServices, slice_name: str, program: str, **request: Any)
     }
     asked = RunRequest(slice_name, ("python3", "main.py"), ".", **values)
     check_request(services, asked)
-    code = FrozenCode(render_archive({"main.py": program.encode()}), b"", None, None, False, None)
+    code = FrozenCode(make_tree({"main.py": program.encode()}), b"", None, None, False, None)
     return request_run(services, freeze_run(services, services.ids.new_id(), asked, code))
 
 

@@ -65,14 +65,22 @@ def cp(
 def _push(
     context: AppContext, targets: Sequence[HostTarget], paths: list[Path], destination: str
 ) -> list[RemoteResult]:
-    from tpuctl.remote.files import archive, top_name
+    from tpuctl.remote.files import scan, top_name
     from tpuctl.workflows.copy import push
+    from tpuctl.workflows.host_helper import HostHelper
 
     for path in paths:
         if not path.exists() and not path.is_symlink():
             raise UsageError(f"there is no {path} to copy", hint="tpuctl cp SOURCE... NAME:PATH")
     names = [top_name(path) for path in paths]
-    return push(context.remote, targets, lambda: archive(paths), names, destination)
+    began = context.clock.now()
+    helper = HostHelper(context.remote, context.helper_source)
+    pushed = push(helper, targets, scan(paths), names, destination, clock=context.clock, emit=context.emit)
+    good = sum(result.ok for result in pushed.results)
+    how = ", from host to host" if pushed.relayed else ""
+    sent = f"{pushed.sent_bytes / (1 << 20):.1f} MiB{how} in {context.clock.now() - began:.1f} s"
+    context.console.say(f"{good} of {len(targets)} workers have it: sent {sent}")
+    return list(pushed.results)
 
 
 def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, local: Path) -> list[RemoteResult]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tpuctl.cli.console import Console, wants_colour
 from tpuctl.core.fold import fold_label
-from tpuctl.workflows.events import Note, StepDone, StepStarted, Waiting, Warn, WorkerOutput
+from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 
 FOLD_WINDOW_S = 0.15
 """How long a line may wait for its twins from other workers."""
@@ -21,6 +21,8 @@ MAX_PARTIAL = 64 * 1024
 """A line without an end is shown in pieces of this size."""
 REPEAT_WAIT_S = 60.0
 """Without a terminal, a wait that goes on says so this often."""
+TRANSFER_LINE_S = 10.0
+"""Without a terminal, a transfer says this often how far it is."""
 
 
 def render_seconds(seconds: float) -> str:
@@ -142,6 +144,8 @@ class Renderer:
             elif isinstance(event, Waiting):
                 self._show_waiting(event)
                 self._start_ticker()
+            elif isinstance(event, Transfer):
+                self._show_transfer(event)
             else:
                 self._show_event(event)
 
@@ -177,6 +181,19 @@ class Renderer:
         elif changed or self._now() - self._said_at >= REPEAT_WAIT_S:
             self._said_at = self._now()
             self._console.say(self._waiting_text(event))
+
+    def _show_transfer(self, event: Transfer) -> None:
+        mib = 1 << 20
+        text = (
+            f"{event.subject}: sent {event.sent_bytes / mib:.1f} of {event.total_bytes / mib:.1f} MiB, "
+            f"{event.bytes_per_s / mib:.1f} MiB/s, {event.hosts_done} of {event.hosts} workers have everything"
+        )
+        self._waiting = None
+        if self._live:
+            self._set_status(self._console.mark + text)
+        elif self._now() - self._said_at >= TRANSFER_LINE_S:
+            self._said_at = self._now()
+            self._console.say(text)
 
     def _waiting_text(self, event: Waiting) -> str:
         until = f", until {render_clock(event.until)} at most" if event.until else ""

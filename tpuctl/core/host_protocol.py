@@ -95,6 +95,14 @@ class PrepareReply:
 
 
 @dataclass(frozen=True)
+class LacksReply:
+    """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal."""
+
+    has_tree: bool
+    bits: str
+
+
+@dataclass(frozen=True)
 class StartReply:
     """`already` means that this attempt was started here before and nothing was done now."""
 
@@ -189,6 +197,15 @@ def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:
         free_port=_optional_int(data, "free_port"),
         missing=tuple(str(sha256) for sha256 in missing),
     )
+
+
+def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
+    bits = _text(data, "lacking")
+    try:
+        int(bits or "0", 16)
+    except ValueError as error:
+        raise MalformedReplyError(f"'lacking' is {bits[:40]!r}, not a hexadecimal number") from error
+    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits)
 
 
 def parse_start_reply(data: Mapping[str, Any]) -> StartReply:

@@ -208,6 +208,8 @@ class HostTarget:
     port: int
     user: str
     host_key: str
+    internal_ip: str = ""
+    """Where the other hosts of the slice reach it; empty: at `address`."""
 
     @property
     def label(self) -> str:

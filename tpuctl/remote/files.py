@@ -1,4 +1,4 @@
-"""Local files as tar streams, for copies to and from workers.
+"""Local files as trees of contents for copies to workers, and tar streams unpacked for copies from them.
 
 What comes from a host is not trusted: an archive is checked as a whole before the first file is written, and no
 file is written through a symbolic link.
@@ -6,6 +6,7 @@ file is written through a symbolic link.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tarfile
@@ -13,23 +14,33 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from tpuctl.core.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, render_tree
 from tpuctl.errors import NotFoundError, TpuctlError
 
 CHUNK = 1 << 18
 
 
-def archive(paths: Sequence[Path]) -> Iterator[bytes]:
-    """The files and directories as one tar stream, each under its last name. NotFoundError if one lacks."""
+def scan(paths: Sequence[Path]) -> Content:
+    """The files and directories as one tree, each under its last name. NotFoundError if one lacks.
+
+    Sockets, pipes and devices are left out: they have no content to copy.
+    """
+    entries: list[Entry] = []
+    places: dict[str, Path] = {}
     for path in paths:
         top = top_name(path)
         for found in _walk(path):
             name = top if found == path else f"{top}/{found.relative_to(path).as_posix()}"
-            yield from _member(found, name)
-    yield b"\0" * 1024
+            entry = _entry(found, name)
+            if isinstance(entry, TreeFile):
+                places[entry.blob.sha256] = found
+            if entry is not None:
+                entries.append(entry)
+    return Content(render_tree(entries), lambda sha256: _pieces(places[sha256]))
 
 
 def top_name(path: Path) -> str:
-    """The name that `path` gets in an archive, also for `.` and `..`."""
+    """The name that `path` gets on the hosts, also for `.` and `..`."""
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
@@ -40,42 +51,27 @@ def _walk(path: Path) -> Iterator[Path]:
             yield from _walk(child)
 
 
-def _member(path: Path, name: str) -> Iterator[bytes]:
-    """Header and content of one file; one that changes meanwhile is padded or cut to its first size."""
+def _entry(path: Path, name: str) -> Entry | None:
     try:
-        info = _header(path, name)
+        status = path.lstat()
+        mode = status.st_mode & 0o777
+        if path.is_symlink():
+            return TreeLink(name, str(path.readlink()))
+        if path.is_dir():
+            return TreeFolder(name, mode)
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return TreeFile(name, mode, Blob(digest, status.st_size), int(status.st_mtime))
     except FileNotFoundError as error:
         raise NotFoundError(f"no such file: {path}") from error
-    if info is None:
-        return
-    yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-    if not info.isreg():
-        return
-    left = info.size
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while left and (data := file.read(min(CHUNK, left))):
-            left -= len(data)
+        while data := file.read(CHUNK):
             yield data
-    while left:
-        yield b"\0" * min(CHUNK, left)
-        left -= min(CHUNK, left)
-    yield b"\0" * (-info.size % tarfile.BLOCKSIZE)
-
-
-def _header(path: Path, name: str) -> tarfile.TarInfo | None:
-    """None for sockets, pipes and devices: they have no content to copy."""
-    status = path.lstat()
-    info = tarfile.TarInfo(name)
-    info.mode, info.mtime = status.st_mode & 0o777, int(status.st_mtime)
-    if path.is_symlink():
-        info.type, info.linkname = tarfile.SYMTYPE, str(path.readlink())
-    elif path.is_dir():
-        info.type = tarfile.DIRTYPE
-    elif path.is_file():
-        info.size = status.st_size
-    else:
-        return None
-    return info
 
 
 class TarReceiver:

@@ -1,23 +1,35 @@
-"""Copies to and from workers as tar streams, with names, modes and symbolic links kept.
+"""Copies to and from workers, with names, modes and symbolic links kept.
 
-Local files are the caller's: `push` is given the archive in pieces, `pull` hands pieces to one receiver per
-worker.
+Local files are the caller's: `push` is given a tree and a way to read its contents, `pull` hands the pieces of
+a tar stream to one receiver per worker.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tpuctl.core.model import HostTarget, RemoteResult
-from tpuctl.core.shell import Shell, quote
+from tpuctl.core.shell import Shell
+from tpuctl.core.tree import Content
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.ports import Remote
+from tpuctl.ports import Clock, EventSink, Remote
+from tpuctl.workflows.distribute import Where, distribute
+from tpuctl.workflows.host_helper import HelperReply, HostHelper
 
 COPY_TIMEOUT_S = 6 * 3600.0
 STDERR_KEPT = 8192
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Results in the order of the targets. `sent_bytes` left this machine; `relayed`: workers passed it on."""
+
+    results: tuple[RemoteResult, ...]
+    sent_bytes: int
+    relayed: bool
 
 
 class Receiver(Protocol):
@@ -50,25 +62,6 @@ def host_path(path: str) -> str:
     return path if path.startswith("/") else f"./{path}"
 
 
-def render_push(names: Sequence[str], destination: str) -> str:
-    """Unpacks an archive with the top-level `names`.
-
-    As with cp: into `destination` if that is a directory, ends in a slash or there are several names; otherwise
-    the one name becomes `destination`, whole or not at all.
-    """
-    path = host_path(destination)
-    unpack = "tar --no-same-owner -xpf - -C"
-    into = Shell.of("mkdir -p ").arg(path).lit(f" && exec {unpack} ").arg(path).text
-    if len(names) != 1 or path.endswith("/"):
-        return into
-    parent = posixpath.dirname(path)
-    stage = (
-        f"mkdir -p {quote(parent)} && t=$(mktemp -d {quote(parent)}/.tpuctl-cp.XXXXXX) && "
-        f'trap \'rm -rf "$t"\' EXIT && {unpack} "$t" && mv -T "$t"/{quote(names[0])} {quote(path)}'
-    )
-    return f"if [ -d {quote(path)} ]; then {into}; else {stage}; fi"
-
-
 def render_pull(path: str) -> str:
     """Packs `path` under its own name. A file that grows meanwhile (tar's exit status 1) is no failure."""
     parent, name = split_host_path(path)
@@ -86,18 +79,41 @@ def split_host_path(path: str) -> tuple[str, str]:
 
 
 def push(
-    remote: Remote,
+    helper: HostHelper,
     targets: Sequence[HostTarget],
-    archive: Callable[[], Iterable[bytes]],
+    content: Content,
     names: Sequence[str],
     destination: str,
     *,
-    timeout_s: float = COPY_TIMEOUT_S,
-) -> list[RemoteResult]:
-    """Sends `archive()` (called once per worker) with the top-level entries `names` to every target."""
-    return remote.run(
-        targets, render_push(names, destination), stdin=lambda _target: archive(), timeout_s=timeout_s
-    )
+    clock: Clock,
+    emit: EventSink,
+) -> Pushed:
+    """Puts the tree `content` with the top-level entries `names` on every target.
+
+    As with cp: into `destination` if that is a directory, ends in a slash or there are several names; otherwise
+    the one name becomes `destination`. Files appear whole or not at all, and so do directories that were not
+    there. Only contents that a worker lacks travel, at `destination` or from a copy that broke off before.
+    """
+    where = Where("incoming", host_path(destination), tuple(names))
+    sent = distribute(helper, targets, content, clock=clock, emit=emit, where=where)
+    ready = [target for target in targets if target.worker not in sent.failed]
+    request = {
+        "area": where.area,
+        "tree": content.sha256,
+        "destination": where.destination,
+        "names": list(names),
+    }
+    placed = helper.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
+    replies = {**sent.failed, **{reply.worker: reply for reply in placed}}
+    results = tuple(_result_of(replies[target.worker]) for target in targets)
+    return Pushed(results, sent.sent_bytes, sent.relayed)
+
+
+def _result_of(reply: HelperReply) -> RemoteResult:
+    if reply.error is None:
+        return reply.result
+    status = reply.result.exit_status
+    return replace(reply.result, exit_status=None if status is None else status or 1, detail=reply.message)
 
 
 def pull(

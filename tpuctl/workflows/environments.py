@@ -7,15 +7,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tpuctl.core.archive import render_archive
 from tpuctl.core.environment import EnvironmentSpec, environment_files, environment_key, parse_frozen
 from tpuctl.core.model import HostTarget
 from tpuctl.core.plan_run import WorkerState, WorkerView
 from tpuctl.core.records import Attempt, RunRecord
+from tpuctl.core.tree import make_tree
 from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.submit import store_content
 
 
 class HostEnvironment:
@@ -64,7 +65,7 @@ class HostEnvironment:
 
     def _start(self, minor: str, targets: list[HostTarget], job: tuple[str, str]) -> None:
         files = environment_files(self._spec, minor, self._services.environment_installer)
-        bundle = self._services.store.put_blob(render_archive(files))
+        bundle = store_content(self._services.store, make_tree(files))
         fence = self._attempt.fence
         prepare_on(
             self._services, self._helper, targets, run=job[0], attempt=job[1], fence=fence, bundle=bundle

@@ -62,4 +62,22 @@ class WorkerOutput:
     """How many workers take part, for folding identical lines."""
 
 
-Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput
+@dataclass(frozen=True)
+class Transfer:
+    """Contents on their way to workers: bytes that left this machine, bytes fetched from neighbours, workers
+    that have everything. `seconds` since it began."""
+
+    subject: str
+    sent_bytes: int
+    total_bytes: int
+    relayed_bytes: int
+    hosts_done: int
+    hosts: int
+    seconds: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        return (self.sent_bytes + self.relayed_bytes) / max(self.seconds, 0.001)
+
+
+Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput | Transfer

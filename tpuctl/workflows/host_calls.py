@@ -9,7 +9,9 @@ from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
 from tpuctl.core.model import HostTarget, RemoteResult
 from tpuctl.core.plan_run import WorkerState, WorkerView
+from tpuctl.core.tree import Content
 from tpuctl.errors import PartialError
+from tpuctl.workflows.distribute import distribute
 from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
 from tpuctl.workflows.services import Services
 
@@ -55,6 +57,10 @@ def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
     return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
 
 
+PREPARE_ROUNDS = 3
+"""A host may lose contents between two calls, to a clean-up or a damaged disk; then they are sent again."""
+
+
 def prepare_on(
     services: Services,
     helper: HostHelper,
@@ -65,7 +71,8 @@ def prepare_on(
     fence: int,
     bundle: str,
 ) -> list[PrepareReply]:
-    """`prepare` on `targets`, sending the bundle to those that lack it. The first one looks for a free port.
+    """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
+    free port.
 
     Raises PartialError when a worker does not acknowledge.
     """
@@ -82,9 +89,21 @@ def prepare_on(
         )
         return require_values(answers, "prepare")
 
-    replies = ask()
-    lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
-    if not lacking:
-        return replies
-    require_all(helper.put_blob(lacking, services.store.get_blob(bundle)), "receive the code")
-    return ask()
+    for _ in range(PREPARE_ROUNDS):
+        replies = ask()
+        lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
+        if not lacking:
+            return replies
+        _send_code(services, helper, lacking, bundle)
+    raise PartialError(
+        f"{len(lacking)} of {len(targets)} workers lose the code again as soon as they get it",
+        hint="is their disk full? tpuctl exec NAME -- df -h",
+        details={"workers": [target.worker for target in lacking]},
+    )
+
+
+def _send_code(services: Services, helper: HostHelper, targets: Sequence[HostTarget], bundle: str) -> None:
+    store = services.store
+    content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
+    sent = distribute(helper, targets, content, clock=services.clock, emit=services.emit)
+    require_all(list(sent.failed.values()), "receive the code")

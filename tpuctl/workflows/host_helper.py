@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from tpuctl.ports import OutputSink, Remote
 
 T = TypeVar("T")
 Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
+Payload = bytes | Callable[[HostTarget], Iterable[bytes]]
 
 UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
 EXIT_NO_COMMAND = 127
@@ -73,11 +74,11 @@ class HostHelper:
         verb: str,
         request: Request,
         *,
-        payload: bytes = b"",
+        payload: Payload = b"",
         timeout_s: float = 20.0,
     ) -> list[HelperReply]:
         """One verb on all targets at once; answers in the order of `targets`. Hosts without the helper get it
-        and are asked again once."""
+        and are asked again once. `payload` follows the request, in pieces if it is made per target."""
         command = protocol.render_helper_command(verb, self.sha256)
         stdin = _stdin(request, payload)
 
@@ -94,12 +95,72 @@ class HostHelper:
     def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
         return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
 
-    def put_blob(
-        self, targets: Sequence[HostTarget], content: bytes, *, timeout_s: float = 120.0
+    def converse(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        request: Request,
+        on_progress: Callable[[int, Mapping[str, Any]], None],
+        *,
+        hold: bool = False,
+        timeout_s: float = 20.0,
+        should_stop: Callable[[], bool] | None = None,
     ) -> list[HelperReply]:
-        """Stores `content` on the hosts under its sha256."""
-        request = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-        return self.call(targets, "put", request, payload=content, timeout_s=timeout_s)
+        """Like `call`, for verbs that report on their way: `on_progress` gets the worker and the report.
+
+        `hold` makes it a leash: the verb ends when this call does.
+        """
+        command = protocol.render_helper_command(verb, self.sha256)
+        stdin = _stdin(request, b"")
+        said = {target.worker: (bytearray(), bytearray()) for target in targets}
+
+        def sink(worker: int, name: str, data: bytes) -> None:
+            stdout, stderr = said[worker]
+            if name == "stderr":
+                stderr.extend(data)
+                return
+            stdout.extend(data)
+            *lines, rest = bytes(stdout).split(b"\n")
+            for line in lines:
+                report = _report(line)
+                if report is not None:
+                    on_progress(worker, report)
+            if lines:
+                stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
+
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            return self._remote.stream(
+                asked,
+                command,
+                sink,
+                stdin=stdin,
+                hold_stdin=hold,
+                timeout_s=timeout_s,
+                should_stop=should_stop,
+            )
+
+        results = self._with_install(targets, ask)
+        return [
+            _reply_of(
+                replace(result, stdout=bytes(said[result.worker][0]), stderr=bytes(said[result.worker][1]))
+            )
+            for result in results
+        ]
+
+    def lacks(
+        self,
+        targets: Sequence[HostTarget],
+        request: Request,
+        *,
+        tree: bytes | None = None,
+        timeout_s: float = 60.0,
+    ) -> list[Answer[protocol.LacksReply]]:
+        """What each host lacks of a tree; sends the `tree` itself along if given."""
+        if tree is None:
+            return _parse(self.call(targets, "lacks", request, timeout_s=timeout_s), protocol.parse_lacks_reply)
+        sized = {**(request(targets[0]) if callable(request) else request), "size": len(tree)}
+        replies = self.call(targets, "lacks", sized, payload=tree, timeout_s=timeout_s)
+        return _parse(replies, protocol.parse_lacks_reply)
 
     def prepare(
         self,
@@ -112,7 +173,7 @@ class HostHelper:
         want_port: Callable[[HostTarget], bool] = lambda _: False,
         timeout_s: float = 20.0,
     ) -> list[Answer[protocol.PrepareReply]]:
-        """Makes the work directory from `bundle` (a blob's sha256); answers which blobs a host lacks."""
+        """Makes the work directory from `bundle` (the sha256 of a tree); names contents that a host lacks."""
         fixed = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle}
         replies = self.call(
             targets, "prepare", lambda target: {**fixed, "want_port": want_port(target)}, timeout_s=timeout_s
@@ -256,12 +317,29 @@ class HostHelper:
         return results
 
 
-def _stdin(request: Request, payload: bytes) -> Callable[[HostTarget], bytes]:
-    def stdin(target: HostTarget) -> bytes:
+def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes | Iterable[bytes]]:
+    def stdin(target: HostTarget) -> bytes | Iterable[bytes]:
         body = request(target) if callable(request) else request
-        return json.dumps(body).encode() + b"\n" + payload
+        line = json.dumps(body).encode() + b"\n"
+        return line + payload if isinstance(payload, bytes) else _after(line, payload(target))
 
     return stdin
+
+
+def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _report(line: bytes) -> Mapping[str, Any] | None:
+    """A line on the way to the answer, if that is what it is."""
+    if not line.startswith(b'{"progress"'):
+        return None
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _install_failed(install: RemoteResult) -> RemoteResult:

@@ -309,6 +309,7 @@ def host_targets(services: Services, record: SliceRecord) -> list[HostTarget]:
             port=services.ssh_port,
             user=record.spec.login_user,
             host_key=worker.host_key,
+            internal_ip=worker.endpoint.internal_ip,
         )
         for index, worker in enumerate(incarnation.workers)
     ]

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 from tpuctl.core.codec import to_data
 from tpuctl.core.records import CodeState, EnvironmentRef, Policy, RunRecord, RunState
+from tpuctl.core.tree import Content, list_blobs, parse_tree
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.ports import Store
 from tpuctl.workflows.services import Services
 
 
 @dataclass(frozen=True)
 class FrozenCode:
-    """The code of a run as content: `archive` is the bundle, `diff` the uncommitted changes."""
+    """The code of a run as content: `bundle` is the tree, `diff` the uncommitted changes."""
 
-    archive: bytes
+    bundle: Content
     diff: bytes
     commit: str | None
     branch: str | None
@@ -87,10 +89,24 @@ def _digest(content: bytes | None) -> str | None:
     return None if content is None else hashlib.sha256(content).hexdigest()
 
 
+def store_content(store: Store, content: Content) -> str:
+    """Stores a tree and what is in it, each content once; returns the digest of the tree.
+
+    Raises UsageError when a file is not what it was when the tree was made.
+    """
+    for blob in list_blobs(parse_tree(content.tree)):
+        if (
+            not store.has_blob(blob.sha256)
+            and store.put_blob(b"".join(content.read(blob.sha256))) != blob.sha256
+        ):
+            raise UsageError("a file changed while the code was being frozen", hint="run the command again")
+    return store.put_blob(content.tree)
+
+
 def freeze_run(services: Services, run_id: str, request: RunRequest, code: FrozenCode) -> RunRecord:
     """Stores code, diff and environment by digest and returns the record that refers to them."""
     store = services.store
-    bundle = store.put_blob(code.archive)
+    bundle = store_content(store, code.bundle)
     environment = None
     if request.environment is not None and request.environment_name is not None:
         environment = EnvironmentRef(request.environment_name, store.put_blob(request.environment))

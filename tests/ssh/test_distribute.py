@@ -1,0 +1,273 @@
+"""Contents to many hosts: over our uplink once, from there host to host, and around whoever fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ssh.conftest import HELPER
+from tests.ssh.test_copy import SystemClock, send
+from tests.support.sshd import SshFarm
+from tpuctl.code_bundle import freeze
+from tpuctl.core.model import HostTarget
+from tpuctl.core.tree import Content, make_tree
+from tpuctl.workflows import distribute as module
+from tpuctl.workflows.distribute import Distributed, distribute
+from tpuctl.workflows.events import Note, Transfer
+from tpuctl.workflows.host_helper import HostHelper
+
+
+def spread(
+    helper: HostHelper, targets: list[HostTarget], content: Content, events: list[object] | None = None
+) -> Distributed:
+    seen: list[object] = [] if events is None else events
+    return distribute(helper, targets, content, clock=SystemClock(), emit=seen.append)
+
+
+def blobs(farm: SshFarm, worker: int) -> Path:
+    return farm.folder / f"home-{worker}" / ".tpuctl/blobs"
+
+
+def project(folder: Path, files: int, size: int) -> Path:
+    folder.mkdir()
+    for number in range(files):
+        (folder / f"part{number}.bin").write_bytes(os.urandom(size))
+    return folder
+
+
+def test_twenty_megabytes_to_thirty_two_hosts_leave_this_machine_once(
+    farm: SshFarm, helper: HostHelper, tmp_path: Path
+) -> None:
+    data = tmp_path / "big.bin"
+    data.write_bytes(os.urandom(20 << 20))
+    targets = [farm.add(worker) for worker in range(32)]
+    first = send(helper, targets, data, "in/")
+    assert all(result.ok for result in first.results), first.results
+    assert first.relayed
+    assert first.sent_bytes <= 1.1 * (20 << 20)
+    digest = hashlib.sha256(data.read_bytes()).hexdigest()
+    for worker in range(32):
+        copied = farm.folder / f"home-{worker}/in/big.bin"
+        assert hashlib.sha256(copied.read_bytes()).hexdigest() == digest
+    again = send(helper, targets, data, "in/")
+    assert all(result.ok for result in again.results)
+    assert again.sent_bytes < 32 * 1000, "content travelled again"
+    assert not [line for line in farm.processes().values() if "helper-" in line]
+
+
+def test_of_a_large_project_only_the_changed_file_travels(
+    farm: SshFarm, helper: HostHelper, tmp_path: Path
+) -> None:
+    folder = project(tmp_path / "project", 50, 2 << 20)
+    targets = [farm.add(worker) for worker in range(2)]
+    whole = freeze(folder, limit_bytes=200 << 20).content
+    assert not spread(helper, targets, whole).failed
+    (folder / "part7.bin").write_bytes(b"changed" * 1000)
+    changed = freeze(folder, limit_bytes=200 << 20).content
+    sent = spread(helper, targets, changed)
+    assert not sent.failed
+    assert sent.sent_bytes <= 2 * (7000 + len(changed.tree))
+    answers = helper.prepare(targets, run="r", attempt="1", fence=1, bundle=changed.sha256)
+    assert all(answer.value and answer.value.prepared for answer in answers)
+    work = farm.folder / "home-1/.tpuctl/runs/r/1/work"
+    assert (work / "part7.bin").read_bytes() == b"changed" * 1000
+    assert spread(helper, targets, changed).sent_bytes == 0
+
+
+def test_a_long_list_of_files_leaves_this_machine_once_too(
+    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SMALL_BYTES", 10_000)
+    names = {f"pkg/module{number}.py": str(number).encode() for number in range(300)}
+    content = make_tree(names)
+    assert len(content.tree) > module.INLINE_TREE
+    targets = [farm.add(worker) for worker in range(6)]
+    sent = spread(helper, targets, content)
+    assert (sent.failed, sent.relayed) == ({}, True)
+    assert sent.sent_bytes <= len(content.tree) + sum(map(len, names.values()))
+    answers = helper.prepare(targets, run="r", attempt="1", fence=1, bundle=content.sha256)
+    assert all(answer.value and answer.value.prepared for answer in answers)
+
+
+def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, helper: HostHelper) -> None:
+    files = {f"f{number}": os.urandom(1 << 20) for number in range(4)}
+    content = make_tree(files)
+    targets = [farm.add(worker) for worker in range(7)]
+    for worker in (0, 3):
+        assert not spread(helper, [targets[worker]], make_tree({"f1": files["f1"]})).failed
+    sent = spread(helper, targets, content)
+    assert (sent.failed, sent.relayed) == ({}, True)
+    assert sent.sent_bytes < 4.1 * (1 << 20)
+    for worker in range(7):
+        assert {path.read_bytes() for path in blobs(farm, worker).iterdir()} >= set(files.values())
+
+
+def test_finished_workers_serve_too_when_there_are_many(
+    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FLAT_WORKERS", 4)
+    monkeypatch.setattr(module, "FAN_OUT", 2)
+    content = make_tree({"f": os.urandom(3 << 20)})
+    targets = [farm.add(worker) for worker in range(12)]
+    sent = spread(helper, targets, content)
+    assert (sent.failed, sent.relayed) == ({}, True)
+    assert sent.sent_bytes < 1.1 * (3 << 20)
+
+
+def test_a_dead_worker_does_not_keep_the_others_from_it_and_another_one_serves(
+    farm: SshFarm, helper: HostHelper
+) -> None:
+    content = make_tree({"f": os.urandom(2 << 20)})
+    dead = HostTarget("big", 0, "127.0.0.1", 1, "tester", "ssh-ed25519 AAAA")
+    targets = [dead, *(farm.add(worker) for worker in range(1, 7))]
+    (farm.folder / "home-1/.tpuctl").mkdir()
+    (farm.folder / "home-1/.tpuctl/blobs").write_text("no directory: nothing can be stored on this one")
+    sent = spread(helper, targets, content)
+    assert {worker: reply.error for worker, reply in sent.failed.items()} == {0: "connect", 1: "host-error"}
+    assert sent.relayed
+    for worker in range(2, 7):
+        assert len(list(blobs(farm, worker).iterdir())) == 2
+
+
+def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, helper: HostHelper) -> None:
+    from dataclasses import replace
+
+    content = make_tree({"f": os.urandom(2 << 20)})
+    # Addresses that no host has: nobody can listen there, as behind a wall of fire.
+    targets = [replace(farm.add(worker), internal_ip="192.0.2.1") for worker in range(6)]
+    sent = spread(helper, targets, content)
+    assert not sent.failed
+    for worker in range(6):
+        assert len(list(blobs(farm, worker).iterdir())) == 2
+    assert sent.sent_bytes > 6 * (2 << 20)
+
+
+def test_progress_tells_bytes_rate_and_hosts(
+    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROGRESS_EVERY_S", 0.0)
+    events: list[object] = []
+    targets = [farm.add(worker) for worker in range(2)]
+    spread(helper, targets, make_tree({"f": os.urandom(1 << 20)}), events)
+    last = [event for event in events if isinstance(event, Transfer)][-1]
+    assert last.sent_bytes > 2 << 20
+    assert (last.hosts_done, last.hosts) == (2, 2)
+    assert last.bytes_per_s > 0
+    assert not [event for event in events if isinstance(event, Note)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The host side of a relay, as a process of its own."""
+    token = os.urandom(32)
+    folder = tmp_path / "serving/.tpuctl/incoming"
+    folder.mkdir(parents=True)
+    digest = hashlib.sha256(b"content").hexdigest()
+    (folder / digest).write_bytes(b"content")
+    (tmp_path / "serving/secret").write_text("secret")
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", HELPER, "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"HOME": str(tmp_path / "serving")},
+    )
+    assert process.stdin
+    assert process.stdout
+    request = {"area": "incoming", "address": "127.0.0.1", "token": token.hex(), "silence_s": 60}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    port = json.loads(process.stdout.readline())["port"]
+    yield {"port": port, "token": token, "digest": digest, "process": process}
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def converse(port: int, token: bytes, lines: bytes) -> bytes:
+    """What a client that knows `token` gets for `lines`."""
+    import hmac
+
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        theirs = connection.recv(32, socket.MSG_WAITALL)
+        ours = os.urandom(32)
+        connection.sendall(ours + hmac.new(token, b"fetch" + theirs + ours, "sha256").digest())
+        received = b""
+        try:
+            connection.sendall(lines)
+            connection.shutdown(socket.SHUT_WR)
+            while chunk := connection.recv(65536):
+                received += chunk
+        except OSError:
+            return received  # the server hung up on us
+        return received
+
+
+def test_contents_are_served_to_those_who_know_the_token_and_nothing_but_contents(
+    server: dict[str, Any],
+) -> None:
+    good = converse(server["port"], server["token"], server["digest"].encode() + b"\n" + b"0" * 64 + b"\n")
+    assert good[32:] == struct.pack(">q", 7) + b"content" + struct.pack(">q", -1)
+    assert converse(server["port"], os.urandom(32), server["digest"].encode() + b"\n") == b""
+    for path in (b"../../secret", b"/etc/passwd", b"\xff" * 64, b"x" * 500):
+        assert len(converse(server["port"], server["token"], path + b"\n")) == 32
+
+
+def test_serving_ends_with_its_client(server: dict[str, Any]) -> None:
+    server["process"].stdin.close()
+    assert server["process"].wait(timeout=20) == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server["port"]), timeout=5)
+
+
+def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) -> None:
+    import hmac
+    import threading
+
+    token = os.urandom(32)
+    content = make_tree({"f": b"true"})
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def lie() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            ours = os.urandom(32)
+            connection.sendall(ours)
+            theirs = connection.recv(64, socket.MSG_WAITALL)
+            connection.sendall(hmac.new(token, b"serve" + theirs[:32] + ours, "sha256").digest())
+            connection.recv(65)
+            connection.sendall(struct.pack(">q", 4) + b"lies")
+
+    thread = threading.Thread(target=lie)
+    thread.start()
+    home = tmp_path / "home"
+    (home / ".tpuctl/blobs").mkdir(parents=True)
+    (home / ".tpuctl/blobs" / content.sha256).write_bytes(content.tree)
+    request = {
+        "area": "blobs",
+        "tree": content.sha256,
+        "address": "127.0.0.1",
+        "port": listener.getsockname()[1],
+        "token": token.hex(),
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", HELPER, "fetch"],
+        input=json.dumps(request).encode() + b"\n",
+        env={"HOME": str(home)},
+        capture_output=True,
+        check=False,
+    )
+    thread.join()
+    listener.close()
+    assert json.loads(done.stdout)["error"] == "bad-payload"
+    assert [path.name for path in (home / ".tpuctl/blobs").iterdir()] == [content.sha256]
