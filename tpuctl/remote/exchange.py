@@ -16,7 +16,7 @@ from tpuctl.core.model import FailureKind
 if TYPE_CHECKING:
     import paramiko
 
-CHUNK = 65536
+CHUNK = 128 * 1024
 PROBE_AFTER_S = 5.0
 """A connection without a byte for this long is asked for an answer."""
 STDIN_RETRY_MS = 5

@@ -31,8 +31,13 @@ FILES_PER_CALL = 3
 """A socket, and the pipe by which paramiko announces output."""
 STOP_PATIENCE_S = 2.0
 """After a stop, threads still busy connecting are not waited for any longer."""
-QUEUE_CHUNKS = 256
-"""Chunks of at most 64 KiB between the workers' threads and a slow sink; when full, hosts are not read."""
+ALL_WINDOWS = 8 << 20
+MIN_WINDOW = 128 << 10
+MAX_WINDOW = 2 << 20
+"""Bytes that a worker may send before they were passed on: paramiko's default for a few, less for each of many,
+so that all together stay near ALL_WINDOWS."""
+QUEUE_CHUNKS = 64
+"""Chunks of at most 128 KiB between the workers' threads and a slow sink; when full, hosts are not read."""
 BOOT_RETRY_S = 10.0
 """How long a refused connection is retried when the host may still be booting."""
 JOIN_S = 30.0
@@ -62,6 +67,7 @@ class _Call:
         self.deadline = None if timeout_s is None else self.began + timeout_s
         self.result: RemoteResult | None = None
         self.bug: BaseException | None = None
+        self.window_bytes = MAX_WINDOW
         self.thread: threading.Thread | None = None
         self._cancelled = threading.Event()
         self._channel: paramiko.Channel | None = None
@@ -212,6 +218,7 @@ class SshRemote:
         _allow_files(FILES_PER_CALL * len(calls))
         try:
             for call in calls:
+                call.window_bytes = max(MIN_WINDOW, min(MAX_WINDOW, ALL_WINDOWS // len(calls)))
                 self._start(call)
             give_up_at: float | None = None
             while not all(call.done for call in calls):
@@ -278,7 +285,9 @@ class SshRemote:
         for last in (False, True):
             transport = self._connection(call)
             try:
-                return transport, transport.open_session(timeout=_limited(CHANNEL_TIMEOUT_S, call.deadline))
+                return transport, transport.open_session(
+                    window_size=call.window_bytes, timeout=_limited(CHANNEL_TIMEOUT_S, call.deadline)
+                )
             except paramiko.ChannelException as error:
                 raise ConnectError(
                     FailureKind.CONNECT, f"{call.target.label} opens no further session: {error.text}"
