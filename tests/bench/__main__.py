@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.bench import cold, gcloud, startup, streaming
+from tests.bench import cold, copying, gcloud, startup, streaming
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
@@ -17,6 +17,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "sshd": cold.measure_sshd,
     "gcloud": gcloud.measure,
     "streaming": streaming.measure,
+    "copying": copying.measure,
 }
 
 

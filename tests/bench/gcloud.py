@@ -26,14 +26,14 @@ def measure(plan: Plan) -> list[Report]:
     if shutil.which("gcloud") is None or os.geteuid() != 0:
         return []
     accelerator, hosts = ("v4-32", 4) if plan.quick else ("v4-256", 32)
-    with scratch() as folder, _plain_python():
+    with scratch() as folder, plain_python():
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         try:
             ours = sim_environment(folder)
-            _must([TPUCTL, "up", accelerator, "big", "--spot", "--pay"], ours, folder)
+            must([TPUCTL, "up", accelerator, "big", "--spot", "--pay"], ours, folder)
             (folder / ".ssh").mkdir(mode=0o700)
             key = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")]
-            _must(key, {}, folder)
+            must(key, {}, folder)
             theirs = {
                 **control.environment(info),
                 "HOME": str(folder),
@@ -79,7 +79,7 @@ def measure(plan: Plan) -> list[Report]:
 
 
 @contextmanager
-def _plain_python() -> Iterator[None]:
+def plain_python() -> Iterator[None]:
     """`python3` of the hosts is the interpreter itself: a version manager's wrapper takes 50 ms to start."""
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{sys.base_prefix}/bin{os.pathsep}{before}"
@@ -89,7 +89,7 @@ def _plain_python() -> Iterator[None]:
         os.environ["PATH"] = before
 
 
-def _must(argv: list[str], env: dict[str, str], folder: Path) -> None:
+def must(argv: list[str], env: dict[str, str], folder: Path) -> None:
     done = subprocess.run(argv, env={**os.environ, **env}, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         raise BenchError(f"{' '.join(argv[:3])}: {done.stderr.strip()[-400:]}")
