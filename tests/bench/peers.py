@@ -26,7 +26,8 @@ def peers_folder() -> Path:
     return Path(os.environ.get("TPUCTL_BENCH_PEERS") or Path.home() / ".cache/tpuctl-bench/venv")
 
 
-def _find(name: str) -> str | None:
+def find_tool(name: str) -> str | None:
+    """On PATH, else among the Python tools."""
     return shutil.which(name) or shutil.which(name, path=str(peers_folder() / "bin"))
 
 
@@ -65,7 +66,7 @@ def asyncssh_client(farm_file: str, command: str, check: Check) -> Contender:
 
 
 def pdsh(farm: Farm, count: int, command: str, check: Check) -> Contender | None:
-    found = _find("pdsh")
+    found = find_tool("pdsh")
     if found is None:
         return None
     argv = [found, "-R", "ssh", "-f", str(FANOUT), "-w", ",".join(farm.hosts[:count]), command]
@@ -74,7 +75,7 @@ def pdsh(farm: Farm, count: int, command: str, check: Check) -> Contender | None
 
 
 def clush(farm: Farm, count: int, command: str, check: Check) -> Contender | None:
-    found = _find("clush")
+    found = find_tool("clush")
     if found is None:
         return None
     hosts = ",".join(farm.hosts[:count])
@@ -93,7 +94,7 @@ def parallel_ssh(farm_file: str, command: str, check: Check) -> Contender | None
 
 
 def ansible_raw(farm: Farm, count: int, command: str, check: Check) -> Contender | None:
-    found = _find("ansible")
+    found = find_tool("ansible")
     if found is None:
         return None
     env = {

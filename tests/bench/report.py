@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tests.bench.harness import Budget, Line, Report
+from tests.bench.peers import find_tool, peers_folder
 
 WIDTH = 80
 NAME_WIDTH = 33
@@ -85,9 +86,21 @@ def _circumstances() -> str:
         "Python": platform.python_version(),
         "Libraries": ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES),
         "OpenSSH": _said(["ssh", "-V"]),
+        "Peers": ", ".join(filter(None, _peers())),
         "gcloud": _said(["gcloud", "version"]).removeprefix("Google Cloud SDK "),
     }
     return "".join(f"- {name}: {value}\n" for name, value in facts.items() if value)
+
+
+def _peers() -> list[str]:
+    """Versions as the tools say them; those that are absent say nothing."""
+    ask = "from importlib.metadata import version as v; print('parallel-ssh', v('parallel-ssh'))"
+    return [
+        _said([find_tool("pdsh") or "pdsh", "-V"]).partition(" ")[0],
+        _said([find_tool("clush") or "clush", "--version"]),
+        _said([str(peers_folder() / "bin/python"), "-c", ask]),
+        _said([find_tool("ansible") or "ansible", "--version"]),
+    ]
 
 
 def _processor() -> str:
@@ -103,4 +116,4 @@ def _said(argv: list[str]) -> str:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     except OSError:
         return ""
-    return (done.stdout or done.stderr).strip().splitlines()[0]
+    return next(iter((done.stdout or done.stderr).strip().splitlines()), "") if done.returncode == 0 else ""
