@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-TPUCTL = str(Path(sys.executable).parent / "tpuctl")
-
-
-class Session:
-    def __init__(self, root: Path) -> None:
-        self.work = root / "work"
-        self.work.mkdir()
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
-        self.environ.update(HOME=str(root), TPUCTL_STATE_DIR=str(root / "state"), TPUCTL_PROFILE="sim")
-
-    def type(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [TPUCTL, *words],
-            cwd=self.work,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+from tests.support.session import TPUCTL, Session, open_session
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with tempfile.TemporaryDirectory(prefix="tpuctl-cli-") as root:
-        session = Session(Path(root))
-        session.type("sim", "up", "--instant")
-        try:
-            session.type("up", "v4-16", "big", "--spot", "--pay")
-            yield session
-        finally:
-            session.type("sim", "down")
+    with open_session() as session:
+        session.type("up", "v4-16", "big", "--spot", "--pay")
+        yield session
 
 
 def test_the_second_up_changes_nothing(session: Session) -> None:

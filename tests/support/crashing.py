@@ -58,7 +58,7 @@ class Crashing:
         return call
 
 
-def _remote_changes(name: str, args: tuple[Any, ...]) -> bool:
+def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
     return name == "run" and not str(args[1]).endswith(READ_VERBS)
 
 
@@ -66,4 +66,4 @@ def make_crashing(services: SimServices, point: CrashPoint) -> None:
     """Puts `point` between the workflows and their store, cloud and hosts."""
     services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
     services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
-    services.remote = Crashing(services.remote, point, _remote_changes)
+    services.remote = Crashing(services.remote, point, remote_changes)

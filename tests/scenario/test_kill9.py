@@ -1,0 +1,61 @@
+"""A real kill -9 of the real command line at a change, then the same command again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+PROGRAM = """
+import os
+with open(os.environ["TALLY"], "a") as tally:
+    tally.write(os.environ["TPUCTL_RANK"] + "-" + os.environ["TPUCTL_ATTEMPT"] + "\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as session:
+        (session.work / "main.py").write_text(PROGRAM)
+        yield session
+
+
+UP = ("up", "v4-16", "NAME", "--spot", "--pay", "--zone", "us-central2-b")
+RUN = ("run", "main.py", "--on", "NAME", "--no-checkpoint", "--var", "TALLY=FILE")
+DOWN = ("down", "NAME", "--yes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "at", "when"),
+    [
+        ("up", 3, "before"),
+        ("up", 5, "after"),
+        ("up", 6, "before"),
+        ("up", 9, "after"),
+        ("run", 4, "after"),
+        ("run", 9, "before"),
+        ("run", 14, "after"),
+        ("run", 18, "before"),
+        ("down", 2, "after"),
+        ("down", 5, "before"),
+        ("down", 6, "after"),
+    ],
+)
+def test_the_same_command_after_a_kill_converges_and_leaves_nothing(session, tmp_path, command, at, when):
+    name, tally = f"{command}-{at}-{when}", tmp_path / "tally"
+    for words in (UP, RUN, DOWN):
+        typed = [word.replace("NAME", name).replace("FILE", str(tally)) for word in words]
+        if typed[0] == command:
+            killed = session.type_killed(at, when, *typed)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        session.type(*typed)
+    rows = session.json("ls")
+    assert [row for row in rows if row["name"].startswith(name)] == []
+    assert sorted(tally.read_text().split()) == ["0-1", "1-1"]
+    creates = [entry for entry in session.sim_journal() if entry["method"].endswith(".create")]
+    ours = [e for e in creates if f"/{name}-" in e["resource"] and e["status"] == "OK"]
+    assert len(ours) == 1

@@ -1,0 +1,59 @@
+"""`python -m tests.support.killed_cli K before|after WORDS…`: the real command line, killed at its K-th change.
+
+Counts the calls that change the store, the cloud or a host, and sends this process SIGKILL before or after the
+K-th took effect. K 0 kills nothing and prints the count to stderr at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from tests.support.crashing import CLOUD_CHANGES, STORE_CHANGES, Crashing, CrashPoint, remote_changes
+from tpuctl.cli.context import AppContext
+from tpuctl.cli.main import main
+
+
+class KillPoint(CrashPoint):
+    """Dies for real."""
+
+    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        if self.count != self.at:
+            return call(*args, **kwargs)
+        if self.after:
+            call(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("still alive after SIGKILL")
+
+
+def arm(point: KillPoint) -> None:
+    """Puts `point` between the workflows and the adapters that the command line builds."""
+    changes: dict[str, Callable[[str, tuple[Any, ...]], bool]] = {
+        "store": lambda name, _: name in STORE_CHANGES,
+        "cloud": lambda name, _: name in CLOUD_CHANGES,
+        "remote": remote_changes,
+    }
+    for attribute, test in changes.items():
+        original = AppContext.__dict__[attribute]
+
+        def make(context: AppContext, original: Any = original, test: Any = test) -> Any:
+            return Crashing(original.func(context), point, test)
+
+        replacement = cached_property(make)
+        replacement.__set_name__(AppContext, attribute)
+        setattr(AppContext, attribute, replacement)
+
+
+if __name__ == "__main__":
+    point = KillPoint(int(sys.argv[1]) or None, after=sys.argv[2] == "after")
+    arm(point)
+    sys.argv = ["tpuctl", *sys.argv[3:]]
+    try:
+        main()
+    finally:
+        print(f"changes: {point.count}", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""A session at a terminal: every command a process of its own, against a simulator of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TPUCTL = str(Path(sys.executable).parent / "tpuctl")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Session:
+    """Types commands in an empty directory, with a HOME and a state directory of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.work = root / "work"
+        self.work.mkdir()
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
+        self.environ.update(HOME=str(root), TPUCTL_STATE_DIR=str(root / "state"), TPUCTL_PROFILE="sim")
+
+    def start(self, *words: str, program: Sequence[str] = (TPUCTL,)) -> subprocess.Popen[str]:
+        """Starts a command without waiting for it."""
+        return subprocess.Popen(
+            [*program, *words],
+            cwd=self.work,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def type(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end and checks its exit status."""
+        done = self.finish(self.start(*words))
+        assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def type_killed(self, at: int, when: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command that is killed at its `at`-th change, "before" or "after" it took effect."""
+        launcher = (sys.executable, "-m", "tests.support.killed_cli", str(at), when)
+        environ = self.environ
+        try:
+            self.environ = {**environ, "PYTHONPATH": str(ROOT)}
+            return self.finish(self.start(*words, program=launcher))
+        finally:
+            self.environ = environ
+
+    @staticmethod
+    def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.type(*words, "--json").stdout)
+
+    def sim_journal(self) -> list[dict[str, Any]]:
+        """Every call that changed, or tried to change, the simulated cloud."""
+        from tpuctl.sim import control
+
+        info = control.status(self.root / "state" / "sim")
+        assert info is not None
+        return list(control.journal(info))
+
+
+@contextmanager
+def open_session(*sim_options: str) -> Iterator[Session]:
+    """A session with a running simulator, instant unless said otherwise; nothing is left of it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tpuctl-cli-") as root:
+        session = Session(Path(root))
+        session.type("sim", "up", *(sim_options or ("--instant",)))
+        try:
+            yield session
+        finally:
+            session.type("sim", "down")
