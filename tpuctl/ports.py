@@ -175,7 +175,45 @@ class Remote(Protocol):
         """
         ...
 
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """A port of this machine's loopback that leads to one of a worker's; `local_port` 0 means any.
+
+        `resolve` says for each connection which worker; a connection that fails is closed and reported.
+        ConflictError if the local port cannot be used.
+        """
+        ...
+
+    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+        """The ssh-ed25519 keys that hosts show, believed without a proof; None where there is no answer."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Forwarding(Protocol):
+    """A forwarded port, until it is closed."""
+
+    @property
+    def local_port(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class SshEntries(Protocol):
+    """What this machine's own `ssh` knows of slices, if the user asked for that."""
+
+    def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
+        """The slice's workers were pinned anew; writes only what was asked for before."""
+        ...
+
+    def remove(self, slice_name: str) -> None: ...
 
 
 class EventSink(Protocol):

@@ -19,9 +19,11 @@ from tpuctl.cloud.client import GoogleCloud
 from tpuctl.errors import UsageError
 from tpuctl.remote.keys import ensure_keypair
 from tpuctl.remote.ssh import SshRemote
+from tpuctl.remote.ssh_config import SshConfigFiles
 from tpuctl.resources import read_template
 from tpuctl.store.logs import LogFiles
 from tpuctl.store.sqlite import SqliteStore
+from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
 
 
 class HurryingClock:
@@ -71,7 +73,9 @@ class SimServices:
         self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
         self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
         self.store: Any = SqliteStore(state_dir / "state.db")
-        self.remote: Any = SshRemote(keys.private_path)
+        self.remote: Any = RepinningRemote(
+            SshRemote(keys.private_path), lambda target: renewed_pin(self, target)
+        )
         self.clock: Any = HurryingClock()
         self.ids = CountingIds()
         self.secrets = EnvSecrets()
@@ -82,6 +86,9 @@ class SimServices:
         self.lease_owner = f"test-machine/{process}"
         self.public_key = keys.public_line
         self.ssh_port = sim.ssh_port
+        self.internal_ip = False
+        self.trust_first_use = False
+        self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
         self.helper_source = read_template("host_helper.py")
         self.environment_installer = read_template("env_install.py")
 

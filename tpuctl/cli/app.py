@@ -41,6 +41,8 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("exec", "remote", "exec_", "Run one command on the workers of a slice."),
     Entry("ssh", "remote", "ssh", "Open a shell on one worker."),
     Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
+    Entry("forward", "forward", "forward", "Make a port of a worker reachable on this machine."),
+    Entry("ssh-config", "ssh_config", "ssh_config", "Print entries for ssh, scp and rsync."),
     Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
     Entry("config", "config", "app", "Show settings and where each came from."),
@@ -56,6 +58,7 @@ class Invocation:
 
     profile: str | None = None
     project: str | None = None
+    internal_ip: bool = False
     verbosity: int = 0
     quiet: bool = False
     json: bool = False
@@ -168,6 +171,9 @@ def root(
         str | None, typer.Option(metavar="NAME", help="Use this profile (`sim` is the simulated cloud).")
     ] = None,
     project: Annotated[str | None, typer.Option(metavar="ID", help="Google Cloud project.")] = None,
+    internal_ip: Annotated[
+        bool, typer.Option("--internal-ip", help="Reach hosts at their internal addresses.")
+    ] = False,
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Say more (-vv: all).")
     ] = 0,
@@ -179,6 +185,6 @@ def root(
 ) -> None:
     """Bring Cloud TPU slices up, keep them up through preemptions, and run training on every worker."""
     shared = invocation(ctx)
-    shared.profile, shared.project = profile, project
+    shared.profile, shared.project, shared.internal_ip = profile, project, internal_ip
     shared.verbosity, shared.quiet = verbose, quiet
     shared.json = shared.json or json

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.core.settings import Config
     from tpuctl.ports import Cloud, Objects, Remote, RunLogs, Store
     from tpuctl.remote.keys import KeyPair
+    from tpuctl.remote.ssh_config import SshConfigFiles
 
 CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -83,7 +84,11 @@ class AppContext:
     def config(self) -> Config:
         from tpuctl.config import load_config
 
-        flags = {"profile": self.shared.profile, "project": self.shared.project}
+        flags = {
+            "profile": self.shared.profile,
+            "project": self.shared.project,
+            "internal_ip": self.shared.internal_ip or None,
+        }
         config = load_config(flags, cwd=Path.cwd(), environ=os.environ, home=Path.home())
         if config.project is not None:
             from tpuctl.cli.log import start_logging
@@ -173,10 +178,35 @@ class AppContext:
     @cached_property
     def remote(self) -> Remote:
         from tpuctl.remote.ssh import SshRemote
+        from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
 
-        remote = SshRemote(self.key_pair.private_path)
+        remote = SshRemote(self.key_pair.private_path, proxy=self.proxy)
         self._closing.callback(remote.close)
-        return remote
+        return RepinningRemote(remote, lambda target: renewed_pin(self, target))
+
+    @cached_property
+    def proxy(self) -> tuple[str, ...]:
+        """The command to reach hosts through; empty for none."""
+        from tpuctl.core.ways import proxy_words
+
+        return proxy_words(self.config.proxy_command, self.config.jump_host)
+
+    @property
+    def internal_ip(self) -> bool:
+        return self.config.internal_ip
+
+    @property
+    def trust_first_use(self) -> bool:
+        from tpuctl.core.settings import FIRST_USE
+
+        return self.config.host_keys == FIRST_USE
+
+    @cached_property
+    def ssh_entries(self) -> SshConfigFiles:
+        from tpuctl.remote.ssh_config import SshConfigFiles
+
+        folder = self.config.state_dir / "ssh_config"
+        return SshConfigFiles(folder, self.key_pair.private_path, self.proxy)
 
     @property
     def user(self) -> str:

@@ -200,4 +200,4 @@ def _ssh_argv(context: AppContext, record: SliceRecord, worker: int, extra: list
     target = choose_workers(record, [worker], everyone)[0]
     known_hosts = context.config.state_dir / "known_hosts" / record.name
     write_known_hosts(known_hosts, everyone)
-    return ssh_argv(target, context.key_pair.private_path, known_hosts, extra)
+    return ssh_argv(target, context.key_pair.private_path, known_hosts, extra, context.proxy)

@@ -13,10 +13,13 @@ from typing import Any
 
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import check_bucket_uri, check_project, check_zone_name
+from tpuctl.core.ways import check_jump_host, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
 
 DEFAULT_PROFILE = "default"
 SIM_PROFILE = "sim"
+PINNED = "pinned"
+FIRST_USE = "first-use"
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,10 @@ class Config:
     endpoint_storage: str
     token_file: str | None
     ssh_port: int
+    internal_ip: bool
+    proxy_command: str | None
+    jump_host: str | None
+    host_keys: str
     state_base: Path
     origins: Mapping[str, str]
 
@@ -126,6 +133,12 @@ def _check_endpoint(value: str) -> str:
     return value.rstrip("/")
 
 
+def _check_host_keys(value: str) -> str:
+    if value not in (PINNED, FIRST_USE):
+        raise UsageError(f"{value!r} is not a way to trust host keys", hint=f"{PINNED} or {FIRST_USE}")
+    return value
+
+
 def _check_profile(value: str) -> str:
     if not value or not all(character.isalnum() or character in "-_" for character in value):
         raise UsageError(f"{value!r} is not a profile name", hint="letters, digits, - and _")
@@ -168,6 +181,22 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
     Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),
+    Setting("internal_ip", "boolean", False, "reach hosts at their internal addresses"),
+    Setting(
+        "proxy_command",
+        "string",
+        None,
+        "program that connects to hosts (%h address, %p port), run without a shell",
+        check_proxy_command,
+    ),
+    Setting("jump_host", "string", None, "USER@HOST[:PORT] to go through, by your own ssh", check_jump_host),
+    Setting(
+        "host_keys",
+        "string",
+        "pinned",
+        "`first-use` believes hosts where the cloud publishes no keys",
+        _check_host_keys,
+    ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 

@@ -40,6 +40,8 @@ STOP_GRACE_S = 30.0
 """Default time between TERM and KILL for a run: enough for a checkpoint of a small model."""
 EXIT_RESTART = 75
 """EX_TEMPFAIL of sysexits.h: the script asks to be started again."""
+GUEST_ATTRIBUTES_S = 60.0
+"""A host publishes its keys while it boots; a ready node without any for so long has them turned off."""
 MAX_FAILURES = 0
 MAX_PREEMPTIONS = 100
 MAX_RESTARTS = 20

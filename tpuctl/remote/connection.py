@@ -76,9 +76,16 @@ def open_connection(
     refused_for_s: float,
     handshake_slot: contextlib.AbstractContextManager[object],
     is_cancelled: Callable[[], bool],
+    proxy: tuple[str, ...] = (),
 ) -> paramiko.Transport:
-    """Connects and authenticates; ConnectError otherwise. Nothing stays open after a failure."""
-    sock = _connect(target, connect_timeout_s, refused_for_s, is_cancelled)
+    """Connects, through the command `proxy` if given, and authenticates; ConnectError otherwise. Nothing stays
+    open after a failure."""
+    if proxy:
+        from tpuctl.remote.proxy import open_proxy
+
+        sock = open_proxy(proxy, target)
+    else:
+        sock = _connect(target, connect_timeout_s, refused_for_s, is_cancelled)
     try:
         with handshake_slot:
             return _handshake(sock, target, key, handshake_timeout_s, is_cancelled)
@@ -250,3 +257,33 @@ def _authenticate(transport: paramiko.Transport, target: HostTarget, key: parami
         ) from error
     if remaining:
         raise ConnectError(FailureKind.AUTH, f"{target.label} wants more than a key: {', '.join(remaining)}")
+
+
+def read_host_key(target: HostTarget, timeout_s: float, proxy: tuple[str, ...] = ()) -> str | None:
+    """The ssh-ed25519 key that the host shows, or None; nothing about us is told."""
+    from tpuctl.remote.engine import end, new_transport
+
+    try:
+        if proxy:
+            from tpuctl.remote.proxy import open_proxy
+
+            sock = open_proxy(proxy, target)
+        else:
+            sock = _connect(target, timeout_s, 0.0, _never)
+    except ConnectError:
+        return None
+    transport = new_transport(sock)
+    try:
+        transport.set_log_channel(PARAMIKO_LOG)
+        _prefer(transport)
+        _exchange_keys(transport, target, timeout_s, _never)
+        return f"ssh-ed25519 {transport.get_remote_server_key().get_base64()}"
+    except ConnectError:
+        return None
+    finally:
+        end(transport)
+        sock.close()
+
+
+def _never() -> bool:
+    return False

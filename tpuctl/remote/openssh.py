@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tpuctl.core.model import HostTarget
+from tpuctl.core.ways import render_proxy_option
 
 
 def host_alias(target: HostTarget) -> str:
@@ -25,13 +26,17 @@ def write_known_hosts(path: Path, targets: Iterable[HostTarget]) -> None:
 
 
 def ssh_argv(
-    target: HostTarget, key_path: Path, known_hosts_path: Path, extra: Sequence[str] = ()
+    target: HostTarget,
+    key_path: Path,
+    known_hosts_path: Path,
+    extra: Sequence[str] = (),
+    proxy: tuple[str, ...] = (),
 ) -> list[str]:
     """The argument list for `ssh`; `extra` are options and a remote command of the user, passed as they are."""
     options = {
         "IdentitiesOnly": "yes",
         "HostKeyAlias": host_alias(target),
-        "UserKnownHostsFile": _quoted(known_hosts_path),
+        "UserKnownHostsFile": quoted_path(known_hosts_path),
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "HostKeyAlgorithms": "ssh-ed25519",
@@ -41,13 +46,15 @@ def ssh_argv(
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
     }
+    if proxy:
+        options["ProxyCommand"] = render_proxy_option(proxy, target)
     argv = ["ssh", "-p", str(target.port), "-i", str(key_path), "-l", target.user]
     for name, value in options.items():
         argv += ["-o", f"{name}={value}"]
     return [*argv, target.address, *extra]
 
 
-def _quoted(path: Path) -> str:
-    """UserKnownHostsFile is a list of files: blanks separate them, % starts a token (ssh_config(5))."""
+def quoted_path(path: Path) -> str:
+    """A file in a value of ssh_config(5): blanks separate files there, % starts a token."""
     text = str(path).replace("%", "%%")
     return f'"{text}"' if any(character.isspace() for character in text) else text

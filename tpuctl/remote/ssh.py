@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING
 from tpuctl.core.host_protocol import HEARTBEAT_S
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.errors import BugError
-from tpuctl.ports import OutputSink, Stdin
-from tpuctl.remote.connection import CHANNEL_TIMEOUT_S, ConnectError, load_private_key, open_connection
+from tpuctl.ports import Forwarding, OutputSink, Stdin
+from tpuctl.remote.connection import (
+    CHANNEL_TIMEOUT_S,
+    ConnectError,
+    load_private_key,
+    open_connection,
+    read_host_key,
+)
 from tpuctl.remote.exchange import Ending, Feed, exchange
 
 if TYPE_CHECKING:
@@ -40,6 +46,8 @@ QUEUE_CHUNKS = 64
 """Chunks of at most 128 KiB between the workers' threads and a slow sink; when full, hosts are not read."""
 BOOT_RETRY_S = 10.0
 """How long a refused connection is retried when the host may still be booting."""
+FORWARD_TIMEOUT_S = 20.0
+"""For the connection behind a forwarded one."""
 JOIN_S = 30.0
 """More than all the timeouts of a connection attempt together."""
 
@@ -121,7 +129,9 @@ class SshRemote:
         heartbeat_s: float = HEARTBEAT_S,
         boot_retry: bool = False,
         max_handshakes: int = 64,
+        proxy: tuple[str, ...] = (),
     ) -> None:
+        self._proxy = proxy
         self._key_path = private_key_path
         self._connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
@@ -181,6 +191,35 @@ class SshRemote:
             calls.append(call)
         self._perform(calls, changed, lambda: _pump(chunks, sink), should_stop)
         return [_result_of(call) for call in calls]
+
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """See `Remote.forward`."""
+        from tpuctl.remote.forwarding import LOOPBACK, Forwarder
+
+        def open_channel() -> paramiko.Channel:
+            call = _Call(resolve(), "", Feed(b"", hold=False), threading.Event(), FORWARD_TIMEOUT_S)
+            transport = self._connection(call)
+            where, here = (LOOPBACK, remote_port), (LOOPBACK, 0)
+            return transport.open_channel("direct-tcpip", where, here, timeout=CHANNEL_TIMEOUT_S)
+
+        return Forwarder(open_channel, local_port, report)
+
+    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+        """See `Remote.read_host_keys`."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        def read(target: HostTarget) -> str | None:
+            return read_host_key(target, self._handshake_timeout_s, self._proxy)
+
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            return list(pool.map(read, targets))
 
     def close(self) -> None:
         """Ends running calls and closes every connection; returns when their threads are gone."""
@@ -317,6 +356,7 @@ class SshRemote:
                 refused_for_s=self._refused_for_s,
                 handshake_slot=self._handshakes,
                 is_cancelled=call.is_cancelled,
+                proxy=self._proxy,
             )
             return slot.transport
 

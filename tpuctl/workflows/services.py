@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tpuctl.ports import Clock, Cloud, EventSink, IdSource, Objects, Remote, RunLogs, SecretResolver, Store
+from tpuctl.ports import (
+    Clock,
+    Cloud,
+    EventSink,
+    IdSource,
+    Objects,
+    Remote,
+    RunLogs,
+    SecretResolver,
+    SshEntries,
+    Store,
+)
 
 
 class Services(Protocol):
@@ -59,6 +70,19 @@ class Services(Protocol):
 
     @property
     def ssh_port(self) -> int: ...
+
+    @property
+    def internal_ip(self) -> bool:
+        """This machine is in the hosts' own network and reaches them at their internal addresses."""
+        ...
+
+    @property
+    def trust_first_use(self) -> bool:
+        """Where the cloud publishes no host keys, believe those that hosts show first."""
+        ...
+
+    @property
+    def ssh_entries(self) -> SshEntries: ...
 
     @property
     def helper_source(self) -> bytes:

@@ -14,7 +14,7 @@ from tpuctl.core.lifecycle import (
     classify_slice,
     owner_labels,
 )
-from tpuctl.core.model import USER_LABEL, HostTarget, OperationInfo
+from tpuctl.core.model import USER_LABEL, GuestHostKey, HostTarget, NodeInfo, OperationInfo
 from tpuctl.core.naming import label_value
 from tpuctl.core.plan import Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, next_incarnation, node_request, plan_slice
@@ -37,7 +37,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.workflows.documents import Loaded, get_slice, save
-from tpuctl.workflows.events import Note, StepDone, StepStarted
+from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease, lease
@@ -157,6 +157,8 @@ class _Wave:
             ready = replace(record.incarnation, cloud_ready_at=self._services.clock.now())
             record = replace(record, incarnation=ready)
         self._save(record)
+        if record.state is SliceState.GONE:
+            self._services.ssh_entries.remove(record.name)
         return Outcome(self._plan.verdict, acted=True)
 
     def _create(self) -> Outcome:
@@ -281,6 +283,8 @@ class _Wave:
             if current == node.endpoints:
                 return None
         keys = {key.worker: key for key in self._services.cloud.list_host_keys(node.zone, node.name)}
+        if not keys and self._services.trust_first_use:
+            keys = self._keys_at_first_use(node)
         missing = [index for index in range(len(node.endpoints)) if index not in keys]
         if missing:
             return f"host keys of {len(missing)} workers"
@@ -290,7 +294,27 @@ class _Wave:
         )
         incarnation = replace(self._incarnation, workers=workers, node_uid=node.uid)
         self._save(replace(self._record, incarnation=incarnation))
+        self._services.ssh_entries.update(self._record.name, host_targets(self._services, self._record))
         return None
+
+    def _keys_at_first_use(self, node: NodeInfo) -> dict[int, GuestHostKey]:
+        """The keys that hosts show, where the cloud has had time to publish them and did not."""
+        since = self._incarnation.cloud_ready_at
+        if since is None or self._services.clock.now() - since < timeouts.GUEST_ATTRIBUTES_S:
+            return {}
+        unproven = tuple(Worker(endpoint, "") for endpoint in node.endpoints)
+        incarnation = replace(self._incarnation, workers=unproven)
+        targets = host_targets(self._services, replace(self._record, incarnation=incarnation))
+        shown = enumerate(self._services.remote.read_host_keys(targets))
+        keys = {index: GuestHostKey(index, key) for index, key in shown if key is not None}
+        if len(keys) == len(targets):
+            text = (
+                f"the cloud publishes no host keys of {node.name}: the keys that its hosts show are believed "
+                "now, unproven, and pinned (setting host_keys: first-use)"
+            )
+            self._journal("host-keys-first-use", text)
+            self._services.emit(Warn(self._record.name, text))
+        return keys
 
 
 def host_targets(services: Services, record: SliceRecord) -> list[HostTarget]:
@@ -301,11 +325,12 @@ def host_targets(services: Services, record: SliceRecord) -> list[HostTarget]:
             f"slice {record.name} has no reachable workers ({record.state})",
             hint=f"tpuctl status {record.name}",
         )
+    external = record.spec.external_ips and not services.internal_ip
     return [
         HostTarget(
             slice_name=record.name,
             worker=index,
-            address=worker.endpoint.address if record.spec.external_ips else worker.endpoint.internal_ip,
+            address=worker.endpoint.address if external else worker.endpoint.internal_ip,
             port=services.ssh_port,
             user=record.spec.login_user,
             host_key=worker.host_key,

@@ -1,0 +1,44 @@
+"""`ssh-config`: entries with which ssh, scp, rsync and editors reach the workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.context import open_context
+
+
+def ssh_config(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the slice; all that are ready if left out.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Keep them in a file that follows the slice; prints how to use it.")
+    ] = False,
+) -> None:
+    """Print entries for ~/.ssh/config: the workers as NAME-0, NAME-1, …, with pinned host keys.
+
+    Your own ~/.ssh/config is never changed.
+    """
+    from tpuctl.core.records import SliceState
+    from tpuctl.workflows.documents import get_slice, list_slices
+    from tpuctl.workflows.slices import host_targets
+
+    with open_context(ctx) as context:
+        if name is not None:
+            records = [get_slice(context, name).record]
+        else:
+            records = [record for record in list_slices(context) if record.state is SliceState.READY]
+        for record in records:
+            targets = host_targets(context, record)
+            if write:
+                path = context.ssh_entries.write(record.name, targets)
+                context.console.say(f"{record.name}: {len(targets)} workers in {path}")
+            else:
+                context.ssh_entries.write_pins(record.name, targets)
+                context.console.line(context.ssh_entries.render(targets))
+        if write and records:
+            context.console.say("put this line at the top of ~/.ssh/config, once:")
+            context.console.line(context.ssh_entries.include)

@@ -1,0 +1,71 @@
+"""How to reach hosts that this machine cannot connect to itself: the words of a proxy command.
+
+The words are never given to a shell. `%h`, `%p`, `%r` and `%n` become the host's address, port, login user and
+name, within their words; `%%` is a percent sign, as in ssh_config(5).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from tpuctl.core.model import HostTarget
+from tpuctl.errors import BadConfigError, UsageError
+
+_JUMP = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:]+\])(?::(?P<port>\d+))?"
+)
+_ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]*")
+_TOKEN = re.compile(r"%(.?)")
+
+
+def check_proxy_command(text: str) -> str:
+    """`text` if it can be split into words. Raises UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a command: {error}", hint="quote it as for a shell") from error
+    if not words:
+        raise UsageError("the proxy command is empty", hint="for example: nc %h %p")
+    for token in _TOKEN.findall(text):
+        if token not in tuple("hprn%"):
+            raise UsageError(f"%{token} means nothing in a proxy command", hint="%h %p %r %n and %%")
+    return text
+
+
+def check_jump_host(text: str) -> str:
+    """`text` if it is USER@HOST:PORT, user and port optional. Raises UsageError."""
+    if not _JUMP.fullmatch(text):
+        raise UsageError(f"{text!r} is not a jump host", hint="write USER@HOST or USER@HOST:PORT")
+    return text
+
+
+def proxy_words(proxy_command: str | None, jump_host: str | None) -> tuple[str, ...]:
+    """The words of the command that connects its stdin and stdout to a host; empty without either setting.
+
+    A jump host is reached by the user's own `ssh`, with its configuration and known hosts.
+    """
+    if proxy_command is not None and jump_host is not None:
+        raise BadConfigError("proxy_command and jump_host exclude each other", hint="tpuctl config show")
+    if proxy_command is not None:
+        return tuple(shlex.split(proxy_command))
+    match = _JUMP.fullmatch(jump_host) if jump_host is not None else None
+    if match is None:
+        return ()
+    user = f"{match['user']}@" if match["user"] else ""
+    port = ("-p", match["port"]) if match["port"] else ()
+    options = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+    return ("ssh", "-W", "[%h]:%p", *options, *port, "--", f"{user}{match['host'].strip('[]')}")
+
+
+def render_proxy(words: tuple[str, ...], target: HostTarget) -> list[str]:
+    """The argument list for one host. BadConfigError for an address that is none."""
+    if not _ADDRESS.fullmatch(target.address):
+        raise BadConfigError(f"{target.address!r} is not the address of a host")
+    values = {"h": target.address, "p": str(target.port), "r": target.user, "n": target.label, "%": "%"}
+    return [_TOKEN.sub(lambda match: values.get(match[1], match[0]), word) for word in words]
+
+
+def render_proxy_option(words: tuple[str, ...], target: HostTarget) -> str:
+    """The same as a value of ssh_config's ProxyCommand, which ssh hands to the user's shell."""
+    return shlex.join(render_proxy(words, target)).replace("%", "%%")

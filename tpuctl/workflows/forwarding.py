@@ -1,0 +1,38 @@
+"""A port of a worker on this machine, following the slice through recovery."""
+
+from __future__ import annotations
+
+from tpuctl.core.model import HostTarget
+from tpuctl.core.records import SliceState
+from tpuctl.errors import ConflictError
+from tpuctl.ports import Forwarding
+from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.events import Warn
+from tpuctl.workflows.execute import choose_workers
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.slices import host_targets
+
+
+def current_target(services: Services, name: str, worker: int) -> HostTarget:
+    """The worker as it is pinned now. ConflictError while the slice is not ready."""
+    record = get_slice(services, name).record
+    if record.state is not SliceState.READY:
+        raise ConflictError(f"slice {name} is {record.state}, not ready", hint=f"tpuctl up {name}")
+    return choose_workers(record, [worker], host_targets(services, record))[0]
+
+
+def forward_port(
+    services: Services, name: str, worker: int, remote_port: int, *, local_port: int = 0
+) -> Forwarding:
+    """Listens until closed. Each connection goes to the worker as it is then; a slice that is being recovered
+    refuses it, and takes the next one when it is back.
+
+    Raises ConflictError when the slice is not ready now or the local port is taken.
+    """
+    current_target(services, name, worker)
+    return services.remote.forward(
+        lambda: current_target(services, name, worker),
+        remote_port,
+        local_port=local_port,
+        report=lambda text: services.emit(Warn(name, f"a connection was refused: {text}")),
+    )
