@@ -45,6 +45,9 @@ class RunningSim:
     def preempt(self, name: str, zone: str | None = None) -> list[str]:
         return self.world.preempt(name, zone)
 
+    def cut_connections(self, name: str) -> None:
+        self.world.cut_connections(name)
+
     def fault(self, spec: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """`sim.fault(preset="stockout", times=2)`; see `tpuctl.sim.faults.Fault` for the fields."""
         self.world.faults.add({**(spec or {}), **fields})

@@ -195,6 +195,13 @@ class World:
         self._kernel.schedule.flush()
         return [node.path.name for node in ready]
 
+    def cut_connections(self, name: str, zone: str | None = None) -> None:
+        """Breaks every SSH connection to the nodes called `name`; their processes live on."""
+        with self._kernel.lock:
+            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
+        for node in nodes:
+            self._kernel.hosts.cut(node.key)
+
     @staticmethod
     def _meant(node: Node, name: str, zone: str | None) -> bool:
         names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())

@@ -48,6 +48,10 @@ class HostBackend(Protocol):
         """Preemption: every process dies, connections are cut, storage is wiped; the node never comes back."""
         ...
 
+    def cut(self, node_key: str) -> None:
+        """A network hiccup: every SSH connection to the node's workers breaks, their processes live on."""
+        ...
+
     def stop(self, node_key: str) -> None:
         """Power off: processes die, storage stays."""
         ...

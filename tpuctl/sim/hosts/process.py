@@ -62,6 +62,9 @@ class ProcessHosts(HostBackend):
     def kill(self, node_key: str) -> None:
         self._call(self._remove(node_key))
 
+    def cut(self, node_key: str) -> None:
+        self._call(self._cut(node_key))
+
     def stop(self, node_key: str) -> None:
         self._call(self._stop(node_key))
 
@@ -132,6 +135,10 @@ class ProcessHosts(HostBackend):
         accepted = AcceptedKeys.parse(ssh_keys)
         for worker in self._nodes.get(node_key, []):
             worker.accepted = accepted
+
+    async def _cut(self, node_key: str) -> None:
+        for worker in self._nodes.get(node_key, []):
+            worker.cut()
 
     async def _stop(self, node_key: str) -> None:
         async with self._lock(node_key):

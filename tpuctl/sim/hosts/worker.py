@@ -128,10 +128,14 @@ class Worker:
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
-        for connection in list(self.connections):
-            connection.abort()
+        self.cut()
         if self._processes is not None:
             await self._processes.kill_all()
+
+    def cut(self) -> None:
+        """Breaks every connection; what was started through them lives on."""
+        for connection in list(self.connections):
+            connection.abort()
 
     async def close(self) -> None:
         await self.stop()
