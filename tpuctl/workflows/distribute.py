@@ -131,6 +131,7 @@ class _Distribution:
                 self._note_answer(answer)
             if tree is not None:
                 self._meter.add(len(tree) * len(workers))
+            self._tell_done()
 
     def _note_answer(self, answer: Answer[LacksReply]) -> None:
         if answer.value is None:
@@ -140,6 +141,10 @@ class _Distribution:
 
     def _lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
         return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
+
+    def _tell_done(self) -> None:
+        lacking = len(self._state.unfinished()) + len(self._state.failed)
+        self._meter.done(len(self._by_worker) - lacking)
 
     def _give_up(self, reply: HelperReply) -> None:
         self._state.needs.pop(reply.worker, None)
@@ -186,7 +191,7 @@ class _Distribution:
             self._give_up(reply)
             return False
         self._state.needs[reply.worker] = frozenset()
-        self._meter.done(len(self._by_worker) - len(self._state.unfinished()))
+        self._tell_done()
         return True
 
     # ------------------------------------------------------------ from host to host
@@ -277,7 +282,7 @@ class _Distribution:
             return False
         lacks = LacksReply(bool(reply.data.get("tree")), str(reply.data.get("lacking", "")))
         self._state.needs[reply.worker] = self._lacking(lacks)
-        self._meter.done(len(self._by_worker) - len(self._state.unfinished()))
+        self._tell_done()
         return self._state.needs[reply.worker] == frozenset()
 
 
@@ -373,7 +378,7 @@ class _Meter:
     def _tell(self) -> None:
         now = self._clock.now()
         with self._lock:
-            if now - self._told < PROGRESS_EVERY_S:
+            if now - self._told < PROGRESS_EVERY_S or not self._total:  # nothing but questions so far
                 return
             self._told = now
             event = Transfer(
