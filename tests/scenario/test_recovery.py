@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.plan import Blocked
@@ -19,9 +19,10 @@ from tpuctl.workflows.documents import get_run, get_slice, list_attempts
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.report import decisions, manifest_of
 from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.slices import advance_slice
+from tpuctl.workflows.slices import advance_slice, wait_for_slice
 
 
 @pytest.fixture
@@ -276,6 +277,27 @@ def test_a_finished_command_run_again_changes_nothing(sim, services):
     take_down(services, "big")
     after = [e.method for e in sim.journal.entries()][len(before) :]
     assert sum(method.endswith("delete") for method in after) == 1
+
+
+def owned(services, name, run_id):
+    record = request_slice(services, name, SPEC, pay=False, run_id=run_id, permit=lambda: None)
+    return wait_for_slice(services, record.name)
+
+
+def test_a_slice_made_for_a_run_that_was_never_written_down_goes_with_the_next_one(services):
+    owned(services, "big", "lost-in-a-crash")
+    assert owned(services, "big", "run-0001").run_id == "run-0001"
+    run = run_to_end(services, "big", "print('hello')", owns_slice=True)
+    assert (run.id, run.state) == ("run-0001", RunState.SUCCEEDED)
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    assert services.cloud.list_nodes().items == ()
+
+
+def test_a_slice_that_belongs_to_another_run_is_not_taken_over(services):
+    owned(services, "big", "run-0001")
+    submit(services, "big", "import time; time.sleep(600)", owns_slice=True)
+    assert owned(services, "big", "someone-else").run_id == "run-0001"
+    take_down(services, "big")
 
 
 def test_exec_reports_every_workers_own_status(services):

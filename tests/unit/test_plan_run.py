@@ -107,6 +107,14 @@ def test_the_other_workers_are_stopped_before_an_attempt_ends():
     assert plan(ending, workers=[exited(0, 1), exited(1, 143)]).step is RunStep.END_ATTEMPT
 
 
+def test_a_worker_that_never_ends_does_not_hold_the_attempt_for_ever():
+    attempt = an_attempt(state=AttemptState.ENDING, cause=Cause.STOPPED, ending_since=NOW)
+    ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
+    hanging = [exited(0, 143), running(1)]
+    assert plan(ending, workers=hanging, now=NOW + 60).step is RunStep.STOP_WORKERS
+    assert plan(ending, workers=hanging, now=NOW + 71).step is RunStep.END_ATTEMPT
+
+
 def test_a_stop_ends_a_run_at_every_stage():
     assert plan(a_run(stop_asked=True), workers=[running(0), running(1)]).cause is Cause.STOPPED
     waiting = a_run(stop_asked=True, attempt=None, state=RunState.WAITING)

@@ -106,7 +106,7 @@ def plan_run(
     if attempt is None or attempt.state is AttemptState.ENDED:
         return _plan_between(run, slice_)
     if attempt.state is AttemptState.ENDING:
-        return _plan_ending(attempt, slice_, workers)
+        return _plan_ending(run, attempt, slice_, workers, now)
     if run.stop_asked:
         return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
     gone = _incarnation_gone(attempt, slice_, sighting)
@@ -206,7 +206,13 @@ def _cause_of(failed: Sequence[WorkerView]) -> Cause:
     return Cause.FAILED
 
 
-def _plan_ending(attempt: Attempt, slice_: SliceRecord | None, workers: Sequence[WorkerView]) -> RunPlan:
+def _plan_ending(
+    run: RunRecord,
+    attempt: Attempt,
+    slice_: SliceRecord | None,
+    workers: Sequence[WorkerView],
+    now: float,
+) -> RunPlan:
     same = (
         slice_ is not None
         and slice_.incarnation is not None
@@ -216,6 +222,9 @@ def _plan_ending(attempt: Attempt, slice_: SliceRecord | None, workers: Sequence
     if not same or attempt.cause is Cause.PREEMPTED:
         return _act(RunStep.END_ATTEMPT, "its hosts are gone")
     unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
+    patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
+    if attempt.ending_since is not None and now - attempt.ending_since > patience:
+        return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
     if any(w.state in unfinished for w in workers):
         return _act(RunStep.STOP_WORKERS, "the other workers are stopped, not left hanging")
     return _act(RunStep.END_ATTEMPT, "every worker has ended")

@@ -204,6 +204,7 @@ class Attempt:
     suspect_reads: int = 0
     suspect_why: str = ""
     cause: Cause | None = None
+    ending_since: float | None = None
     ends: tuple[WorkerEnd, ...] = ()
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()

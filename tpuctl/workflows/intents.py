@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError
-from tpuctl.workflows.documents import Loaded, find_slice, get_slice, save
+from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
 
@@ -55,7 +55,17 @@ def request_slice(
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
         return _ask_again(services, loaded, spec, pay=pay, run_id=run_id)
+    if run_id is not None and _orphaned(services, record):
+        record = save(services, loaded, replace(record, run_id=run_id)).record
     return record
+
+
+def _orphaned(services: Services, record: SliceRecord) -> bool:
+    """Whether the slice was made for a run that was never written down (a crash in between) or is over."""
+    if record.run_id is None:
+        return False
+    run = find_run(services, record.run_id)
+    return run is None or run.record.state.final
 
 
 def _differences(old: SliceSpec, new: SliceSpec) -> list[str]:

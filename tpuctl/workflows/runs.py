@@ -323,6 +323,7 @@ class _RunWave:
             self._attempt,
             state=AttemptState.ENDING,
             cause=cause,
+            ending_since=self._services.clock.now(),
             suspect_why=why,
             timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
         )
@@ -353,9 +354,10 @@ class _RunWave:
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
         self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
-        self._save(run)
         if run.state.final:
+            # Before the run is final: a crash in between must not leave a slice that nobody releases.
             self._release_slice(run)
+        self._save(run)
         return Outcome(Wait("the next attempt"), acted=True)
 
     def _collect(self, hosts: AttemptHosts) -> None:
@@ -376,8 +378,8 @@ class _RunWave:
         state = plan.state or RunState.STOPPED
         self._journal(str(state), plan.why)
         run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.clock.now())
-        self._save(run)
         self._release_slice(run)
+        self._save(run)
         return Outcome(Wait("the end"), acted=True)
 
     def _release_slice(self, run: RunRecord) -> None:
