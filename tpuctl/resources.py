@@ -5,6 +5,8 @@ Both folders are packages (`tpuctl.templates`, `tpuctl.manifests`), so importlib
 
 from __future__ import annotations
 
+import io
+import zipfile
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,6 +19,21 @@ from tpuctl.errors import BugError
 def read_template(name: str) -> bytes:
     """The content of `templates/NAME`. Raises BugError: what tpuctl asks for, it ships."""
     return _read("tpuctl.templates", name)
+
+
+@cache
+def read_helper() -> bytes:
+    """The host-side helper as one file: a zip archive of `templates/helper/` that Python runs as it is.
+
+    Stored without compression or times, so that the same source has the same digest everywhere.
+    """
+    archive = io.BytesIO()
+    folder = resources.files("tpuctl.templates").joinpath("helper")
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as bundle:
+        for file in sorted(folder.iterdir(), key=lambda item: item.name):
+            if file.name.endswith(".py"):
+                bundle.writestr(zipfile.ZipInfo(file.name, (1980, 1, 1, 0, 0, 0)), file.read_bytes())
+    return archive.getvalue()
 
 
 def read_manifest(name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,13 @@ from tests.support.sshd import SshFarm
 from tpuctl.core.model import HostTarget
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.remote.ssh import SshRemote
+from tpuctl.resources import read_helper
 from tpuctl.workflows.host_helper import HostHelper
 
-HELPER = Path(__file__).parents[2] / "templates" / "host_helper.py"
+_BUILT = tempfile.TemporaryDirectory(prefix="tpuctl-helper-")
+HELPER = Path(_BUILT.name) / "helper.py"
+"""The helper as one file, as it lies on hosts."""
+HELPER.write_bytes(read_helper())
 
 
 @pytest.fixture(scope="session")

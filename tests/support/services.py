@@ -20,7 +20,7 @@ from tpuctl.errors import UsageError
 from tpuctl.remote.keys import ensure_keypair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.remote.ssh_config import SshConfigFiles
-from tpuctl.resources import read_template
+from tpuctl.resources import read_helper, read_template
 from tpuctl.store.logs import LogFiles
 from tpuctl.store.sqlite import SqliteStore
 from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
@@ -89,7 +89,7 @@ class SimServices:
         self.internal_ip = False
         self.trust_first_use = False
         self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
-        self.helper_source = read_template("host_helper.py")
+        self.helper_source = read_helper()
         self.environment_installer = read_template("env_install.py")
 
     def emit(self, event: object) -> None:

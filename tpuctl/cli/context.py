@@ -236,9 +236,9 @@ class AppContext:
 
     @cached_property
     def helper_source(self) -> bytes:
-        from tpuctl.resources import read_template
+        from tpuctl.resources import read_helper
 
-        return read_template("host_helper.py")
+        return read_helper()
 
     @cached_property
     def environment_installer(self) -> bytes:

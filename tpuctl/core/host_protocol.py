@@ -1,6 +1,6 @@
 """What tpuctl and its helper on the hosts say to each other: commands to render, answers to parse.
 
-The helper (`templates/host_helper.py`) lies on a host under a name made from its content: a host with another
+The helper (`templates/helper/`) lies on a host under a name made from its content: a host with another
 one answers `EXIT_NOT_INSTALLED` and is given ours. Answers may hold fields that we do not know.
 """
 

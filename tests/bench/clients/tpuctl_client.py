@@ -32,10 +32,10 @@ def main(farm_file: str, mode: str, command: str) -> int:
 
     with closing(SshRemote(Path(farm["key"]))) as remote:
         if mode == "leash":
-            from tpuctl.resources import read_template
+            from tpuctl.resources import read_helper
             from tpuctl.workflows.host_helper import HostHelper
 
-            results = HostHelper(remote, read_template("host_helper.py")).leash(targets, command, sink)
+            results = HostHelper(remote, read_helper()).leash(targets, command, sink)
         else:
             results = remote.stream(targets, command, sink)
     emit.close()

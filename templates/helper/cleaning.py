@@ -1,0 +1,71 @@
+"""`prune`: ended attempts and contents that nothing uses go away."""
+
+import contextlib
+import os
+import time
+
+from base import ENDED, SHA256, read_json, root
+from contents import blobs_of, find_tree
+from state import list_attempts, look
+
+ATTEMPTS_KEPT = 10  # ended ones, for their logs
+SPARE_S = 3600.0  # content that no attempt uses stays this long: another client may be about to use it
+STALE_S = 86400.0
+
+
+def prune(request, _stdin):
+    import shutil
+
+    keep = {(str(run), str(number)) for run, number in request.get("keep") or []}
+    removed = []
+    for attempt in list(list_attempts()):
+        if (attempt.run, attempt.number) not in keep and look(attempt)["state"] in ENDED:
+            shutil.rmtree(attempt.dir)
+            removed.append([attempt.run, attempt.number])
+    return {"removed": removed, "removed_blobs": remove_blobs(set(request.get("keep_blobs") or []), 0.0)}
+
+
+def remove_blobs(keep, older_than):
+    """Removes content of runs that no attempt on this host uses."""
+    used = set(keep)
+    for attempt in list_attempts():
+        bundle = (read_json(attempt.path("prepared.json")) or {}).get("bundle")
+        if bundle is not None:
+            used.add(bundle)
+            used.update(digest for digest, _ in blobs_of(find_tree("blobs", bundle) or []))
+    spare = [name for name in aged_files(root("blobs"), older_than) if SHA256.match(name) and name not in used]
+    for name in spare:
+        drop("blobs", name)
+    return spare
+
+
+def drop(area, name):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(root(area, name))
+
+
+def aged_files(folder, older_than):
+    now = time.time()
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        with contextlib.suppress(FileNotFoundError):
+            if now - os.stat(os.path.join(folder, name)).st_mtime >= older_than:
+                yield name
+
+
+def sweep(current):
+    """Keeps the home directory from filling up: old attempts that are over, and content nobody uses."""
+    import shutil
+
+    over = []
+    for attempt in list_attempts():
+        age = time.time() - os.stat(attempt.dir).st_mtime
+        state = look(attempt)["state"]
+        if attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
+            over.append((age, attempt.dir))
+    for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
+    remove_blobs((), SPARE_S)
+    for area in ("blobs", "incoming"):
+        for name in list(aged_files(root(area), STALE_S)):
+            if area == "incoming" or not SHA256.match(name):
+                drop(area, name)  # left by a copy, or by a transfer that broke off

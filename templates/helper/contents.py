@@ -1,0 +1,195 @@
+"""Files by the sha256 of their content, and the lists of files (trees) that name them."""
+
+import contextlib
+import json
+import os
+
+from base import CHUNK, Refused, make_dir, need, need_sha, root
+
+
+def is_inside(path, directory):
+    return path == directory or path.startswith(directory + os.sep)
+
+
+def blob_path(area, digest):
+    """`blobs` holds the code of runs, `incoming` what `cp` is about to put in its place."""
+    if area not in ("blobs", "incoming"):
+        raise Refused("bad-request", "no such area: %r" % (area,))
+    return root(area, need_sha(digest))
+
+
+def has_blob(area, digest, size):
+    try:
+        return os.stat(blob_path(area, digest)).st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def store_blob(area, digest, size, chunks):
+    """The blob appears whole and right or not at all. Its content is checked again when it is used, so it is
+    not forced to the disk here."""
+    import hashlib
+
+    path = blob_path(area, digest)
+    temp = "%s.%d.tmp" % (path, os.getpid())
+    check, count = hashlib.sha256(), 0
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for chunk in chunks:
+                check.update(chunk)
+                count += len(chunk)
+                file.write(chunk)
+        if count != size or check.hexdigest() != digest:
+            raise Refused("bad-payload", "received %d of %d bytes, or another content" % (count, size))
+        os.rename(temp, path)
+    except BaseException:
+        os.unlink(temp)
+        raise
+
+
+def copy_blob(area, digest, size, target):
+    """Copies a blob to the open file `target`. A copy, not a link: programs may write into their files."""
+    import hashlib
+
+    check, count = hashlib.sha256(), 0
+    path = blob_path(area, digest)
+    try:
+        with open(path, "rb") as source:
+            for chunk in iter(lambda: source.read(CHUNK), b""):
+                check.update(chunk)
+                count += len(chunk)
+                target.write(chunk)
+    except FileNotFoundError:
+        raise Refused("missing-blob", "the host lost %s meanwhile" % digest) from None
+    if count != size or check.hexdigest() != digest:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
+
+
+def file_matches(path, size, digest):
+    """Whether a regular file has this content."""
+    import hashlib
+    import stat
+
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            return False
+        check = hashlib.sha256()
+        with open(path, "rb") as file:
+            for chunk in iter(lambda: file.read(CHUNK), b""):
+                check.update(chunk)
+    except OSError:
+        return False
+    return check.hexdigest() == digest
+
+
+def find_tree(area, digest):
+    """The entries of a tree: `["f", path, mode, sha256, size]` with perhaps a time of change, `["l", path,
+    target]` and `["d", path, mode]`. None when it is not here."""
+    import hashlib
+
+    path = blob_path(area, digest)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    if hashlib.sha256(content).hexdigest() != digest:
+        os.unlink(path)
+        return None
+    try:
+        return [parse_entry(entry) for entry in json.loads(content.decode())["entries"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("bad-bundle", "not a usable tree: %s" % error) from error
+
+
+def parse_entry(entry):
+    kind, path = entry[0], entry[1].encode("utf-8", "surrogateescape")
+    parts = path.split(b"/")
+    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
+        raise Refused("bad-bundle", "path leaves the tree: %r" % entry[1])
+    if kind == "f":
+        mtime = int(entry[5]) if len(entry) > 5 else None
+        return kind, path, int(entry[2]) & 0o777, (need_sha(entry[3]), int(entry[4])), mtime
+    if kind == "l":
+        return kind, path, entry[2].encode("utf-8", "surrogateescape")
+    if kind == "d":
+        return kind, path, int(entry[2]) & 0o777
+    raise Refused("bad-bundle", "neither file, directory nor symbolic link: %r" % (entry[1],))
+
+
+def check_tree(entries, links_inside):
+    """Refuses a tree whose entries lie in each other's way, or whose links point outside of it."""
+    solid = set()
+    for entry in entries:
+        kind, path = entry[:2]
+        if kind != "d":
+            if path in solid:
+                raise Refused("bad-bundle", "twice in the tree: %r" % path)
+            solid.add(path)
+        if kind == "l" and links_inside:
+            end = os.path.normpath(os.path.join(os.path.dirname(path), entry[2]))
+            if os.path.isabs(end) or end.split(b"/")[0] == b"..":
+                raise Refused("bad-bundle", "symbolic link leaves the tree: %r" % path)
+    for entry in entries:
+        parent = entry[1] if entry[0] == "d" else os.path.dirname(entry[1])
+        while parent:
+            if parent in solid:
+                raise Refused("bad-bundle", "path goes through a file or symbolic link: %r" % entry[1])
+            parent = os.path.dirname(parent)
+
+
+def check_links(entries, target):
+    """A chain of links, each harmless by itself, can lead out; that shows only when all are there."""
+    inside = os.path.realpath(target)
+    for entry in entries:
+        if entry[0] == "l":
+            end = os.path.realpath(os.path.join(target, entry[1]))
+            if end != inside and not end.startswith(inside + b"/"):
+                raise Refused("bad-bundle", "symbolic link leaves the tree: %r" % entry[1])
+
+
+def blobs_of(entries):
+    """(sha256, size) of every content once, in order of first appearance: both sides count on this order."""
+    return list(dict.fromkeys(entry[3] for entry in entries if entry[0] == "f"))
+
+
+def materialise(entries, target, area, mask=0o777):
+    """Writes a checked tree below `target`, a directory that nobody else knows yet."""
+    made = []
+    for entry in entries:
+        kind, path = entry[0], os.path.join(target, entry[1])
+        os.makedirs(path if kind == "d" else os.path.dirname(path), mode=0o755, exist_ok=True)
+        if kind == "d":
+            made.append((path, entry[2]))
+        elif kind == "l":
+            os.symlink(entry[2], path)
+        else:
+            write_file(path, entry, area, mask)
+    for path, mode in reversed(made):
+        os.chmod(path, mode & mask)
+
+
+def write_file(path, entry, area, mask=0o777):
+    _, _, mode, (digest, size), mtime = entry
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        copy_blob(area, digest, size, file)
+        file.flush()
+        os.fchmod(file.fileno(), mode & mask)
+    if mtime is not None:
+        os.utime(path, (mtime, mtime))
+
+
+def receive(request, stdin):
+    """Contents one after the other behind the request; each counts as soon as it is whole."""
+    area = request.get("area")
+    count = 0
+    for digest, size in need(request, "blobs", list):
+        make_dir(os.path.dirname(blob_path(area, digest)))
+        store_blob(area, digest, int(size), stdin.exactly(int(size)))
+        count += 1
+    return {"stored": count}

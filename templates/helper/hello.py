@@ -1,0 +1,30 @@
+"""`hello`: what this host says of itself."""
+
+import os
+import sys
+import time
+
+from base import SCHEMA
+from processes import boot_id
+
+
+def hello(_request, _stdin):
+    import pwd
+
+    home = os.path.expanduser("~")
+    space = os.statvfs(home)
+    name = os.uname()
+    return {
+        "schema": SCHEMA,
+        "time": time.time(),
+        "boot_id": boot_id(),
+        "hostname": name.nodename,
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "home": home,
+        "python_version": "%d.%d.%d" % sys.version_info[:3],
+        "python_executable": sys.executable,
+        "kernel": name.release,
+        "disk_free_bytes": space.f_bavail * space.f_frsize,
+        "cpu_count": os.cpu_count(),
+        "worker_id": os.environ.get("TPU_WORKER_ID"),
+    }

@@ -1,0 +1,63 @@
+"""`prepare`: the working copy of an attempt, from contents that are here already."""
+
+import os
+
+from base import SCHEMA, Attempt, Refused, make_dir, need, need_sha, read_json, write_json
+from cleaning import sweep
+from contents import blobs_of, check_links, check_tree, find_tree, has_blob, materialise
+
+MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked with `lacks`
+
+
+def prepare(request, _stdin):
+    attempt, fence = Attempt(request), need(request, "fence", int)
+    bundle = request.get("bundle")
+    entries = []
+    if bundle is not None:
+        entries = find_tree("blobs", need_sha(bundle))
+        if entries is None:
+            return {"missing": [bundle]}
+        check_tree(entries, links_inside=True)
+        lacking = [digest for digest, size in blobs_of(entries) if not has_blob("blobs", digest, size)]
+        if lacking:
+            return {"missing": lacking[:MISSING_NAMED]}
+    attempt.locked()
+    attempt.check_fence(fence)
+    prepared = read_json(attempt.path("prepared.json"))
+    if prepared is None:
+        make_work(attempt, entries)
+        write_json(attempt.path("prepared.json"), {"schema": SCHEMA, "bundle": bundle, "fence": fence})
+        sweep(attempt)
+    elif prepared.get("bundle") != bundle:
+        raise Refused("conflict", "attempt %s was prepared with other code" % attempt.number)
+    answer = {"prepared": True, "work_dir": attempt.path("work")}
+    if request.get("want_port"):
+        answer["free_port"] = free_port()
+    return answer
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def make_work(attempt, entries):
+    """`work` appears whole or not at all; leftovers of a crash are removed."""
+    import shutil
+
+    make_dir(attempt.dir)
+    for name in os.listdir(attempt.dir):
+        if name == "work" or name.startswith("work.tmp"):
+            shutil.rmtree(attempt.path(name))
+    temp = attempt.path("work.tmp.%d" % os.getpid())
+    os.mkdir(temp, 0o700)
+    try:
+        materialise(entries, os.fsencode(temp), "blobs", 0o700)
+        check_links(entries, os.fsencode(temp))
+        os.rename(temp, attempt.path("work"))
+    except BaseException:
+        shutil.rmtree(temp, ignore_errors=True)
+        raise

@@ -1,0 +1,168 @@
+"""`serve` and `fetch`: contents from one host to the others, authenticated and verified."""
+
+import contextlib
+import os
+import select
+import time
+
+from base import CHUNK, Refused, answer, make_dir, need
+from contents import blob_path, blobs_of, find_tree, store_blob
+from placing import lacking_of
+from streams import Lifeline
+
+PEER_SILENCE_S = 60.0
+SERVED_AT_ONCE = 128
+ASKED_AT_ONCE = 200
+
+
+def seal(token, role, first, second):
+    import hmac
+
+    return hmac.new(token, role + first + second, "sha256").digest()
+
+
+def token_of(request):
+    token = bytes.fromhex(need(request, "token", str))
+    if len(token) < 32:
+        raise Refused("bad-request", "the token is too short")
+    return token
+
+
+def serve(request, _stdin):
+    """Hands out contents to whoever knows the token, until the client is gone or the time is up.
+
+    Contents travel in the clear between hosts of one network; who may ask, and what arrives, is checked.
+    """
+    import socket
+    import threading
+
+    area, token = request.get("area"), token_of(request)
+    make_dir(os.path.dirname(blob_path(area, "0" * 64)))
+    try:
+        listener = socket.create_server((need(request, "address", str), 0), backlog=256)
+    except OSError as error:
+        raise Refused("no-address", "cannot listen on %s: %s" % (request["address"], error)) from error
+    answer({"progress": "serving", "port": listener.getsockname()[1]})
+    lifeline, ends = (
+        Lifeline(float(request.get("silence_s", 15.0))),
+        time.monotonic() + float(request.get("deadline_s", 600.0)),
+    )
+    while not lifeline.is_cut() and time.monotonic() < ends:
+        readable = select.select([0, listener], [], [], 1.0)[0]
+        if 0 in readable:
+            lifeline.listen()
+        if listener in readable and threading.active_count() < SERVED_AT_ONCE:
+            connection = listener.accept()[0]
+            threading.Thread(target=attend, args=(connection, area, token), daemon=True).start()
+    answer({"served": True})
+    os._exit(0)
+
+
+def attend(connection, area, token):
+    """One connection: a challenge both ways, then contents by their digests."""
+    import hmac
+
+    with connection, contextlib.suppress(OSError, EOFError, Refused):
+        connection.settimeout(10.0)
+        ours = os.urandom(32)
+        connection.sendall(ours)
+        theirs = read_exactly(connection, 64)
+        if not hmac.compare_digest(theirs[32:], seal(token, b"fetch", ours, theirs[:32])):
+            return
+        connection.sendall(seal(token, b"serve", theirs[:32], ours))
+        connection.settimeout(PEER_SILENCE_S)
+        asked = connection.makefile("rb")
+        for line in iter(lambda: asked.readline(80), b""):
+            send_blob(connection, blob_path(area, line.decode("ascii", "replace").strip()))
+
+
+def send_blob(connection, path):
+    import struct
+
+    try:
+        with open(path, "rb") as file:
+            connection.sendall(struct.pack(">q", os.fstat(file.fileno()).st_size))
+            connection.sendfile(file)
+    except FileNotFoundError:
+        connection.sendall(struct.pack(">q", -1))
+
+
+def read_exactly(connection, size):
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise EOFError("the other host hung up")
+        data += chunk
+    return data
+
+
+def fetch(request, _stdin):
+    """Gets the tree, and of its contents what this host lacks, from a host that serves them.
+
+    The answer is that of `lacks`: what the other host had not is still lacking.
+    """
+    area, tree = request.get("area"), request.get("tree")
+    make_dir(os.path.dirname(blob_path(area, tree)))
+    try:
+        peer = Peer(request)
+        with peer.connection:
+            if find_tree(area, tree) is None:
+                peer.get(area, [(tree, None)])
+            entries = find_tree(area, tree) or []
+            wanted = blobs_of(entries)
+            bits = int(lacking_of(request)["lacking"] or "0", 16)
+            peer.get(area, [blob for number, blob in enumerate(wanted) if bits >> number & 1])
+    except (OSError, EOFError) as error:
+        raise Refused("no-peer", "cannot fetch from %s: %s" % (request.get("address"), error)) from error
+    return {**lacking_of(request), "bytes": peer.bytes}
+
+
+class Peer:
+    """The connection to a host that serves, after both have shown that they know the token."""
+
+    def __init__(self, request):
+        import hmac
+        import socket
+
+        token = token_of(request)
+        where = (need(request, "address", str), need(request, "port", int))
+        self.bytes = 0
+        self.told = time.monotonic()
+        self.connection = socket.create_connection(where, timeout=10.0)
+        try:
+            theirs, ours = read_exactly(self.connection, 32), os.urandom(32)
+            self.connection.sendall(ours + seal(token, b"fetch", theirs, ours))
+            if not hmac.compare_digest(read_exactly(self.connection, 32), seal(token, b"serve", ours, theirs)):
+                raise Refused("no-peer", "the other host does not know the token")
+            self.connection.settimeout(PEER_SILENCE_S)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def get(self, area, blobs):
+        """Asks in batches, so that neither side waits for the other with full buffers."""
+        import struct
+
+        for start in range(0, len(blobs), ASKED_AT_ONCE):
+            batch = blobs[start : start + ASKED_AT_ONCE]
+            self.connection.sendall("".join("%s\n" % digest for digest, _ in batch).encode())
+            for digest, expected in batch:
+                size = struct.unpack(">q", read_exactly(self.connection, 8))[0]
+                if size < 0:
+                    continue
+                if expected is not None and size != expected:
+                    raise Refused("bad-payload", "the other host has another %s" % digest)
+                store_blob(area, digest, size, self.content(size))
+
+    def content(self, size):
+        while size:
+            chunk = self.connection.recv(min(size, CHUNK))
+            if not chunk:
+                raise EOFError("the other host hung up")
+            size -= len(chunk)
+            self.bytes += len(chunk)
+            if time.monotonic() - self.told > 1.0:
+                self.told = time.monotonic()
+                answer({"progress": "fetching", "bytes": self.bytes})
+            yield chunk

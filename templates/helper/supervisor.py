@@ -1,0 +1,156 @@
+"""`start`: the daemon that runs an attempt, outlives every connection and records the end."""
+
+import contextlib
+import json
+import os
+import time
+
+from base import SCHEMA, Attempt, Refused, need, read_json, root, sync_dir, write_json
+from contents import is_inside
+from processes import Tree, boot_id, not_started, process_stat, split_status
+from state import look
+
+
+def start(request, _stdin):
+    attempt, fence = Attempt(request), need(request, "fence", int)
+    argv, env = need(request, "argv", list), request.get("env") or {}
+    if not argv or not all(isinstance(part, str) for part in argv):
+        raise Refused("bad-request", "argv must be a list of strings with at least one")
+    attempt.locked()
+    attempt.check_fence(fence)
+    found = look(attempt)
+    if found["state"] == "absent":
+        raise Refused(
+            "not-prepared", "attempt %s of run %s is not prepared here" % (attempt.number, attempt.run)
+        )
+    if found["state"] != "prepared":
+        return {"state": found["state"], "pid": found["pid"], "already": True}
+    work = os.path.realpath(attempt.path("work"))
+    cwd = os.path.realpath(os.path.join(work, request.get("cwd") or "."))
+    if not is_inside(cwd, work):
+        raise Refused("bad-request", "cwd leaves the work directory: %r" % request.get("cwd"))
+    if os.path.exists(attempt.path("stop.json")):
+        raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
+    try:
+        marker = os.open(attempt.path("started"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return {"state": "starting", "pid": None, "already": True}
+    os.write(marker, json.dumps({"schema": SCHEMA, "boot_id": boot_id(), "fence": fence}).encode())
+    os.fsync(marker)
+    os.close(marker)
+    sync_dir(attempt.dir)
+    environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
+    environment.update(os.environ)
+    environment.update({str(key): str(value) for key, value in env.items()})
+    prefix = [root(part) for part in request.get("path_prepend") or []]
+    environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
+    report = detach(lambda: supervise(attempt, argv, environment, cwd, float(request.get("grace_s", 30.0))))
+    os.read(report, 1)  # until the supervisor has written its first status, or died
+    os.close(report)
+    found = look(attempt)
+    return {"state": found["state"], "pid": found["pid"], "already": False}
+
+
+def detach(body):
+    """Runs `body(ready)` in a daemon that outlives this process; returns a pipe that ends when it is ready."""
+    report, ready = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(ready)
+        os.waitpid(child, 0)
+        return report
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in (0, 1, 2):
+        os.dup2(null, handle)
+    keep = os.dup2(ready, 3) if ready != 3 else 3
+    os.set_inheritable(keep, False)
+    os.closerange(4, 1024)  # this program opens a handful
+    os.chdir("/")
+    code = 1
+    try:
+        body()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class Record:
+    """What the supervisor writes down for whoever looks later."""
+
+    def __init__(self, attempt):
+        pid = os.getpid()
+        self.path = attempt.path("status.json")
+        self.status = {
+            "schema": SCHEMA,
+            "boot_id": boot_id(),
+            "supervisor": {"pid": pid, "start_time": process_stat(pid)[2]},
+            "state": "starting",
+        }
+        write_json(self.path, self.status)
+
+    def note(self, **more):
+        """A full disk must not end the run: the next write repeats what this one could not."""
+        self.status.update(more)
+        with contextlib.suppress(OSError):
+            write_json(self.path, self.status)
+
+    def insist(self, **more):
+        """The end of a run is written down even if that has to wait for somebody to make room."""
+        self.status.update(more)
+        while True:
+            try:
+                return write_json(self.path, self.status)
+            except OSError:
+                time.sleep(1.0)
+
+
+def supervise(attempt, argv, env, cwd, grace):
+    """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`."""
+    record, tree = Record(attempt), Tree()
+    try:
+        run_main(tree, attempt, argv, env, cwd)
+    except OSError as error:
+        why = "cannot run %s: %s" % (argv[0], error.strerror)
+        with contextlib.suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
+            log.write(("tpuctl: %s\n" % why).encode("utf-8", "surrogateescape"))
+        now = time.time()
+        record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
+        return
+    found = process_stat(tree.main)
+    record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
+    os.close(3)
+    wait_for_end(tree, attempt)
+    record.note(stopped=tree.main_status is None)
+    left = tree.end_all(lambda: wanted_grace(attempt, grace))
+    tree.reap()
+    exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
+    record.insist(
+        state="exited", exit_status=exit_status, signal=number, ended_at=time.time(), survivors=sorted(left)
+    )
+
+
+def wanted_grace(attempt, default):
+    """The latest stop may be more patient or less than what the start asked for."""
+    return float((read_json(attempt.path("stop.json")) or {}).get("grace_s", default))
+
+
+def run_main(tree, attempt, argv, env, cwd):
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    out = os.open(attempt.path("stdout.log"), flags, 0o600)
+    err = os.open(attempt.path("stderr.log"), flags, 0o600)
+    try:
+        tree.spawn(argv, env, cwd, out, err)
+    finally:
+        os.close(out)
+        os.close(err)
+
+
+def wait_for_end(tree, attempt):
+    """Until the main process ended or a stop was asked for, by signal or by file."""
+    while tree.main_status is None and not tree.asked_to_stop:
+        tree.wait(0.5)
+        if os.path.exists(attempt.path("stop.json")):
+            return
