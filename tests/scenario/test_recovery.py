@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import AttemptState, Cause, Policy, RunState, SliceState
-from tpuctl.errors import TpuctlError
-from tpuctl.workflows.documents import get_run, get_slice, list_attempts
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.workflows.documents import get_run, get_slice, list_attempts, save
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.report import decisions, manifest_of
 from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.workflows.slices import advance_slice, host_targets, wait_for_slice
 
 
 @pytest.fixture
@@ -246,13 +248,29 @@ def test_an_operation_that_never_ends_does_not_cost_a_live_node(sim, services):
     assert record.incarnation.cloud_name == "big-1"
 
 
-def test_a_name_taken_by_a_stranger_is_left_alone(sim, services):
-    stranger = bring_up(services, "other", queued=False)
-    record = bring_up(services, "big", queued=False)
+def test_two_fleets_in_one_project_leave_each_others_slices_alone(sim, services, tmp_path):
+    theirs = bring_up(services, "big", queued=False)
+    with sim_services(sim, tmp_path / "other-state", process=2) as others:
+        ours = bring_up(others, "big", queued=False)
+        assert (theirs.incarnation.cloud_name, ours.incarnation.cloud_name) == ("big-1", "big-2")
+        take_down(others, "big")
+    assert [node.name for node in services.cloud.list_nodes().items] == ["big-1"]
+    assert bring_up(services, "big", queued=False) == theirs
+
+
+def test_a_queued_resource_that_a_person_deleted_is_not_asked_for_again(services):
+    record = bring_up(services, "big")
+    services.cloud.delete_queued(record.spec.zone, "big-1")
+    eventually(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
+    assert services.cloud.list_queued().items == ()
+
+
+def test_two_runs_at_once_on_one_slice_are_not_both_accepted(sim, services, tmp_path):
+    bring_up(services, "big")
+    submit(services, "big", "import time; time.sleep(600)")
+    with pytest.raises(ConflictError, match="still"):
+        submit(services, "big", "print('another')")
     take_down(services, "big")
-    assert stranger.state is SliceState.READY
-    assert record.incarnation.cloud_name == "big-1"
-    assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
 
 
 def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):
@@ -305,3 +323,27 @@ def test_exec_reports_every_workers_own_status(services):
     script = "exit $TPU_WORKER_ID"
     results = execute(services, record, ["sh", "-c", script])
     assert [result.exit_status for result in results] == [0, 1]
+
+
+def test_what_is_left_of_an_attempt_ends_before_the_next_one_starts(services, tmp_path):
+    tally = tmp_path / "tally"
+    program = f"""
+import os, time
+with open({str(tally)!r}, "a") as file:
+    file.write(os.environ["TPUCTL_ATTEMPT"] + " ")
+time.sleep(600 if os.environ["TPUCTL_ATTEMPT"] == "1" else 0)
+"""
+    bring_up(services, "big")
+    run = submit(services, "big", program)
+    run_pass(services)
+    eventually(lambda: tally.exists() and len(tally.read_text().split()) == 2)
+    # As after an attempt that was given up because its hosts could not be reached.
+    loaded = get_run(services, run.id)
+    attempt = replace(loaded.record.attempt, state=AttemptState.ENDED, cause=Cause.HOST_LOST)
+    save(services, loaded, replace(loaded.record, attempt=attempt, state=RunState.WAITING))
+    ended = follow_run(services, run.id)
+    assert (ended.state, ended.attempt.number) == (RunState.SUCCEEDED, 2)
+    targets = host_targets(services, get_slice(services, "big").record)
+    helper = HostHelper(services.remote, services.helper_source)
+    first = helper.status(targets, run.id, "1")
+    assert [answer.value.stopped for answer in first] == [True, True]

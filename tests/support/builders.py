@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tpuctl.core.model import (
+    INCARNATION_LABEL,
     OWNER_LABEL,
+    STORE_LABEL,
     Endpoint,
     NodeInfo,
     NodeState,
@@ -29,6 +31,8 @@ from tpuctl.core.records import (
 )
 
 ZONE = "us-central2-b"
+STORE = "store-1"
+LABELS = {OWNER_LABEL: "big", INCARNATION_LABEL: "1", STORE_LABEL: STORE}
 
 
 def a_spec(**changes: Any) -> SliceSpec:
@@ -76,7 +80,7 @@ def a_node(**changes: Any) -> NodeInfo:
         "accelerator_type": "v4-16",
         "runtime_version": "tpu-ubuntu2204-base",
         "tier": Tier.SPOT,
-        "labels": {OWNER_LABEL: "big"},
+        "labels": LABELS,
     }
     return NodeInfo(**{**values, **changes})
 
@@ -90,7 +94,7 @@ def a_queued(**changes: Any) -> QueuedInfo:
         "node_ids": ("big-1",),
         "accelerator_type": "v4-16",
         "tier": Tier.SPOT,
-        "labels": {OWNER_LABEL: "big"},
+        "labels": LABELS,
     }
     return QueuedInfo(**{**values, **changes})
 

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tests.support.builders import a_node, a_queued, a_slice
+from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice
+from tpuctl.core import lifecycle
 from tpuctl.core.lifecycle import (
     IGNORED,
     STATE_NOTES,
@@ -14,7 +15,6 @@ from tpuctl.core.lifecycle import (
     CloudView,
     Effect,
     SliceEvent,
-    classify_slice,
 )
 from tpuctl.core.model import CloudErrorInfo, NodeState, OperationInfo, QueuedState
 from tpuctl.core.records import SliceState
@@ -23,6 +23,10 @@ from tpuctl.core.records import SliceState
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))
 def test_every_pair_is_either_a_transition_or_ignored_on_purpose(state, event):
     assert ((state, event) in TRANSITIONS) != ((state, event) in IGNORED)
+
+
+def classify_slice(record, view):
+    return lifecycle.classify_slice(record, view, STORE)
 
 
 def test_every_state_is_explained_for_the_readme():
@@ -49,7 +53,7 @@ def test_a_ready_slice_is_deleted_only_by_way_of_a_recorded_loss_or_down():
         (NodeState.REPAIRING, SliceEvent.CREATING),
         (NodeState.STOPPED, SliceEvent.STOPPED),
         (NodeState.DELETING, SliceEvent.DELETING),
-        (NodeState.UNKNOWN, SliceEvent.UNKNOWN),
+        (NodeState.UNKNOWN, SliceEvent.UNCLEAR),
     ],
 )
 def test_node_states_are_understood(state, event):
@@ -65,7 +69,7 @@ def test_node_states_are_understood(state, event):
         (QueuedState.SUSPENDED, "SERVICE", SliceEvent.PREEMPTED),
         (QueuedState.SUSPENDED, "USER", SliceEvent.SUSPENDED_BY_USER),
         (QueuedState.DELETING, "", SliceEvent.DELETING),
-        (QueuedState.UNKNOWN, "", SliceEvent.UNKNOWN),
+        (QueuedState.UNKNOWN, "", SliceEvent.UNCLEAR),
     ],
 )
 def test_queued_resource_states_are_understood_without_a_node(state, initiator, event):
@@ -86,9 +90,21 @@ def test_an_operation_that_never_ends_does_not_hide_a_ready_node():
     assert classify_slice(a_slice(), view).event is SliceEvent.NODE_READY
 
 
-def test_a_node_without_our_label_is_foreign():
-    view = CloudView(node=a_node(labels={}))
+@pytest.mark.parametrize("label", sorted(LABELS))
+def test_a_node_of_another_slice_life_or_fleet_is_foreign(label):
+    view = CloudView(node=a_node(labels={**LABELS, label: "other"}))
     assert classify_slice(a_slice(), view).event is SliceEvent.FOREIGN
+
+
+def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
+    assert TRANSITIONS[SliceState.DELETING, SliceEvent.UNCLEAR].effect is Effect.DELETE
+    assert (SliceState.READY, SliceEvent.UNCLEAR) in IGNORED
+
+
+def test_a_waiting_request_that_is_gone_was_removed_by_a_person():
+    event = classify_slice(a_slice(state=SliceState.PROVISIONING), CloudView()).event
+    assert event is SliceEvent.VANISHED
+    assert TRANSITIONS[SliceState.PROVISIONING, event].state is SliceState.REMOVED
 
 
 def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():

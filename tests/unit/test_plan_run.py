@@ -107,6 +107,17 @@ def test_the_other_workers_are_stopped_before_an_attempt_ends():
     assert plan(ending, workers=[exited(0, 1), exited(1, 143)]).step is RunStep.END_ATTEMPT
 
 
+def test_a_worker_that_does_not_answer_is_asked_to_stop_until_patience_ends():
+    attempt = an_attempt(state=AttemptState.ENDING, cause=Cause.STOPPED, ending_since=NOW)
+    ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
+    assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 60).step is RunStep.STOP_WORKERS
+    assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 71).step is RunStep.END_ATTEMPT
+
+
+def test_success_on_every_worker_counts_even_when_the_slice_goes_right_after():
+    assert plan(sighting=PREEMPTED, workers=[exited(0, 0), exited(1, 0)]).cause is Cause.SUCCEEDED
+
+
 def test_a_worker_that_never_ends_does_not_hold_the_attempt_for_ever():
     attempt = an_attempt(state=AttemptState.ENDING, cause=Cause.STOPPED, ending_since=NOW)
     ending = a_run(attempt=attempt, policy=Policy(grace_s=10))

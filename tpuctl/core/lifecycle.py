@@ -38,7 +38,12 @@ class SliceEvent(StrEnum):
     STOPPED = "stopped"
     DELETING = "deleting"
     FOREIGN = "foreign"
+    VANISHED = "vanished"
+    """A queued request is gone although nothing but a person deletes it."""
+    UNCLEAR = "unclear"
+    """It exists, in a state that we do not know."""
     UNKNOWN = "unknown"
+    """It could not be read."""
 
 
 class Effect(StrEnum):
@@ -72,6 +77,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.REQUESTED, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
     (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.VANISHED): To(_S.REMOVED),
     (_S.PROVISIONING, _E.NODE_READY): To(_S.BOOTING),
     (_S.PROVISIONING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
@@ -92,7 +98,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     **{
         (_S.LOST, event): To(_S.LOST, Effect.DELETE)
         for event in _E
-        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.NODE_READY}
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.NODE_READY, _E.VANISHED}
     },
     # A create that was given up on and came up late is taken, not deleted.
     (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
@@ -100,11 +106,14 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
         (_S.REFUSED, event): To(_S.REFUSED, Effect.DELETE)
         for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED)
     },
+    # A refusal that was no refusal: an earlier call, whose answer was lost, had gone through.
     (_S.REFUSED, _E.NODE_READY): To(_S.BOOTING),
+    (_S.REFUSED, _E.QUEUED): To(_S.PROVISIONING),
+    (_S.REFUSED, _E.CREATING): To(_S.PROVISIONING),
     **{
         (_S.DELETING, event): To(_S.DELETING, Effect.DELETE)
         for event in _E
-        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING}
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.VANISHED}
     },
     (_S.DELETING, _E.ABSENT): To(_S.GONE),
     (_S.DELETING, _E.FOREIGN): To(_S.GONE),
@@ -129,7 +138,9 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.READY, _E.QUEUED),
         (_S.READY, _E.CREATE_REFUSED),
         (_S.READY, _E.FOREIGN),
-        *((_S.REFUSED, e) for e in (_E.ABSENT, _E.QUEUED, _E.CREATING, _E.FOREIGN, _E.STOPPED)),
+        *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
+        *((state, _E.UNCLEAR) for state in _S if state not in {_S.LOST, _S.DELETING}),
+        *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
         (_S.REFUSED, _E.SUSPENDED_BY_USER),
     ]
 )
@@ -178,7 +189,7 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
     NodeState.HIDING: _E.STOPPED,
     NodeState.HIDDEN: _E.STOPPED,
     NodeState.DELETING: _E.DELETING,
-    NodeState.UNKNOWN: _E.UNKNOWN,
+    NodeState.UNKNOWN: _E.UNCLEAR,
 }
 """Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
 
@@ -187,14 +198,14 @@ RETRIABLE_CODES = frozenset({8, 9, 13, 14, 4, 10})
 that found no capacity reports, the others are transient."""
 
 
-def classify_slice(record: SliceRecord, view: CloudView) -> Sighting:
-    """The event that `view` amounts to for the record's current incarnation."""
+def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sighting:
+    """The event that `view` amounts to for the current incarnation; `store_id` tells ours from others'."""
     if view.unread:
         return Sighting(_E.UNKNOWN, view.unread)
     incarnation = record.incarnation
     if incarnation is None:
         return Sighting(_E.ABSENT, "never asked for")
-    foreign = _foreign(record, view)
+    foreign = _foreign(owner_labels(record, incarnation, store_id), view)
     if foreign:
         return Sighting(_E.FOREIGN, foreign)
     if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
@@ -208,16 +219,22 @@ def classify_slice(record: SliceRecord, view: CloudView) -> Sighting:
     if view.queued is not None:
         return _classify_queued(view.queued)
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
+    if record.spec.queued and record.state is _S.PROVISIONING:
+        return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
     return _classify_missing(incarnation, view.operation, cleaning=cleaning)
 
 
-def _foreign(record: SliceRecord, view: CloudView) -> str:
-    """Evidence that the thing under our name is not ours, or an empty string."""
+def _foreign(ours: Mapping[str, str], view: CloudView) -> str:
+    """Evidence that the thing under our name is not ours, or an empty string.
+
+    Another person's fleet in the same project may use the same slice names: all labels must agree.
+    """
     for found in (view.node, view.queued):
         if found is None:
             continue
-        if found.labels.get(OWNER_LABEL) != record.name:
-            return f"{found.name} exists but carries no label {OWNER_LABEL}={record.name}"
+        for label, value in ours.items():
+            if found.labels.get(label) != value:
+                return f"{found.name} exists but carries no label {label}={value}"
     return ""
 
 
@@ -235,7 +252,7 @@ def _classify_queued(queued: QueuedInfo) -> Sighting:
     if state is QueuedState.DELETING:
         return Sighting(_E.DELETING, why)
     if state is QueuedState.UNKNOWN:
-        return Sighting(_E.UNKNOWN, why)
+        return Sighting(_E.UNCLEAR, why)
     return Sighting(_E.QUEUED, why)
 
 

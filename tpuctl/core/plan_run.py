@@ -109,6 +109,8 @@ def plan_run(
         return _plan_ending(run, attempt, slice_, workers, now)
     if run.stop_asked:
         return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
+    if attempt.state is AttemptState.RUNNING and workers and all(w.succeeded for w in workers):
+        return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
     gone = _incarnation_gone(attempt, slice_, sighting)
     if gone:
         return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
@@ -141,7 +143,8 @@ def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, sighting: Si
     if current.number != attempt.incarnation:
         return f"the slice went on as {current.cloud_name}"
     if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
-        return slice_.loss.detail if slice_.loss else f"slice {slice_.name} is {slice_.state}"
+        lost = slice_.state is SliceState.LOST and slice_.loss is not None
+        return slice_.loss.detail if lost and slice_.loss else f"slice {slice_.name} is {slice_.state}"
     if sighting is not None and sighting.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
         return sighting.why
     return ""
@@ -162,8 +165,6 @@ def _plan_starting(
 def _plan_running(
     attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
-    if workers and all(w.succeeded for w in workers):
-        return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
     healthy = {WorkerState.RUNNING, WorkerState.STARTING}
     if all(w.state in healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
@@ -221,7 +222,8 @@ def _plan_ending(
     )
     if not same or attempt.cause is Cause.PREEMPTED:
         return _act(RunStep.END_ATTEMPT, "its hosts are gone")
-    unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
+    # One that does not answer may still run: two attempts must not write the same checkpoints.
+    unfinished = {WorkerState.RUNNING, WorkerState.STARTING, WorkerState.UNREACHABLE}
     patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
     if attempt.ending_since is not None and now - attempt.ending_since > patience:
         return _act(RunStep.END_ATTEMPT, "some workers did not end in time")

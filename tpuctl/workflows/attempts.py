@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import HostFacts
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
 from tpuctl.core.model import HostTarget
@@ -16,8 +17,6 @@ from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import host_targets
-
-T = TypeVar("T")
 
 LOG_CHUNK = 4 << 20
 """Bytes of log fetched per call, so that no call takes longer than a step may."""
@@ -69,6 +68,9 @@ class AttemptHosts:
         """
         facts = require_values(self._helper.hello(self.targets), "answer")
         rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
+        earlier = self._stop_earlier_attempt()
+        if earlier:
+            return earlier
         if self._environment is not None:
             waiting = self._environment.ensure(self.targets, rows)
             if waiting:
@@ -112,6 +114,19 @@ class AttemptHosts:
             for row in rows
             if row.get("environment_key")
         }
+
+    def _stop_earlier_attempt(self) -> str:
+        """Ends what is left of the attempt before this one, which a worker out of reach may have survived: two
+        attempts must not hold the chips or write the same checkpoints. Says what is waited for."""
+        if self._attempt.number == 1:
+            return ""
+        earlier = str(self._attempt.number - 1)
+        live = {HostAttemptState.STARTING, HostAttemptState.RUNNING}
+        answers = self._helper.status(self.targets, self._run.id, earlier)
+        if not any(answer.value is not None and answer.value.state in live for answer in answers):
+            return ""
+        self._helper.stop(self.targets, self._run.id, earlier, self._run.policy.grace_s)
+        return f"what is left of attempt {earlier} to end"
 
     def stop(self, grace_s: float) -> None:
         """Asks every worker's supervisor to stop the attempt; returns at once."""

@@ -30,7 +30,7 @@ from tpuctl.core.records import (
     SliceState,
     TimelineEntry,
 )
-from tpuctl.errors import ConflictError, PartialError, StaleRecordError, UnreachableError
+from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, UnreachableError
 from tpuctl.workflows.attempts import AttemptHosts
 from tpuctl.workflows.documents import (
     Loaded,
@@ -55,8 +55,21 @@ _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 def request_run(services: Services, run: RunRecord) -> RunRecord:
     """Writes down a run. The same request while it is under way means that run, which is returned.
 
-    Raises ConflictError while another run is active on the same slice.
+    Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
+    requests at once are two documents, which nothing else would make collide.
     """
+    deadline = services.clock.now() + timeouts.LEASE_TTL_S
+    while True:
+        try:
+            with lease(services, run.slice_name):
+                return _request_run(services, run)
+        except LeaseHeldError:
+            if services.clock.now() >= deadline:
+                raise
+            services.clock.sleep(timeouts.POLL_FIRST_S)
+
+
+def _request_run(services: Services, run: RunRecord) -> RunRecord:
     for other in list_runs(services):
         if other.slice_name != run.slice_name or other.state.final:
             continue
@@ -106,6 +119,8 @@ def advance_run(services: Services, run_id: str, look: SliceLook | None = None) 
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with lease(services, run.slice_name) as held:
+        if get_run(services, run_id).generation != loaded.generation:
+            return Outcome(Wait("another look"), acted=True)
         return _RunWave(services, loaded, slice_, workers, held.fence).apply(plan)
 
 
@@ -341,8 +356,8 @@ class _RunWave:
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
-        if hosts is not None:
-            self._collect(hosts)
+        if hosts is not None and not self._collect(hosts):
+            return Outcome(Wait("the rest of the logs"), acted=True)
         attempt = replace(
             self._attempt,
             state=AttemptState.ENDED,
@@ -360,13 +375,17 @@ class _RunWave:
         self._save(run)
         return Outcome(Wait("the next attempt"), acted=True)
 
-    def _collect(self, hosts: AttemptHosts) -> None:
-        """What the workers wrote and nobody followed; hosts that vanish now have told all they could."""
+    def _collect(self, hosts: AttemptHosts) -> bool:
+        """What the workers wrote and nobody followed. False when there is more than one step may fetch."""
+        began = self._services.clock.now()
         while fetched := hosts.fetch_logs():
             for target, stream, data in fetched:
                 self._services.emit(
                     WorkerOutput(self._run.slice_name, target.worker, stream, data, len(self._attempt.workers))
                 )
+            if self._services.clock.now() - began > timeouts.STEP_MAX_S / 2:
+                return False
+        return True
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"

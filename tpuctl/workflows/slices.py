@@ -54,6 +54,10 @@ _NEEDS_OPERATION = {
 """States in which a running or failed create operation says more than the absence of its node."""
 
 
+_HAD_A_NODE = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+"""States in which the cloud has shown the slice before."""
+
+
 @dataclass(frozen=True)
 class SliceLook:
     """One slice as seen in this pass."""
@@ -79,15 +83,31 @@ def observe_slice(services: Services, record: SliceRecord) -> CloudView:
         operation: OperationInfo | None = None
         if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
             operation = cloud.find_operation(incarnation.operation)
+        if node is None and queued is None and record.state in _HAD_A_NODE:
+            return _confirm_absence(services, record, operation)
     except (TransientError, RateLimitedError) as error:
         return CloudView(unread=error.message)
     return CloudView(node=node, queued=queued, operation=operation)
 
 
+def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
+    """A second, different read before what was there counts as gone: one false answer proves nothing."""
+    incarnation = record.incarnation
+    zone = record.spec.zone
+    nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
+    if zone in nodes.unreachable | queued.unreachable:
+        return CloudView(unread=f"{zone} could not be read")
+    names = {node.name for node in nodes.items} | {request.name for request in queued.items}
+    if incarnation is not None and incarnation.cloud_name in names:
+        return CloudView(unread=f"{incarnation.cloud_name} is listed but was not found")
+    return CloudView(operation=operation)
+
+
 def look_at_slice(services: Services, name: str) -> SliceLook:
     loaded = get_slice(services, name)
     view = observe_slice(services, loaded.record)
-    return SliceLook(loaded, classify_slice(loaded.record, view), view)
+    sighting = classify_slice(loaded.record, view, services.store.identity())
+    return SliceLook(loaded, sighting, view)
 
 
 def advance_slice(services: Services, name: str) -> tuple[Outcome, SliceLook]:
@@ -97,6 +117,9 @@ def advance_slice(services: Services, name: str) -> tuple[Outcome, SliceLook]:
     if plan.effect is None and plan.state is look.record.state:
         return Outcome(plan.verdict, acted=False), look
     with lease(services, name) as held:
+        if get_slice(services, name).generation != look.loaded.generation:
+            # Somebody acted between our look and our lease: what was planned may no longer be right.
+            return Outcome(Wait("another look"), acted=True), look
         outcome = _Wave(services, look, plan, held).apply()
     return outcome, look
 
@@ -196,7 +219,8 @@ class _Wave:
         self._lose("create-failed", error.message, failed=True)
         first = self._record.incarnation is not None and self._record.last_incarnation == 1
         if isinstance(error, QuotaError) and first:
-            return Outcome(Failed(error), acted=True)
+            hint = f"the slice stays wanted; tpuctl down {self._record.name} gives it up"
+            return Outcome(Failed(QuotaError(error.message, hint=hint, details=error.details)), acted=True)
         return Outcome(Wait(error.message, self._record.not_before), acted=True)
 
     def _create_refused(self, error: TpuctlError) -> Outcome:
