@@ -85,6 +85,16 @@ def test_lines_of_one_worker_keep_their_order() -> None:
     assert [line.split(" │ ")[1] for line in own] == ["a", "b", "a"]
 
 
+def test_a_flood_of_lines_is_written_in_one_block_after_what_came_before() -> None:
+    folding = Folding()
+    folding.put(0, b"first\n")
+    flood = b"".join(b"line %d\n" % number for number in range(200))
+    folding.put(0, flood)
+    assert len(folding.written) == 2
+    assert folding.text.splitlines()[0] == "big-0 │ first"
+    assert folding.text.splitlines()[1:] == [f"big-0 │ line {number}" for number in range(200)]
+
+
 def test_pieces_of_lines_are_joined_and_streams_kept_apart() -> None:
     folding = Folding()
     folding.put(0, b"ha", workers=1)

@@ -17,6 +17,9 @@ from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiti
 
 FOLD_WINDOW_S = 0.15
 """How long a line may wait for its twins from other workers."""
+FOLD_LINES = 64
+"""A chunk with more lines is written as one block: nobody compares them as they rush by, and looking for twins
+costs time per line (`exec --group` folds whole outputs)."""
 MAX_PARTIAL = 64 * 1024
 """A line without an end is shown in pieces of this size."""
 REPEAT_WAIT_S = 60.0
@@ -74,7 +77,8 @@ class LineFolder:
             self._partial[key] = rest
         if not newline:
             return
-        if event.workers == 1:
+        if event.workers == 1 or block.count(b"\n") >= FOLD_LINES:
+            self.flush()
             self._write(event.subject, [event.worker], event.stream, block)
             return
         for line in block.split(b"\n"):
