@@ -281,7 +281,8 @@ def report(config, checkpoints, state):
         "params_sha256": digest.hexdigest(),
     }
     checkpoints.write_json("metrics.json", metrics)
-    say(f"final loss {metrics['final_loss']:.4f} accuracy {metrics['accuracy']:.4f}")
+    shown = f"final loss {metrics['final_loss']:.4f} accuracy {metrics['accuracy']:.4f}"
+    say(f"{shown} parameters {metrics['params_sha256'][:12]}")
 
 
 def main():

@@ -120,6 +120,7 @@ def _play(stage: Stage) -> None:
     put(f"unbroken:  {unbroken}\npreempted: {preempted}\nleft in the cloud: {len(rows)}")
     if unbroken != preempted or rows:
         raise TpuctlError("the preempted run did not end like the unbroken one, or something is left")
+    put("the same parameters to the last bit: the preemption cost time and nothing else")
 
 
 def _train_through_a_preemption(stage: Stage) -> str:
@@ -136,7 +137,7 @@ def _train_through_a_preemption(stage: Stage) -> str:
 
 
 def _final(output: str) -> str:
-    """`final loss … accuracy …`, without the worker in front."""
+    """`final loss … accuracy … parameters …`, without the worker in front."""
     lines = [line for line in output.splitlines() if "final loss" in line]
     if not lines:
         raise TpuctlError("the training script printed no final metrics")
