@@ -9,7 +9,7 @@ DEMO_READY := $(VENV)/.ready
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit lint docs docs-check bench soak clean
+.PHONY: help venv demo test unit coverage lint docs docs-check bench soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,10 @@ test: lint docs-check $(READY) ## everything: style, types, import contracts, do
 
 unit: $(READY) ## the fast tests only
 	$(BIN)/python -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
+
+coverage: $(READY) ## the fast tests with branch coverage of the package
+	$(BIN)/python -m coverage run -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
 lint: $(READY) ## formatting, lint, strict types, import contracts
 	$(BIN)/ruff format --check .
