@@ -158,9 +158,11 @@ def exchange(
     while True:
         flowing = feed.push(channel)
         wait_ms = _wait_ms(deadline) if flowing else STDIN_RETRY_MS
-        if not outlet.flush() or (poll.poll(wait_ms) and _drain(channel, outlet)):
+        # Looked at before draining: whatever came before the end is then in the buffers that are drained below.
+        ended = channel.eof_received or channel.closed
+        if not outlet.flush() or ((ended or poll.poll(wait_ms)) and _drain(channel, outlet)):
             probe.note_life()
-        elif channel.eof_received or channel.closed:
+        elif ended:
             return _conclude(channel, transport, deadline, is_cancelled)
         if is_cancelled():
             return Ending(failure=FailureKind.LOST, detail="stopped by this side")

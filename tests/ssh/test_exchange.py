@@ -1,0 +1,83 @@
+"""The end of a command never overtakes its output."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tpuctl.remote.exchange import Feed, exchange
+
+
+class LateChannel:
+    """A channel whose last output and end arrive together at the very moment somebody asks for the end."""
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        self._data = b""
+        self._arrived = False
+        self.closed = False
+        self.status_event = threading.Event()
+
+    @property
+    def eof_received(self) -> bool:
+        if not self._arrived:
+            self._arrived = True
+            self._data = b"last words\n"
+            self.status_event.set()
+            return True
+        return True
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def recv_ready(self) -> bool:
+        return bool(self._data)
+
+    def recv(self, size: int) -> bytes:
+        data, self._data = self._data[:size], self._data[size:]
+        return data
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    def exit_status_ready(self) -> bool:
+        return True
+
+    def recv_exit_status(self) -> int:
+        return 0
+
+    def exec_command(self, command: str) -> None: ...
+
+    def setblocking(self, value: int) -> None: ...
+
+    def shutdown_write(self) -> None: ...
+
+    def free(self) -> None:
+        os.close(self._readable)
+        os.close(self._writable)
+
+
+@pytest.fixture
+def channel() -> Iterator[LateChannel]:
+    found = LateChannel()
+    yield found
+    found.free()
+
+
+def test_output_that_arrives_together_with_the_end_is_not_lost(channel):
+    said: list[bytes] = []
+
+    def emit(_name: str, data: bytes) -> bool:
+        said.append(data)
+        return True
+
+    never_used: Any = None
+    ending = exchange(
+        channel, never_used, "true", Feed(b"", hold=False), emit, None, 15.0, is_cancelled=lambda: False
+    )
+    assert ending.exit_status == 0
+    assert b"".join(said) == b"last words\n"
