@@ -44,6 +44,9 @@ class LateChannel:
     def recv_stderr_ready(self) -> bool:
         return False
 
+    def recv_stderr(self, size: int) -> bytes:
+        raise AssertionError(f"nothing was said there, and {size} bytes were asked for")
+
     def exit_status_ready(self) -> bool:
         return True
 
