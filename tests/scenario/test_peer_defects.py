@@ -130,6 +130,28 @@ def test_a_run_outlives_the_kill_of_its_client_and_is_found_again(session, tmp_p
     session.type("down", "long", "--yes")
 
 
+@pytest.mark.slow
+def test_a_later_attempt_runs_the_code_of_the_first_even_when_the_script_was_edited(session, tmp_path):
+    mark = tmp_path / "mark"
+    script = session.work / "frozen.py"
+    script.write_text(
+        "import os, time\n"
+        "print('the first version, attempt', os.environ['TPUCTL_ATTEMPT'], flush=True)\n"
+        f"open({str(mark)!r}, 'a').write('x')\n"
+        "while os.environ['TPUCTL_ATTEMPT'] == '1': time.sleep(0.05)\n"
+    )
+    session.type("up", "v4-16", "frozen", "--spot", "--pay")
+    client = session.start("run", "frozen.py", "--on", "frozen", "--no-checkpoint")
+    eventually(lambda: mark.exists() and len(mark.read_text()) == 2)
+    script.write_text("raise SystemExit('the second version')\n")
+    session.type("sim", "preempt", "frozen-1")
+    done = session.finish(client)
+    assert done.returncode == 0, done.stderr
+    assert "the first version, attempt 2" in done.stdout
+    assert "the second version" not in done.stdout + done.stderr
+    session.type("down", "frozen", "--yes")
+
+
 def test_one_failing_worker_is_a_failure_of_the_run_with_an_exit_status(services):
     bring_up(services, "big")
     run = run_to_end(services, "big", "import os, sys; sys.exit(int(os.environ['TPUCTL_RANK']))")

@@ -1,0 +1,121 @@
+"""Bad input is refused before anything is created: the word, a hint, exit status 2, and nothing has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+RUN = ("run", "ok.py", "--on", "big", "--no-checkpoint")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as session:
+        (session.work / "ok.py").write_text("print('ok')\n")
+        (session.work / "letter").write_text("32 spot Cloud TPU v4 chips in zone us-central2-b\n")
+        session.type("grant", "import", "letter")
+        session.type("up", "v4-16", "big", "--spot")
+        yield session
+
+
+def everything(session: Session) -> tuple[str, str]:
+    """What the simulated cloud was asked to change, and what the store holds."""
+    store = session.root / "state" / "sim" / "sim-project" / "store.sqlite"
+    return json.dumps(session.sim_journal()), hashlib.sha256(store.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "v4-33", "--spot"), "v4-33"),
+        (("up", "v4-12", "--spot"), "v4-12"),
+        (("up", "h100-8", "--spot"), "h100-8"),
+        (("up", "tpu7x-8", "--spot"), "tpu7x-8"),
+        (("up", "v4-8", "--spot", "--zone", "europe-west4-a"), "europe-west4-a"),
+        (("up", "v4-8", "--spot", "--zone", "Nowhere"), "Nowhere"),
+        (("up", "v6e-8", "--zone", "us-east1-d"), "tier"),
+        (("up", "v4-8", "--spot", "--on-demand"), "--on-demand"),
+        (("up", "v4-8", "--on-demand"), "not covered"),
+        (("up", "v4-64", "--spot"), "not covered"),
+        (("up", "v4-8", "Not_A_Name", "--spot"), "Not_A_Name"),
+        (("up", "v4-8", "x" * 60, "--spot"), "x" * 60),
+        (("run", "missing.py", "--on", "big", "--no-checkpoint"), "missing.py"),
+        ((*RUN, "--var", "NOVALUE"), "NOVALUE"),
+        ((*RUN, "--var", "1A=b"), "1A"),
+        ((*RUN, "--secret", "TOKEN=plaintext"), "TOKEN"),
+        ((*RUN, "--secret", "TOKEN=env:NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
+        ((*RUN, "--worker", "0-7", "--alone"), "7"),
+        (("run", "ok.py", "--on", "big"), "checkpoint"),
+        (("run", "ok.py", "--on", "big", "--checkpoint-dir", "/local/path"), "/local/path"),
+        ((*RUN, "--all-workers", "--worker", "0"), "--worker"),
+        ((*RUN, "--learning-rate", "3"), "--learning-rate"),
+        (("exec", "big", "--worker", "9", "--", "true"), "9"),
+        (("down", "big"), "--yes"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_hint_and_changes_nothing(session, words, said):
+    before = everything(session)
+    done = session.type(*words, status=2)
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert done.stdout == ""
+    assert everything(session) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "ok.py", "--on", "big", "--checkpoint-dir", "gs://not-there/x"), "gs://not-there"),
+        ((*RUN, "--env", "no-such-env"), "no-such-env"),
+        (("run", "ok.py", "--on", "nobody", "--no-checkpoint"), "nobody"),
+    ],
+)
+def test_what_does_not_exist_is_named_before_anything_runs(session, words, said):
+    before = everything(session)
+    done = session.type(*words, status=5)
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert everything(session) == before
+
+
+def test_an_unknown_key_in_the_project_file_is_named_with_the_nearest_one(session):
+    path = session.work / "tpuctl.yaml"
+    path.write_text("settings:\n  teir: spot\n")
+    try:
+        before = everything(session)
+        done = session.type("up", "v4-8", status=2)
+        assert "teir" in done.stderr
+        assert "tier" in done.stderr.replace("teir", "")
+        assert "tpuctl.yaml" in done.stderr
+        assert everything(session) == before
+    finally:
+        path.unlink()
+
+
+def test_without_a_project_or_credentials_the_way_to_get_them_is_said(session):
+    environ = session.environ
+    session.environ = {k: v for k, v in environ.items() if k != "TPUCTL_PROFILE"}
+    try:
+        done = session.type("ls", status=2)
+        assert "project" in done.stderr
+        session.environ["TPUCTL_PROJECT"] = "my-project-1"
+        session.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(session.root / "missing.json")
+        done = session.type("up", "v4-8", "--spot", "--pay", status=2)
+        assert "credentials" in done.stderr
+        assert "hint: " in done.stderr
+    finally:
+        session.environ = environ
+
+
+def test_the_json_form_is_one_object_on_stdout_and_nothing_else(session):
+    done = session.type("up", "v4-33", "--spot", "--json", status=2)
+    error = json.loads(done.stdout)["error"]
+    assert done.stderr == ""
+    assert error["code"] == "usage"
+    assert "v4-33" in error["message"]
+    assert error["hint"]
