@@ -70,7 +70,8 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
 
         results = helper.follow(first, lambda _: {"run": "r1", "attempt": "1"}, sink)
         assert [result.failure for result in results] == [FailureKind.LOST] * 2
-        assert [answer.error for answer in helper.hello(first)] == ["connect", "connect"]
+        # Refused, or already somebody else's: addresses are used again, pinned keys tell.
+        assert {answer.error for answer in helper.hello(first)} <= {"connect", "host-key"}
 
         second = make(hosts, key, "big-2", 2)
         states = [answer.value.state for answer in helper.status(second, "r1", "1") if answer.value]

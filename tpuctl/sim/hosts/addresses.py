@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import socket
 from collections.abc import Iterable
 
@@ -17,6 +18,8 @@ HIGH_SSH_PORTS = (2222, *range(20022, 20122))
 METADATA_PORTS = (8779, *range(20879, 20979))
 PROBE_ADDRESS = "127.77.255.254"
 HOSTS = 255 * 253
+SPREAD = 509
+"""Addresses between the first ones of two processes started one after the other."""
 BACKLOG = 256
 
 
@@ -58,12 +61,14 @@ def _choose_port(candidates: Iterable[int]) -> int:
 
 
 class AddressPool:
-    """Hands out addresses in a fixed order, skipping those that others hold."""
+    """Hands out addresses in order, from a place of this process's own, skipping those that others hold."""
 
     def __init__(self, ssh_port: int | None) -> None:
         self.ssh_port = ssh_port or _choose_port((22, *HIGH_SSH_PORTS))
         self.metadata_port = _choose_port(METADATA_PORTS)
-        self._numbers = itertools.cycle(range(HOSTS))
+        # Simulators begin far apart: an address that a preempted host just left is not at once another's.
+        first = os.getpid() * SPREAD % HOSTS
+        self._numbers = itertools.cycle([*range(first, HOSTS), *range(first)])
 
     def claim(self) -> tuple[str, socket.socket, socket.socket]:
         """A new address with its listening SSH and metadata sockets."""
