@@ -658,7 +658,7 @@ def test_noise_of_a_login_script_does_not_hide_the_answer(helper: HostHelper, ta
     assert parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
 
 
-OLD_PYTHON = Path("/root/.pyenv/versions/3.8.18/bin/python")
+OLD_PYTHON = next(Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/usr/bin/python3.8"))
 
 
 @pytest.mark.skipif(not OLD_PYTHON.exists(), reason=f"no Python 3.8 at {OLD_PYTHON}")
