@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from tpuctl.core.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
+    ENDPOINTS,
     SETTINGS,
     SIM_PROFILE,
     Config,
@@ -247,7 +248,7 @@ def _login_name(environ: Mapping[str, str]) -> str:
 
 
 def _check_real_or_simulated(config: Config, environ: Mapping[str, str]) -> None:
-    endpoints = {"endpoint_tpu": config.endpoint_tpu, "endpoint_storage": config.endpoint_storage}
+    endpoints: dict[str, str] = {name: getattr(config, name) for name in ENDPOINTS}
     if config.is_simulated:
         if not (config.sim_dir / "profile.json").is_file():
             raise BadConfigError("no simulator is running", hint="tpuctl sim up")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpuctl.core.settings import ENDPOINTS
 from tpuctl.sim.journal import Journal
 from tpuctl.sim.options import SimOptions
 from tpuctl.sim.simulator import Simulator, new_token
@@ -65,8 +66,7 @@ def running_sim(tmp_path: Path, **options: Any) -> Iterator[RunningSim]:
     profile = {
         "label": "sim",
         "project": settings.project,
-        "endpoint_tpu": simulator.endpoint,
-        "endpoint_storage": simulator.endpoint,
+        **dict.fromkeys(ENDPOINTS, simulator.endpoint),
         "token_file": str(token_file),
         "ssh_port": simulator.ssh_port,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.config import EMULATOR_VARIABLES, find_state_base, load_config, machine_identity
+from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import BadConfigError
 
 
@@ -29,7 +30,7 @@ class Machine:
         return load_config(flags, cwd=self.cwd, environ=self.environ, home=self.home)
 
     def simulator(self, **settings) -> None:
-        loopback = {"endpoint_tpu": "http://127.0.0.1:1", "endpoint_storage": "http://127.0.0.1:1"}
+        loopback = dict.fromkeys(ENDPOINTS, "http://127.0.0.1:1")
         text = json.dumps({**loopback, "project": "sim-project", "label": "sim", **settings})
         self.write(".local/state/tpuctl/sim/profile.json", text)
 

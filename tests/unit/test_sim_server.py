@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.sim import control
 from tpuctl.sim.control import SimInfo
@@ -104,8 +105,7 @@ def test_up_publishes_private_files_and_down_removes_them(state_dir: Path) -> No
     assert json.loads((state_dir / "profile.json").read_text()) == {
         "label": "sim",
         "project": "sim-project",
-        "endpoint_tpu": info.http,
-        "endpoint_storage": info.http,
+        **dict.fromkeys(ENDPOINTS, info.http),
         "token_file": str(state_dir / "token"),
         "ssh_port": info.ssh_port,
     }

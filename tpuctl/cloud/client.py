@@ -7,7 +7,6 @@ change something are sent once, and the workflow's loop looks before it repeats 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from google.cloud import tpu_v2
 
 from tpuctl.cloud import nodes, queued_resources
 from tpuctl.cloud.errors import translate
+from tpuctl.cloud.retry import read
 from tpuctl.core.model import (
     GuestHostKey,
     Listing,
@@ -25,12 +25,10 @@ from tpuctl.core.model import (
     OperationInfo,
     QueuedInfo,
 )
-from tpuctl.errors import NotFoundError, TransientError
+from tpuctl.errors import NotFoundError
 
 CALL_TIMEOUT_S = 20.0
 """The library's own default is no timeout at all."""
-READ_TRIES = 4
-READ_PAUSE_S = 0.5
 
 T = TypeVar("T")
 
@@ -50,7 +48,7 @@ class GoogleCloud:
         return f"projects/{self._project}/locations/{zone}"
 
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
-        found = self._read(
+        found = read(
             f"list nodes in {zone}",
             lambda: _pages(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=self._parent(zone))),
         )
@@ -79,7 +77,7 @@ class GoogleCloud:
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
         request = tpu_v2.ListQueuedResourcesRequest(parent=self._parent(zone))
-        items, unreachable = self._read(
+        items, unreachable = read(
             f"list queued resources in {zone}",
             lambda: _pages(self._client.list_queued_resources, request),
         )
@@ -115,26 +113,15 @@ class GoogleCloud:
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         full = f"{self._parent(zone)}/nodes/{name}"
         request = tpu_v2.GetGuestAttributesRequest(name=full, query_path="", worker_ids=[""])
-        answer = self._read(
+        answer = read(
             f"host keys of node {name} in {zone}",
             lambda: self._client.get_guest_attributes(request=request, **_ONCE),
         )
         return nodes.parse_host_keys(answer)
 
-    def _read(self, what: str, call: Callable[[], T]) -> T:
-        for remaining in reversed(range(READ_TRIES)):
-            try:
-                return call()
-            except Exception as error:  # every vendor and transport error becomes ours
-                ours = translate(error, what)
-                if not isinstance(ours, TransientError) or remaining == 0:
-                    raise ours from error
-                time.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
-        raise AssertionError("unreachable")
-
     def _find(self, what: str, call: Callable[[], T]) -> T | None:
         try:
-            return self._read(what, call)
+            return read(what, call)
         except NotFoundError:
             return None
 

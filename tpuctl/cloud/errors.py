@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
@@ -34,6 +35,13 @@ _CLASSES: dict[ErrorKind, type[TpuctlError]] = {
     ErrorKind.TRANSIENT: TransientError,
 }
 
+_CONNECTION_ERRORS = (
+    auth.TransportError,
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    api.RetryError,
+)
 LOGIN_HINT = "gcloud auth application-default login"
 
 
@@ -41,7 +49,7 @@ def translate(error: Exception, what: str) -> TpuctlError:
     """Our error for anything a Google client or its transport raised. `what` says what was being done."""
     if isinstance(error, TpuctlError):
         return error
-    if isinstance(error, auth.TransportError | requests.ConnectionError | requests.Timeout | api.RetryError):
+    if isinstance(error, _CONNECTION_ERRORS):
         return TransientError(f"could not {what}: {_first_line(error)}", hint="the network, or try again")
     if isinstance(error, auth.GoogleAuthError):
         return DeniedError(f"could not {what}: {_first_line(error)}", hint=LOGIN_HINT)
@@ -54,8 +62,9 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     message = str(error.message or error)
     http_status = int(error.code) if error.code is not None else None
     table = load_error_table()
-    kind = classify(table, http_status=http_status, status=_status_name(error), message=message)
-    hint = LOGIN_HINT if http_status == 401 else find_hint(table, message)
+    told = _details(error)
+    kind = classify(table, http_status=http_status, status=_status_name(error), message=message, details=told)
+    hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
     details = {"status": http_status, "kind": str(kind)}
     return _CLASSES[kind](f"could not {what}: {message.splitlines()[0]}", hint=hint, details=details)
 
@@ -70,6 +79,19 @@ def _status_name(error: api.GoogleAPICallError) -> str | None:
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
     return str(found)
+
+
+def _details(error: api.GoogleAPICallError) -> list[Mapping[str, Any]]:
+    """google.rpc details as JSON, and the older `errors` of Compute and Storage, which have a `reason` too."""
+    return [found for found in (*error.details, *error.errors) if isinstance(found, Mapping)]
+
+
+def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
+    """How to switch an API on, where the answer says that this is the trouble (google.rpc.ErrorInfo)."""
+    for found in details:
+        if found.get("reason") == "SERVICE_DISABLED":
+            return f"gcloud services enable {(found.get('metadata') or {}).get('service', 'SERVICE')}"
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -73,6 +73,7 @@ class Config:
     bundle_limit_mib: int
     endpoint_tpu: str
     endpoint_storage: str
+    endpoint_compute: str
     token_file: str | None
     ssh_port: int
     internal_ip: bool
@@ -179,6 +180,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "endpoint_storage", "string", "https://storage.googleapis.com", "Cloud Storage API", _check_endpoint
     ),
+    Setting(
+        "endpoint_compute", "string", "https://compute.googleapis.com", "Compute Engine API", _check_endpoint
+    ),
     Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
     Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),
     Setting("internal_ip", "boolean", False, "reach hosts at their internal addresses"),
@@ -199,6 +203,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+ENDPOINTS: tuple[str, ...] = tuple(name for name in BY_NAME if name.startswith("endpoint_"))
+"""Settings that say where an API is: the simulator sets them all, no other profile may lead to one."""
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.options import SimOptions
 from tpuctl.sim.processes import alive, kill_world, start_time
@@ -83,8 +84,7 @@ def save_info(state_dir: Path, info: SimInfo) -> None:
     profile = {
         "label": "sim",
         "project": info.project,
-        "endpoint_tpu": info.http,
-        "endpoint_storage": info.http,
+        **dict.fromkeys(ENDPOINTS, info.http),
         "token_file": info.token_file,
         "ssh_port": info.ssh_port,
     }

@@ -1,0 +1,98 @@
+"""Google's JSON APIs for which no client library is loaded: Compute Engine, quotas, service usage.
+
+One object speaks to one endpoint. Reads are retried for passing trouble and paged; calls that change something
+are sent once. Importing `google.cloud.compute_v1` instead would cost every such command over a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.auth.credentials import Credentials
+from google.auth.transport.requests import AuthorizedSession
+
+from tpuctl.cloud.errors import translate
+from tpuctl.cloud.retry import read
+from tpuctl.errors import TransientError
+
+CALL_TIMEOUT_S = 20.0
+
+Data = Mapping[str, Any]
+
+
+class RestClient:
+    """JSON calls to one API; `endpoint` is its root, such as `https://compute.googleapis.com`.
+
+    Paths start with a slash and are sent as they are: quote what comes from outside. `what` says in errors,
+    which are subclasses of TpuctlError, what was being done.
+    """
+
+    def __init__(self, endpoint: str, credentials: Credentials) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+
+    def get(self, path: str, what: str, params: Data | None = None) -> Data:
+        """One answer."""
+        return read(what, lambda: self._call("GET", path, params=params))
+
+    def pages(self, path: str, what: str, params: Data | None = None) -> Iterator[Data]:
+        """Every page of a list, following `nextPageToken`. A page may come without any items."""
+        asked = dict(params or {})
+        while True:
+            page = self.get(path, what, asked)
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+            if token == asked.get("pageToken"):
+                raise TransientError(f"could not {what}: the list does not end (page {token} again)")
+            asked["pageToken"] = token
+
+    def change(self, method: str, path: str, what: str, body: Data | None = None) -> Data:
+        """A call that changes something; sent once, so after TransientError it may or may not have happened."""
+        try:
+            return self._call(method, path, body=body)
+        except Exception as error:  # every vendor and transport error becomes ours
+            raise translate(error, what) from error
+
+    def _call(self, method: str, path: str, *, params: Data | None = None, body: Data | None = None) -> Data:
+        answer = self._session.request(
+            method, f"{self._endpoint}{path}", params=params, json=body, timeout=CALL_TIMEOUT_S
+        )
+        if answer.status_code >= 400:
+            raise _refusal(answer)
+        data = _parse(answer)
+        if not isinstance(data, dict):
+            raise _error(500, "the answer is not a JSON object", response=answer)
+        return data
+
+
+def _parse(answer: Any) -> Any:
+    """The JSON of an answer; an empty body is an empty object, anything else that is no JSON is None."""
+    try:
+        return answer.json() if answer.content else {}
+    except ValueError:
+        return None
+
+
+def _error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
+    found: api.GoogleAPICallError = api.from_http_status(  # type: ignore[no-untyped-call]
+        status, message, **about
+    )
+    return found
+
+
+def _refusal(answer: Any) -> api.GoogleAPICallError:
+    """The library's exception for an answer, with Google's own message and details where the body has them."""
+    data = _parse(answer)
+    error = data.get("error") if isinstance(data, dict) else None
+    found = error if isinstance(error, dict) else {}
+    return _error(
+        answer.status_code,
+        str(found.get("message") or answer.reason or "no reason given"),
+        errors=found.get("errors", ()),
+        details=found.get("details", ()),
+        response=answer,
+    )

@@ -1,0 +1,31 @@
+"""Reads are asked again after passing trouble; calls that change something are sent once, by their callers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tpuctl.cloud.errors import translate
+from tpuctl.errors import TransientError
+
+READ_TRIES = 4
+READ_PAUSE_S = 0.5
+
+T = TypeVar("T")
+
+
+def read(what: str, call: Callable[[], T]) -> T:
+    """The answer of `call`, which changes nothing; `what` says in errors what was being done.
+
+    Raises subclasses of TpuctlError for whatever a Google client or its transport raises.
+    """
+    for remaining in reversed(range(READ_TRIES)):
+        try:
+            return call()
+        except Exception as error:  # every vendor and transport error becomes ours
+            ours = translate(error, what)
+            if not isinstance(ours, TransientError) or remaining == 0:
+                raise ours from error
+            time.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
+    raise AssertionError("unreachable")
