@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.app import invocation
+from tpuctl.core.wishes import RunWish, SliceWish, help_of
 
 
 def _set_json(ctx: typer.Context, value: bool) -> bool:
@@ -36,9 +37,7 @@ OnSlice = Annotated[
     str | None, typer.Option("--on", metavar="NAME", help="The slice; may be left out if you have just one.")
 ]
 RunId = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.")]
-Workers = Annotated[
-    str | None, typer.Option("--worker", metavar="LIST", help="Only these workers, such as 0 or 0-3,7.")
-]
+Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=help_of(RunWish, "worker"))]
 AllWorkers = Annotated[
     bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)
 ]
@@ -48,17 +47,17 @@ Timeout = Annotated[
 
 Zone = Annotated[
     list[str] | None,
-    typer.Option("--zone", metavar="ZONE", help="Where; repeat it to name more, in order of preference."),
+    typer.Option("--zone", metavar="ZONE", help=help_of(SliceWish, "zone")),
 ]
 Spot = Annotated[bool, typer.Option("--spot", help="Spot capacity: cheap, may be taken away.")]
 OnDemand = Annotated[bool, typer.Option("--on-demand", help="On-demand capacity.")]
 Preemptible = Annotated[bool, typer.Option("--preemptible", help="Preemptible capacity (older than spot).")]
 Reserved = Annotated[bool, typer.Option("--reserved", help="Capacity of a reservation.")]
-Pay = Annotated[bool, typer.Option("--pay", help="Agree to pay for what no grant covers.")]
+Pay = Annotated[bool, typer.Option("--pay", help=help_of(SliceWish, "pay"))]
 Queued = Annotated[
     bool | None,
-    typer.Option("--queued/--direct", help="Wait in the queue for capacity, or ask for the node directly."),
+    typer.Option("--queued/--direct", help=help_of(SliceWish, "queued")),
 ]
 RuntimeVersion = Annotated[
-    str | None, typer.Option("--runtime-version", metavar="NAME", help="TPU VM software; default by type.")
+    str | None, typer.Option("--runtime-version", metavar="NAME", help=help_of(SliceWish, "runtime_version"))
 ]

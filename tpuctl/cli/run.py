@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.app import invocation
+from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow_or_leave
 from tpuctl.cli.options import (
@@ -26,12 +27,20 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.slice import wanted_slice
 from tpuctl.cli.words import split_words
-from tpuctl.core import timeouts
+from tpuctl.core.wishes import (
+    PolicyWish,
+    RunWish,
+    SliceWish,
+    check_run_wish,
+    help_of,
+    tier_of_flags,
+)
 from tpuctl.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
-    from tpuctl.core.records import Policy, RunRecord
-    from tpuctl.workflows.submit import RunRequest
+    from tpuctl.code_bundle import CodeBundle
+    from tpuctl.core.records import RunRecord
+    from tpuctl.workflows.submit import FrozenCode, RunRequest
 
 
 def run(
@@ -40,8 +49,8 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[SCRIPT] [ARGS]...", help="A script and its arguments, or -- COMMAND."),
     ] = None,
-    module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module.")] = None,
-    on: Annotated[str | None, typer.Option("--on", metavar="NAME", help="The slice.")] = None,
+    module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help=help_of(RunWish, "module"))] = None,
+    on: Annotated[str | None, typer.Option("--on", metavar="NAME", help=help_of(RunWish, "on"))] = None,
     up: Annotated[
         str | None, typer.Option("--up", metavar="TYPE", help="Bring a slice up for this run; it goes with it.")
     ] = None,
@@ -49,32 +58,28 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
     all_workers: AllWorkers = False,
     worker: Workers = None,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="With --worker: yes, without the other workers.")
-    ] = False,
-    var: Annotated[
-        list[str] | None, typer.Option("--var", metavar="K=V", help="Variable for the program; repeatable.")
-    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help=help_of(RunWish, "alone"))] = False,
+    var: Annotated[list[str] | None, typer.Option("--var", metavar="K=V", help=help_of(RunWish, "var"))] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option("--secret", metavar="NAME=REF", help="Secret from env:VAR or file:PATH; repeatable."),
+        typer.Option("--secret", metavar="NAME=REF", help=help_of(RunWish, "secret")),
     ] = None,
-    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help="Pinned environment.")] = None,
+    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help=help_of(RunWish, "env"))] = None,
     checkpoint_dir: Annotated[
-        str | None, typer.Option("--checkpoint-dir", metavar="URI", help="gs:// place for checkpoints.")
+        str | None, typer.Option("--checkpoint-dir", metavar="URI", help=help_of(RunWish, "checkpoint_dir"))
     ] = None,
     no_checkpoint: Annotated[
-        bool, typer.Option("--no-checkpoint", help="Restarts begin from scratch, and that is fine.")
+        bool, typer.Option("--no-checkpoint", help=help_of(RunWish, "no_checkpoint"))
     ] = False,
     max_failures: Annotated[
-        int, typer.Option("--max-failures", metavar="N", min=0, help="Restarts after failures of the program.")
-    ] = timeouts.MAX_FAILURES,
+        int, typer.Option("--max-failures", metavar="N", min=0, help=help_of(PolicyWish, "max_failures"))
+    ] = PolicyWish.max_failures,
     max_preemptions: Annotated[
-        int, typer.Option("--max-preemptions", metavar="N", min=0, help="Restarts after preemptions.")
-    ] = timeouts.MAX_PREEMPTIONS,
+        int, typer.Option("--max-preemptions", metavar="N", min=0, help=help_of(PolicyWish, "max_preemptions"))
+    ] = PolicyWish.max_preemptions,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="Between TERM and KILL at a stop.")
-    ] = timeouts.STOP_GRACE_S,
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help=help_of(PolicyWish, "grace"))
+    ] = PolicyWish.grace,
     name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the run.")] = None,
     zone: Zone = None,
     spot: Spot = False,
@@ -92,61 +97,42 @@ def run(
     The code is frozen at the first start. The run outlives this command: Ctrl-C only stops following it.
     Options of the program stand behind a `--` of their own: `tpuctl run train.py -- --lr 3e-4`.
     """
-    from tpuctl.core.entry import render_argv
-    from tpuctl.core.naming import check_run_id
-    from tpuctl.core.records import Policy
+    from tpuctl.core.naming import check_run_id, parse_secret, parse_var
 
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
-    if worker is not None and not alone:
-        raise UsageError(
-            "--worker leaves out workers, which hang a program that waits for them",
-            hint="add --alone if the program does not",
-        )
     shared = invocation(ctx)
-    before, behind = split_words(shared, list(words or []))
-    script = before[0] if before and module is None else None
-    argv = render_argv(
-        script=script,
-        module=module,
-        command=behind if script is None and module is None else (),
-        arguments=[*(before[1:] if script else before), *behind],
+    secrets = [parse_secret(word) for word in secret or []]
+    wish = RunWish(
+        **_entry(shared, list(words or []), module),
+        worker=worker,
+        alone=alone,
+        var=dict(parse_var(word) for word in var or []),
+        secret={item.name: item.reference for item in secrets},
+        env=env,
+        checkpoint_dir=checkpoint_dir,
+        no_checkpoint=no_checkpoint,
+        policy=PolicyWish(max_failures, max_preemptions, grace),
     )
+    check_run_wish(wish)
     with open_context(ctx) as context:
         run_id = check_run_id(name or context.ids.new_id())
-        policy = Policy(max_failures=max_failures, max_preemptions=max_preemptions, grace_s=grace)
-        options = _RunOptions(worker, var or [], secret or [], env, checkpoint_dir, no_checkpoint, keep, policy)
-        code = _freeze(context, script)
-        slice_name = on
+        code = freeze_code(context, Path.cwd(), wish)
         if up is not None:
             slice_name = _own_slice_name(context, on, up)
-            request = options.request(context, slice_name, argv, code.directory, hosts=None, owns=True)
-            _check(context, request)
-            flags = {"spot": spot, "on_demand": on_demand, "preemptible": preemptible, "reserved": reserved}
-            made = wanted_slice(
-                context,
-                up,
-                slice_name,
-                zone,
-                tier_flags=flags,
-                pay=pay,
-                queued=None,
-                runtime_version=None,
-                dry_run=dry_run,
-                run_id=run_id,
-            )
+            early = _request(context, wish, slice_name, None, code, owns=True, keep=keep)
+            _check(context, early)
+            tier = tier_of_flags(spot=spot, on_demand=on_demand, preemptible=preemptible, reserved=reserved)
+            place = SliceWish(accelerator=up, zone=tuple(zone or ()), tier=tier, pay=pay)
+            made = wanted_slice(context, place, slice_name, dry_run=dry_run, run_id=run_id)
             if made is None:
                 return
-            request = options.request(
-                context, slice_name, argv, code.directory, hosts=made.spec.hosts, owns=True
-            )
+            request = _request(context, wish, slice_name, made.spec.hosts, code, owns=True, keep=keep)
         else:
             from tpuctl.workflows.execute import resolve_slice
 
-            found = resolve_slice(context, slice_name)
-            request = options.request(
-                context, found.name, argv, code.directory, hosts=found.spec.hosts, owns=False
-            )
+            found = resolve_slice(context, on)
+            request = _request(context, wish, found.name, found.spec.hosts, code, owns=False, keep=keep)
             _check(context, request)
         if dry_run:
             _show_dry_run(context, request, code)
@@ -156,70 +142,39 @@ def run(
         follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
 
 
-class _RunOptions:
-    """The flags of `run` that become a request."""
+def _entry(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
+    """What is to be run, as fields of the wish: a script or module with arguments, or a command."""
+    before, behind = split_words(shared, words)
+    if module is not None:
+        return {"module": module, "args": (*before, *behind)}
+    if before:
+        return {"script": before[0], "args": (*before[1:], *behind)}
+    return {"command": tuple(behind)}
 
-    def __init__(
-        self,
-        worker: str | None,
-        variables: list[str],
-        secrets: list[str],
-        env: str | None,
-        checkpoint_dir: str | None,
-        no_checkpoint: bool,
-        keep: bool,
-        policy: Policy,
-    ) -> None:
-        from tpuctl.core.naming import parse_secret, parse_var
 
-        self._worker = worker
-        self._variables = dict(parse_var(word) for word in variables)
-        references = [parse_secret(word) for word in secrets]
-        self._secrets = {item.name: item.reference for item in references}
-        self._env = env
-        self._checkpoint_dir = checkpoint_dir
-        self._no_checkpoint = no_checkpoint
-        self._keep = keep
-        self._policy = policy
+def _request(
+    context: AppContext,
+    wish: RunWish,
+    slice_name: str,
+    hosts: int | None,
+    code: CodeBundle,
+    *,
+    owns: bool,
+    keep: bool,
+) -> RunRequest:
+    from tpuctl.workflows.submit import build_request
 
-    def request(
-        self,
-        context: AppContext,
-        slice_name: str,
-        argv: tuple[str, ...],
-        cwd: str,
-        *,
-        hosts: int | None,
-        owns: bool,
-    ) -> RunRequest:
-        from tpuctl.cli.environment import load_environment
-        from tpuctl.core.fold import parse_workers
-        from tpuctl.workflows.submit import RunRequest
+    environment = environment_of(context, wish, Path.cwd())
+    request = build_request(wish, context.config, slice_name, hosts, code.directory, environment)
+    return replace(request, owns_slice=owns, keep_slice=keep)
 
-        env = self._env or context.config.env
-        bucket = None if self._no_checkpoint else context.config.checkpoint_bucket
-        workers = None
-        if self._worker is not None and hosts is not None:
-            try:
-                workers = parse_workers(self._worker, hosts)
-            except ValueError as error:
-                raise UsageError(f"--worker: {error}", hint=f"tpuctl status {slice_name}") from error
-        return RunRequest(
-            slice_name=slice_name,
-            argv=argv,
-            cwd=cwd,
-            policy=self._policy,
-            variables=self._variables,
-            secrets=self._secrets,
-            workers=workers,
-            environment_name=env,
-            environment=load_environment(env, Path.cwd()) if env else None,
-            checkpoint_dir=self._checkpoint_dir or bucket,
-            checkpoint_per_run=self._checkpoint_dir is None and bucket is not None,
-            no_checkpoint=self._no_checkpoint,
-            owns_slice=owns,
-            keep_slice=self._keep,
-        )
+
+def environment_of(context: AppContext, wish: RunWish, directory: Path) -> bytes | None:
+    """The frozen environment of a run, looked for from `directory`; None where it names none."""
+    from tpuctl.cli.environment import load_environment
+
+    name = wish.env or context.config.env
+    return load_environment(name, directory) if name else None
 
 
 def _own_slice_name(context: AppContext, on: str | None, accelerator: str) -> str:
@@ -241,10 +196,11 @@ def _own_slice_name(context: AppContext, on: str | None, accelerator: str) -> st
     return name
 
 
-def _freeze(context: AppContext, script: str | None) -> Any:
+def freeze_code(context: AppContext, directory: Path, wish: RunWish) -> CodeBundle:
+    """The code of a run in `directory`."""
     from tpuctl.code_bundle import freeze
 
-    return freeze(Path.cwd(), script, limit_bytes=context.config.bundle_limit_mib << 20)
+    return freeze(directory, wish.script, limit_bytes=context.config.bundle_limit_mib << 20)
 
 
 def _check(context: AppContext, request: RunRequest) -> None:
@@ -253,15 +209,21 @@ def _check(context: AppContext, request: RunRequest) -> None:
     check_request(context, request)
 
 
-def _submit(context: AppContext, run_id: str, request: RunRequest, code: Any) -> RunRecord:
+def frozen_code(code: CodeBundle) -> FrozenCode:
+    """The bundle as the workflows take it."""
+    from tpuctl.workflows.submit import FrozenCode
+
+    return FrozenCode(code.content, code.diff, code.commit, code.branch, code.dirty, code.remote_url)
+
+
+def _submit(context: AppContext, run_id: str, request: RunRequest, code: CodeBundle) -> RunRecord:
     from tpuctl.workflows.runs import request_run
-    from tpuctl.workflows.submit import FrozenCode, freeze_run
+    from tpuctl.workflows.submit import freeze_run
 
-    frozen = FrozenCode(code.content, code.diff, code.commit, code.branch, code.dirty, code.remote_url)
-    return request_run(context, freeze_run(context, run_id, request, frozen))
+    return request_run(context, freeze_run(context, run_id, request, frozen_code(code)))
 
 
-def _show_dry_run(context: AppContext, request: RunRequest, code: Any) -> None:
+def _show_dry_run(context: AppContext, request: RunRequest, code: CodeBundle) -> None:
     facts = {
         "slice": request.slice_name,
         "command": list(request.argv),

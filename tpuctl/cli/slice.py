@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,10 +28,8 @@ from tpuctl.cli.options import (
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
-    from tpuctl.core.grants import Grant
-    from tpuctl.core.model import Tier
     from tpuctl.core.records import SliceRecord, SliceSpec
-    from tpuctl.core.topology import AcceleratorType
+    from tpuctl.core.wishes import SliceWish
 
 FLEET = (
     Column("name", "NAME", give=2),
@@ -44,91 +41,6 @@ FLEET = (
     Column("cloud", "CLOUD"),
     Column("user", "USER", give=1),
 )
-
-
-def choose_tier(
-    context: AppContext,
-    usable: Sequence[Grant],
-    *,
-    spot: bool,
-    on_demand: bool,
-    preemptible: bool,
-    reserved: bool,
-) -> Tier:
-    """The one tier that was asked for, else the configured one, else the only one that is granted.
-
-    There is no default beyond that: money is opt-in.
-    """
-    from tpuctl.core.model import Tier
-
-    flags = {
-        Tier.SPOT: spot,
-        Tier.ON_DEMAND: on_demand,
-        Tier.PREEMPTIBLE: preemptible,
-        Tier.RESERVED: reserved,
-    }
-    given = [tier for tier, on in flags.items() if on]
-    if len(given) > 1:
-        names = " and ".join(f"--{tier}" for tier in given)
-        raise UsageError(f"{names} exclude each other", hint=f"keep --{given[0]}")
-    if given:
-        return given[0]
-    if context.config.tier is not None:
-        return context.config.tier
-    tiers = {grant.tier for grant in usable}
-    if len(tiers) == 1:
-        return tiers.pop()
-    raise UsageError(
-        "no tier: say how the capacity is paid for",
-        hint="--spot, --on-demand, --preemptible or --reserved; or tier: spot in tpuctl.yaml",
-    )
-
-
-def build_spec(
-    context: AppContext,
-    found: AcceleratorType,
-    tier: Tier,
-    zones: list[str] | None,
-    usable: Sequence[Grant],
-    *,
-    queued: bool | None,
-    runtime_version: str | None,
-) -> SliceSpec:
-    """The slice that was asked for, checked against the tables. Raises UsageError."""
-    from tpuctl.core.grants import same_pool
-    from tpuctl.core.naming import check_zone_name
-    from tpuctl.core.records import SliceSpec
-    from tpuctl.resources import load_accelerators
-
-    catalog, config = load_accelerators(), context.config
-    asked = list(zones or config.zone)
-    covering = sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)})
-    if not asked and len(covering) == 1:
-        asked = covering
-    if not asked and len(found.zones) == 1:
-        asked = [found.zones[0]]
-    if not asked:
-        raise UsageError(
-            f"no zone for {found.name}", hint=f"--zone {found.zones[0]}; also {', '.join(found.zones[1:])}"
-        )
-    for zone in asked:
-        catalog.check_zone(found, check_zone_name(zone))
-    if len(asked) > 1 and zones:
-        raise UsageError("more than one --zone is not supported yet", hint=f"--zone {asked[0]}")
-    return SliceSpec(
-        accelerator_type=found.name,
-        zone=asked[0],
-        tier=tier,
-        runtime_version=runtime_version or config.runtime_version or found.runtime_version,
-        hosts=found.hosts,
-        chips=found.chips,
-        queued=True if queued is None else queued,
-        external_ips=config.external_ips,
-        login_user=config.login_user,
-        network=config.network,
-        subnetwork=config.subnetwork,
-        service_account=config.service_account,
-    )
 
 
 def up(
@@ -155,18 +67,18 @@ def up(
 
     The same command again means the same slice and changes nothing once it is ready.
     """
+    from tpuctl.core.wishes import SliceWish, tier_of_flags
+
     with open_context(ctx) as context:
-        record = wanted_slice(
-            context,
-            accelerator,
-            name,
-            zone,
-            tier_flags={"spot": spot, "on_demand": on_demand, "preemptible": preemptible, "reserved": reserved},
+        wish = SliceWish(
+            accelerator=accelerator,
+            zone=tuple(zone or ()),
+            tier=tier_of_flags(spot=spot, on_demand=on_demand, preemptible=preemptible, reserved=reserved),
             pay=pay,
             queued=queued,
             runtime_version=runtime_version,
-            dry_run=dry_run,
         )
+        record = wanted_slice(context, wish, name, dry_run=dry_run)
         if record is None:
             return
         invocation(
@@ -178,34 +90,20 @@ def up(
 
 
 def wanted_slice(
-    context: AppContext,
-    accelerator: str | None,
-    name: str | None,
-    zones: list[str] | None,
-    *,
-    tier_flags: dict[str, bool],
-    pay: bool,
-    queued: bool | None,
-    runtime_version: str | None,
-    dry_run: bool,
-    run_id: str | None = None,
+    context: AppContext, wish: SliceWish, name: str | None, *, dry_run: bool, run_id: str | None = None
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
     from tpuctl.core.naming import check_slice_name
+    from tpuctl.core.wishes import slice_spec
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
-    from tpuctl.workflows.payment import granted, list_grants, quote
+    from tpuctl.workflows.payment import list_grants, quote
 
-    wanted = accelerator or context.config.accelerator
-    if wanted is None:
-        raise UsageError("no accelerator type", hint="tpuctl up v4-32 --spot; `tpuctl types` lists them")
-    found = load_accelerators().get(wanted)
-    usable = granted(list_grants(context), found.generation, found.chips)
-    tier = choose_tier(context, usable, **tier_flags)
-    spec = build_spec(context, found, tier, zones, usable, queued=queued, runtime_version=runtime_version)
+    catalog = load_accelerators()
+    spec = slice_spec(wish, context.config, catalog, list_grants(context))
     chosen = check_slice_name(name or spec.accelerator_type)
-    offer = quote(context, load_accelerators(), chosen, spec)
-    permit = offer.permit(pay=pay)
+    offer = quote(context, catalog, chosen, spec)
+    permit = offer.permit(pay=wish.pay)
     _ = context.credentials
     if dry_run:
         permit()
@@ -216,7 +114,7 @@ def wanted_slice(
         permit()
         context.console.say(offer.line)
 
-    return request_slice(context, chosen, spec, pay=pay, run_id=run_id, permit=permit_and_say)
+    return request_slice(context, chosen, spec, pay=wish.pay, run_id=run_id, permit=permit_and_say)
 
 
 def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str) -> None:

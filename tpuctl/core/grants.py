@@ -7,7 +7,7 @@ Everything outside of those zones and tiers is billed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -128,6 +128,11 @@ def check_coverage(
         )
     ends = [end for end in map(_end, live) if end is not None]
     return Coverage(True, min(ends) if ends else None, f"covered by the grant for {wanted}")
+
+
+def granted(grants: Sequence[Grant], generation: str, chips: int) -> list[Grant]:
+    """The grants that are large enough for `chips` chips of a generation: safe defaults for tier and zone."""
+    return [grant for grant in grants if grant.generation == generation and grant.chips >= chips]
 
 
 def same_pool(first: Tier, second: Tier) -> bool:

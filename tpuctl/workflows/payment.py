@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpuctl.core.codec import from_data
@@ -66,8 +66,3 @@ def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpe
         and same_pool(record.spec.tier, spec.tier)
         and catalog.get(record.spec.accelerator_type).generation == generation
     )
-
-
-def granted(grants: Sequence[Grant], generation: str, chips: int) -> list[Grant]:
-    """The grants that are large enough for `chips` chips of a generation: safe defaults for tier and zone."""
-    return [grant for grant in grants if grant.generation == generation and grant.chips >= chips]

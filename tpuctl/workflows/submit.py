@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpuctl.core.codec import to_data
+from tpuctl.core.fold import parse_workers
 from tpuctl.core.records import CodeState, EnvironmentRef, Policy, RunRecord, RunState
+from tpuctl.core.settings import Config
 from tpuctl.core.tree import Content, list_blobs, parse_tree
+from tpuctl.core.wishes import RunWish, check_run_wish
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.ports import Store
 from tpuctl.workflows.services import Services
@@ -48,24 +51,67 @@ class RunRequest:
     keep_slice: bool = False
 
 
-def check_request(services: Services, request: RunRequest) -> None:
-    """Everything that can be refused without changing anything. Raises UsageError or NotFoundError."""
+def build_request(
+    wish: RunWish, config: Config, slice_name: str, hosts: int | None, cwd: str, environment: bytes | None
+) -> RunRequest:
+    """The request that a wish amounts to, on a slice of `hosts` hosts (None: not known yet).
+
+    `cwd` is the run's directory in its code. Raises UsageError.
+    """
+    bucket = None if wish.no_checkpoint else config.checkpoint_bucket
+    workers = None
+    if wish.worker is not None and hosts is not None:
+        try:
+            workers = parse_workers(wish.worker, hosts)
+        except ValueError as error:
+            hint = f"tpuctl status {slice_name}"
+            raise UsageError(f"--worker: {error}", hint=hint, details={"key": "worker"}) from error
+    return RunRequest(
+        slice_name=slice_name,
+        argv=check_run_wish(wish),
+        cwd=cwd,
+        policy=wish.policy.policy(),
+        variables=wish.var,
+        secrets=wish.secret,
+        workers=workers,
+        environment_name=wish.env or config.env,
+        environment=environment,
+        checkpoint_dir=wish.checkpoint_dir or bucket,
+        checkpoint_per_run=wish.checkpoint_dir is None and bucket is not None,
+        no_checkpoint=wish.no_checkpoint,
+    )
+
+
+def check_alone(request: RunRequest) -> None:
+    """What can be refused of a request by itself. Raises UsageError."""
     policy = request.policy
     restartable = max(policy.max_failures, policy.max_preemptions, policy.max_restarts) > 0
     if restartable and not request.checkpoint_dir and not request.no_checkpoint:
         raise UsageError(
             "a run that may be restarted needs a place for its checkpoints",
             hint="--checkpoint-dir gs://BUCKET/PREFIX, or --no-checkpoint to start from scratch each time",
+            details={"key": "checkpoint_dir"},
         )
+    if request.checkpoint_dir and not _bucket(request.checkpoint_dir):
+        raise UsageError(
+            f"checkpoint directory {request.checkpoint_dir!r} is not in a bucket",
+            hint="--checkpoint-dir gs://BUCKET/PREFIX",
+            details={"key": "checkpoint_dir"},
+        )
+
+
+def _bucket(uri: str) -> str:
+    """The bucket of a `gs://` URI; empty if it is none."""
+    return uri.removeprefix("gs://").split("/", 1)[0] if uri.startswith("gs://") else ""
+
+
+def check_request(services: Services, request: RunRequest) -> None:
+    """Everything that can be refused without changing anything. Raises UsageError or NotFoundError."""
+    check_alone(request)
     for reference in request.secrets.values():
         services.secrets.resolve(reference)
     if request.checkpoint_dir:
-        bucket = request.checkpoint_dir.removeprefix("gs://").split("/", 1)[0]
-        if not request.checkpoint_dir.startswith("gs://") or not bucket:
-            raise UsageError(
-                f"checkpoint directory {request.checkpoint_dir!r} is not in a bucket",
-                hint="--checkpoint-dir gs://BUCKET/PREFIX",
-            )
+        bucket = _bucket(request.checkpoint_dir)
         if not services.objects.bucket_exists(bucket):
             raise NotFoundError(
                 f"bucket gs://{bucket} does not exist or cannot be read",
