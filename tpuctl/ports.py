@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tpuctl.core.assets import AssetInfo, AssetKind
 from tpuctl.core.model import (
     GuestHostKey,
     HostTarget,
@@ -62,6 +63,14 @@ class Cloud(Protocol):
 
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
+        ...
+
+
+class Inventory(Protocol):
+    """What the project holds besides TPUs. Reads only."""
+
+    def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
+        """All of one kind, in all locations."""
         ...
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from tpuctl.core.bill import OtherPrices
 from tpuctl.core.messages import ErrorTable, parse_error_table
 from tpuctl.core.topology import Catalog, parse_catalog
 from tpuctl.errors import BugError
@@ -50,6 +51,12 @@ def read_table(name: str) -> bytes:
 def load_accelerators() -> Catalog:
     """Every accelerator type that tpuctl knows."""
     return parse_catalog(_load_yaml("accelerators.yaml"))
+
+
+@cache
+def load_other_prices() -> OtherPrices:
+    """List prices of what a project holds besides TPUs."""
+    return OtherPrices(_load_yaml("other_prices.yaml"))
 
 
 @cache

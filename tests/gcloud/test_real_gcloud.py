@@ -193,3 +193,25 @@ def test_storage_copies_a_file_up_and_down_and_lists_it(gcloud: Gcloud) -> None:
     assert gcloud.ok("storage", "ls", "gs://sim-bucket/dir/").split() == ["gs://sim-bucket/dir/data.bin"]
     gcloud.ok("storage", "cp", "gs://sim-bucket/dir/data.bin", "again.bin")
     assert (gcloud.home / "again.bin").read_bytes() == (gcloud.home / "data.bin").read_bytes()
+
+
+def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gcloud) -> None:
+    def listed(what: str) -> list[tuple[str, str]]:
+        found = json.loads(gcloud.ok("compute", what, "list", "--format=json"))
+        return [(each["name"], each["status"]) for each in found]
+
+    zone, region = f"--zone={ZONE}", "--region=us-central2"
+    gcloud.ok("compute", "disks", "create", "data", zone, "--size=200GB", "--type=pd-balanced", "--labels=a=b")
+    shown = json.loads(gcloud.ok("compute", "disks", "describe", "data", zone, "--format=json"))
+    assert (shown["sizeGb"], shown["labels"]) == ("200", {"a": "b"})
+    gcloud.ok("compute", "snapshots", "create", "copy", "--source-disk=data", f"--source-disk-zone={ZONE}")
+    gcloud.ok("compute", "addresses", "create", "fixed", region)
+    assert listed("disks") == [("data", "READY")]
+    assert listed("snapshots") == [("copy", "READY")]
+    assert listed("addresses") == [("fixed", "RESERVED")]
+    assert listed("instances") == []
+    gcloud.ok("compute", "addresses", "delete", "fixed", region, "--quiet")
+    gcloud.ok("compute", "snapshots", "delete", "copy", "--quiet")
+    gcloud.ok("compute", "disks", "delete", "data", zone, "--quiet")
+    assert listed("disks") == listed("snapshots") == listed("addresses") == []
+    assert gcloud.run("compute", "disks", "describe", "data", zone).returncode == 1

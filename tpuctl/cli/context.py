@@ -21,7 +21,7 @@ from tpuctl.errors import BadConfigError, UsageError
 if TYPE_CHECKING:
     from tpuctl.cli.render import Renderer
     from tpuctl.core.settings import Config
-    from tpuctl.ports import Cloud, Objects, Remote, RunLogs, Store
+    from tpuctl.ports import Cloud, Inventory, Objects, Remote, RunLogs, Store
     from tpuctl.remote.keys import KeyPair
     from tpuctl.remote.ssh_config import SshConfigFiles
 
@@ -149,6 +149,15 @@ class AppContext:
         from tpuctl.cloud.buckets import GoogleObjects
 
         return GoogleObjects(self.config.require_project(), self.config.endpoint_storage, self.credentials)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        from tpuctl.cloud.compute import GoogleInventory
+
+        config = self.config
+        return GoogleInventory(
+            config.require_project(), config.endpoint_compute, config.endpoint_storage, self.credentials
+        )
 
     @cached_property
     def store(self) -> Store:

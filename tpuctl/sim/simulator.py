@@ -88,11 +88,17 @@ class Simulator:
 
     def _doors(self) -> dict[str, Handler]:
         tpu = TpuRestDoor(self.world)
-        control = AdminDoor(self.world, on_reset=self.storage.reset, on_shutdown=self.stopped.set)
+        computing = ComputeDoor(self.world)
+
+        def reset() -> None:
+            self.storage.reset()
+            computing.reset()
+
+        control = AdminDoor(self.world, on_reset=reset, on_shutdown=self.stopped.set)
         return {
             "/v2/": tpu.handle,
             "/v2alpha1/": tpu.handle,
-            compute.PREFIX: ComputeDoor(self.world).handle,
+            compute.PREFIX: computing.handle,
             admin.PREFIX: control.handle,
             **dict.fromkeys(STORAGE_PREFIXES, self.storage.handle),
         }

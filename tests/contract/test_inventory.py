@@ -1,0 +1,173 @@
+"""What a project holds besides TPUs, read by the real adapter from the simulated cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.oauth2.credentials import Credentials
+
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.cloud.compute import GoogleInventory
+from tpuctl.cloud.rest import RestClient
+from tpuctl.core.assets import AssetKind
+from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, NotFoundError
+from tpuctl.resources import load_accelerators, load_other_prices
+from tpuctl.workflows.bill import bill_data, bill_of
+
+ZONE = "us-central2-b"
+ROOT = "/compute/v1/projects/sim-project"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def rest(sim) -> RestClient:
+    return RestClient(sim.endpoint, Credentials(token=sim.token))
+
+
+@pytest.fixture
+def inventory(sim) -> GoogleInventory:
+    return GoogleInventory("sim-project", sim.endpoint, sim.endpoint, Credentials(token=sim.token))
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def make_disk(rest: RestClient, name: str, zone: str = ZONE, **fields: object) -> None:
+    body = {"name": name, "sizeGb": "200", "type": f"zones/{zone}/diskTypes/pd-balanced", **fields}
+    rest.change("POST", f"{ROOT}/zones/{zone}/disks", "make a disk", body)
+
+
+def test_disks_of_all_zones_are_listed_and_gone_when_deleted(rest, inventory):
+    make_disk(rest, "one", labels={"tpuctl-user": "ada"})
+    make_disk(rest, "two", "us-east1-d")
+    found = inventory.list_assets(AssetKind.DISK)
+    assert {(disk.name, disk.location, disk.type, disk.size_gib) for disk in found.items} == {
+        ("one", ZONE, "pd-balanced", 200.0),
+        ("two", "us-east1-d", "pd-balanced", 200.0),
+    }
+    assert found.unreachable == frozenset()
+    assert next(disk for disk in found.items if disk.name == "one").labels == {"tpuctl-user": "ada"}
+    rest.change("DELETE", f"{ROOT}/zones/{ZONE}/disks/one", "delete a disk")
+    assert [disk.name for disk in inventory.list_assets(AssetKind.DISK).items] == ["two"]
+
+
+def test_a_zone_that_cannot_be_read_is_named_and_not_empty(sim, rest, inventory):
+    make_disk(rest, "one")
+    make_disk(rest, "two", "us-east1-d")
+    sim.fault(kind="unreachable", zone=ZONE, times=0)
+    found = inventory.list_assets(AssetKind.DISK)
+    assert [disk.name for disk in found.items] == ["two"]
+    assert found.unreachable == frozenset({ZONE})
+
+
+def test_snapshots_addresses_and_images_are_listed(rest, inventory):
+    make_disk(rest, "one")
+    source = {"sourceDisk": f"projects/sim-project/zones/{ZONE}/disks/one"}
+    rest.change("POST", f"{ROOT}/global/snapshots", "make", {"name": "s", **source})
+    rest.change("POST", f"{ROOT}/global/images", "make", {"name": "i", **source})
+    rest.change("POST", f"{ROOT}/regions/us-central2/addresses", "make", {"name": "a"})
+    rest.change("POST", f"{ROOT}/global/addresses", "make", {"name": "g"})
+    names = {kind: {item.name for item in inventory.list_assets(kind).items} for kind in AssetKind}
+    assert names[AssetKind.SNAPSHOT] == {"s"}
+    assert names[AssetKind.IMAGE] == {"i"}
+    assert names[AssetKind.ADDRESS] == {"a", "g"}
+    assert names[AssetKind.INSTANCE] == set()
+
+
+def test_buckets_are_listed_with_their_size(services, inventory):
+    (empty,) = inventory.list_assets(AssetKind.BUCKET).items
+    assert (empty.state, empty.size_gib) == ("empty", 0.0)
+    services.objects.write("gs://sim-bucket/x", b"0" * 1024)
+    (full,) = inventory.list_assets(AssetKind.BUCKET).items
+    assert (full.state, full.at_least) == ("", False)
+    assert full.size_gib == pytest.approx(1024 / 2**30)
+
+
+def test_lists_come_whole_over_many_pages(rest, inventory):
+    for number in range(7):
+        make_disk(rest, f"d{number}")
+    path = f"{ROOT}/aggregated/disks"
+    pages = list(rest.pages(path, "list", {"maxResults": "2"}))
+    assert len(pages) == 4
+    listed = [disk["name"] for page in pages for disk in page["items"][f"zones/{ZONE}"].get("disks", ())]
+    assert listed == [f"d{number}" for number in range(7)]
+
+
+def test_the_simulated_api_refuses_what_the_real_one_refuses(sim, rest):
+    make_disk(rest, "one")
+    with pytest.raises(ConflictError):
+        make_disk(rest, "one")
+    with pytest.raises(InvalidRequestError):
+        make_disk(rest, "Not_A_Name")
+    with pytest.raises(NotFoundError):
+        rest.change("DELETE", f"{ROOT}/zones/{ZONE}/disks/none", "delete a disk")
+    with pytest.raises(NotFoundError):
+        make_disk(rest, "one", "us-nowhere1-a")
+    node = {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "dataDisks": [{"sourceDisk": f"projects/sim-project/zones/{ZONE}/disks/one", "mode": "READ_WRITE"}],
+    }
+    parent = f"projects/sim-project/locations/{ZONE}"
+    sim.world.call("CreateNode", {"parent": parent, "nodeId": "n", "node": node})
+    assert sim.world.settle()
+    with pytest.raises(InvalidRequestError, match="already being used by"):
+        rest.change("DELETE", f"{ROOT}/zones/{ZONE}/disks/one", "delete a disk")
+
+
+def test_a_reset_of_the_simulator_empties_it(rest, inventory):
+    make_disk(rest, "one")
+    rest.change("POST", "/_sim/reset", "reset")
+    assert inventory.list_assets(AssetKind.DISK).items == ()
+
+
+def the_bill(services, inventory):
+    return bill_of(services, inventory, load_accelerators(), load_other_prices())
+
+
+def test_the_bill_goes_on_where_one_list_is_denied_and_says_so(sim, rest, services, inventory):
+    make_disk(rest, "one")
+    assert not the_bill(services, inventory).zero
+    sim.fault(kind="error", method="disks.aggregatedList", code=7, message="no compute.disks.list", times=0)
+    with pytest.raises(DeniedError):
+        inventory.list_assets(AssetKind.DISK)
+    bill = the_bill(services, inventory)
+    assert [(each.what, "no compute.disks.list" in each.why) for each in bill.unread] == [("disks", True)]
+    assert not bill.zero
+    assert [line.kind for line in bill.lines] == ["bucket"]
+
+
+def test_a_bucket_that_may_not_be_looked_into_is_billed_without_a_size(sim, services, inventory):
+    # The list of buckets passes, the list of objects is refused.
+    sim.fault(kind="error", method="storage.get", code=7, message="no storage.objects.list", skip=1)
+    bill = the_bill(services, inventory)
+    assert [(line.name, line.payer, line.per_hour) for line in bill.lines] == [("sim-bucket", "you", None)]
+
+
+def test_a_bill_changes_nothing_and_its_data_holds_what_was_read(sim, services, inventory):
+    before = sim.world.digest()
+    bill = the_bill(services, inventory)
+    data = bill_data(services, bill, "sim-project", load_accelerators(), load_other_prices())
+    assert sim.world.digest() == before
+    assert sim.journal.entries() == []
+    assert data["zero"] is True
+    assert data["found"] == {
+        "node": 0,
+        "queued": 0,
+        "disk": 0,
+        "snapshot": 0,
+        "image": 0,
+        "address": 0,
+        "instance": 0,
+        "bucket": 1,
+    }

@@ -1,0 +1,131 @@
+"""The bill: who pays for what, and that nothing is left out for want of a price or an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.builders import ZONE, a_node, a_queued
+from tpuctl.core.assets import AssetInfo, AssetKind
+from tpuctl.core.bill import Census, Payer, Unread, make_bill
+from tpuctl.core.grants import Grant
+from tpuctl.core.model import Listing, NodeState, QueuedState, Tier
+from tpuctl.resources import load_accelerators, load_other_prices
+
+NOW = 1_800_000_000.0  # 2027-01-15
+
+
+def the_bill(nodes=(), queued=(), assets=(), grants=(), unread=(), dark=frozenset()):
+    census = Census(Listing(tuple(nodes), dark), Listing(tuple(queued)), tuple(assets), tuple(unread))
+    return make_bill(census, grants, load_accelerators(), load_other_prices(), NOW)
+
+
+def test_an_empty_project_is_zero():
+    bill = the_bill()
+    assert bill.zero
+    assert bill.lines == ()
+
+
+def test_a_grant_covers_the_oldest_nodes_up_to_its_chips():
+    nodes = [
+        a_node(name="young", create_time="2026-02-01"),
+        a_node(name="old", create_time="2026-01-01"),
+    ]
+    bill = the_bill(nodes, grants=[Grant(ZONE, Tier.SPOT, "v4", 8)])
+    assert {line.name: line.payer for line in bill.lines} == {"old": Payer.GRANT, "young": Payer.YOU}
+    assert bill.per_hour == pytest.approx(8 * 0.966)
+    assert not bill.zero
+
+
+def test_everything_covered_is_zero():
+    bill = the_bill([a_node()], grants=[Grant(ZONE, Tier.SPOT, "v4", 8)])
+    assert bill.zero
+    assert [line.payer for line in bill.lines] == [Payer.GRANT]
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        Grant("us-east1-d", Tier.SPOT, "v4", 64),
+        Grant(ZONE, Tier.ON_DEMAND, "v4", 64),
+        Grant(ZONE, Tier.SPOT, "v6e", 64),
+        Grant(ZONE, Tier.SPOT, "v4", 64, ends="2026-12-31"),
+    ],
+    ids=["another zone", "another tier", "another generation", "ended"],
+)
+def test_a_grant_for_something_else_covers_nothing(grant):
+    assert [line.payer for line in the_bill([a_node()], grants=[grant]).lines] == [Payer.YOU]
+
+
+@pytest.mark.parametrize("state", [NodeState.PREEMPTED, NodeState.TERMINATED])
+def test_a_dead_node_costs_nothing(state):
+    assert the_bill([a_node(state=state)]).zero
+
+
+@pytest.mark.parametrize(
+    "state", [state for state in NodeState if state not in {NodeState.PREEMPTED, NodeState.TERMINATED}]
+)
+def test_every_other_state_may_cost_money(state):
+    assert not the_bill([a_node(state=state)]).zero
+
+
+def test_a_request_counts_once_with_its_node_and_alone_while_it_waits():
+    both = the_bill([a_node()], [a_queued()])
+    assert [line.kind for line in both.lines] == ["node"]
+    waiting = the_bill(queued=[a_queued(state=QueuedState.WAITING_FOR_RESOURCES)])
+    assert [(line.kind, line.payer) for line in waiting.lines] == [("queued", Payer.YOU)]
+    dead = the_bill(queued=[a_queued(state=QueuedState.SUSPENDED)])
+    assert dead.zero
+
+
+def test_a_node_of_the_same_name_in_another_zone_does_not_hide_a_request():
+    bill = the_bill([a_node(zone="us-east1-d")], [a_queued(state=QueuedState.ACCEPTED)])
+    assert sorted(line.kind for line in bill.lines) == ["node", "queued"]
+
+
+def test_a_type_that_no_table_has_is_billed_without_a_price():
+    bill = the_bill([a_node(accelerator_type="v99-8")], grants=[Grant(ZONE, Tier.SPOT, "v4", 999)])
+    assert [(line.payer, line.per_hour) for line in bill.lines] == [(Payer.YOU, None)]
+    assert bill.unpriced == 1
+
+
+ASSETS = [
+    (AssetInfo(AssetKind.DISK, "d", ZONE, "pd-balanced", size_gib=730.0), 0.1),
+    (AssetInfo(AssetKind.DISK, "d", ZONE, "pd-new", size_gib=730.0), None),
+    (AssetInfo(AssetKind.DISK, "d", ZONE, "hyperdisk-ml", size_gib=730.0, throughput_mib_s=730), 0.2),
+    (AssetInfo(AssetKind.SNAPSHOT, "s", "us", size_gib=73.0), 0.005),
+    (AssetInfo(AssetKind.SNAPSHOT, "s", "us"), None),
+    (AssetInfo(AssetKind.ADDRESS, "a", "us-central2", "EXTERNAL", "RESERVED"), 0.01),
+    (AssetInfo(AssetKind.INSTANCE, "vm", ZONE, "e2-micro", "RUNNING"), None),
+    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0), 0.01),
+    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0, at_least=True), None),
+    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", "not readable"), None),
+]
+
+
+@pytest.mark.parametrize(("asset", "per_hour"), ASSETS, ids=lambda each: str(getattr(each, "kind", each)))
+def test_no_grant_covers_what_is_not_a_tpu(asset, per_hour):
+    bill = the_bill(assets=[asset], grants=[Grant(ZONE, Tier.SPOT, "v4", 999)])
+    (line,) = bill.lines
+    assert line.payer is Payer.YOU
+    assert line.per_hour == (None if per_hour is None else pytest.approx(per_hour))
+
+
+@pytest.mark.parametrize(
+    "asset",
+    [
+        AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", "empty", size_gib=0.0),
+        AssetInfo(AssetKind.ADDRESS, "a", "us-central2", "INTERNAL", "RESERVED"),
+    ],
+    ids=lambda asset: asset.kind,
+)
+def test_what_is_free_is_listed_and_zero(asset):
+    bill = the_bill(assets=[asset])
+    assert [line.payer for line in bill.lines] == [Payer.NOBODY]
+    assert bill.zero
+
+
+def test_what_could_not_be_read_is_not_zero():
+    assert not the_bill(unread=[Unread("disks", "denied")]).zero
+    bill = the_bill(dark=frozenset({ZONE}))
+    assert not bill.zero
+    assert [each.what for each in bill.unread] == [f"TPUs in {ZONE}"]

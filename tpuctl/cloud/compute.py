@@ -1,0 +1,164 @@
+"""What a project holds besides TPUs, through Compute Engine v1 and the Cloud Storage JSON API. Reads only.
+
+Lists go over all locations in one call where the API has an aggregated list. What such a list could not read,
+it says in `unreachables` or as a warning of the scope; absence there proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from google.auth.credentials import Credentials
+
+from tpuctl.cloud.rest import RestClient
+from tpuctl.core.assets import AssetInfo, AssetKind
+from tpuctl.core.model import Listing
+from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
+
+GIB = 1 << 30
+_QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
+Data = Mapping[str, Any]
+
+
+class GoogleInventory:
+    """Implements `ports.Inventory`."""
+
+    def __init__(
+        self, project: str, endpoint_compute: str, endpoint_storage: str, credentials: Credentials
+    ) -> None:
+        self._project = project
+        self._compute = RestClient(endpoint_compute, credentials)
+        self._storage = RestClient(endpoint_storage, credentials)
+
+    def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
+        if kind is AssetKind.BUCKET:
+            return Listing(tuple(self._buckets()))
+        collection, parse, aggregated = _COLLECTIONS[kind]
+        if aggregated:
+            return self._aggregated(kind, collection, parse)
+        path = f"/compute/v1/projects/{self._project}/global/{collection}"
+        pages = self._compute.pages(path, f"list {collection}")
+        return Listing(tuple(parse(item) for page in pages for item in page.get("items", ())))
+
+    def _aggregated(
+        self, kind: AssetKind, collection: str, parse: Callable[[Data], AssetInfo]
+    ) -> Listing[AssetInfo]:
+        found: list[AssetInfo] = []
+        unread: set[str] = set()
+        path = f"/compute/v1/projects/{self._project}/aggregated/{collection}"
+        # Partial answers instead of none when one zone is down: what is missing is named.
+        params = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
+        for page in self._compute.pages(path, f"list {collection} ({kind})", params):
+            unread.update(_last(str(scope)) for scope in page.get("unreachables", ()))
+            for scope, part in page.get("items", {}).items():
+                found.extend(parse(item) for item in part.get(collection, ()))
+                code = part.get("warning", {}).get("code")
+                if code and code not in _QUIET_WARNINGS:
+                    unread.add(_last(scope))
+        return Listing(tuple(found), frozenset(unread))
+
+    def _buckets(self) -> Iterator[AssetInfo]:
+        pages = self._storage.pages("/storage/v1/b", "list buckets", {"project": self._project})
+        for page in pages:
+            for item in page.get("items", ()):
+                bucket = _parse_bucket(item)
+                yield replace(bucket, **self._content(bucket.name))
+
+    def _content(self, bucket: str) -> dict[str, Any]:
+        """What one page of objects tells: whether a bucket is empty, and how large a small one is.
+
+        A bucket that may not be looked into has no size.
+        """
+        path = f"/storage/v1/b/{quote(bucket, safe='')}/o"
+        params = {"versions": "true", "maxResults": "1000", "fields": "items(size),nextPageToken"}
+        try:
+            page = self._storage.get(path, f"list objects of gs://{bucket}", params)
+        except (DeniedError, InvalidRequestError, NotFoundError):
+            return {"state": "not readable"}
+        items, more = page.get("items", ()), bool(page.get("nextPageToken"))
+        return {
+            "state": "" if items or more else "empty",
+            "size_gib": sum(int(item.get("size", 0)) for item in items) / GIB,
+            "at_least": more,
+        }
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _common(kind: AssetKind, item: Data) -> dict[str, Any]:
+    place = item.get("zone") or item.get("region") or "global"
+    return {
+        "kind": kind,
+        "name": str(item["name"]),
+        "location": _last(str(place)),
+        "state": str(item.get("status", "")),
+        "labels": dict(item.get("labels", {})),
+        "create_time": str(item.get("creationTimestamp", "")),
+    }
+
+
+def _number(value: Any) -> int | None:
+    return None if value in (None, "") else int(value)
+
+
+def _parse_disk(item: Data) -> AssetInfo:
+    return AssetInfo(
+        **_common(AssetKind.DISK, item),
+        type=_last(str(item.get("type", ""))),
+        size_gib=float(item["sizeGb"]) if "sizeGb" in item else None,
+        used_by=tuple(_last(str(user)) for user in item.get("users", ())),
+        throughput_mib_s=_number(item.get("provisionedThroughput")),
+        iops=_number(item.get("provisionedIops")),
+    )
+
+
+def _parse_copy(kind: AssetKind, bytes_key: str) -> Callable[[Data], AssetInfo]:
+    """Snapshots and images are billed by what they store, not by the size of their disk."""
+
+    def parse(item: Data) -> AssetInfo:
+        stored = _number(item.get(bytes_key))
+        common = _common(kind, item)
+        places = item.get("storageLocations") or [common["location"]]
+        return AssetInfo(
+            **{**common, "location": str(places[0])}, size_gib=None if stored is None else stored / GIB
+        )
+
+    return parse
+
+
+def _parse_bucket(item: Data) -> AssetInfo:
+    return AssetInfo(
+        kind=AssetKind.BUCKET,
+        name=str(item["name"]),
+        location=str(item.get("location", "")).lower(),
+        type=str(item.get("storageClass", "")),
+        labels=dict(item.get("labels", {})),
+        create_time=str(item.get("timeCreated", "")),
+    )
+
+
+def _parse_address(item: Data) -> AssetInfo:
+    return AssetInfo(
+        **_common(AssetKind.ADDRESS, item),
+        type=str(item.get("addressType", "")),
+        used_by=tuple(_last(str(user)) for user in item.get("users", ())),
+    )
+
+
+def _parse_instance(item: Data) -> AssetInfo:
+    return AssetInfo(**_common(AssetKind.INSTANCE, item), type=_last(str(item.get("machineType", ""))))
+
+
+_COLLECTIONS: Mapping[AssetKind, tuple[str, Callable[[Data], AssetInfo], bool]] = {
+    AssetKind.DISK: ("disks", _parse_disk, True),
+    AssetKind.SNAPSHOT: ("snapshots", _parse_copy(AssetKind.SNAPSHOT, "storageBytes"), False),
+    AssetKind.IMAGE: ("images", _parse_copy(AssetKind.IMAGE, "archiveSizeBytes"), False),
+    AssetKind.ADDRESS: ("addresses", _parse_address, True),
+    AssetKind.INSTANCE: ("instances", _parse_instance, True),
+}
+"""Kind → collection, parser, and whether there is a list over all locations; the others are global."""
