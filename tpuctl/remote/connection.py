@@ -132,7 +132,9 @@ def _connect_once(target: HostTarget, timeout_s: float, is_cancelled: Callable[[
         poll.register(sock, select.POLLOUT)
         deadline = time.monotonic() + timeout_s
         while not poll.poll(100):
-            if is_cancelled() or time.monotonic() >= deadline:
+            if is_cancelled():
+                raise ConnectError(FailureKind.LOST, "stopped by this side")
+            if time.monotonic() >= deadline:
                 raise ConnectError(
                     FailureKind.CONNECT, f"{target.address}:{target.port} did not answer in {timeout_s:g} s"
                 )

@@ -1,0 +1,408 @@
+"""The host-side helper's protocol: the real helper on hosts of the simulator, and the one played in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import vocabulary as words
+from tests.support.remotes import LABS, Lab, is_running
+from tpuctl.core.host_protocol import (
+    EXIT_NOT_INSTALLED,
+    AttemptState,
+    AttemptStatus,
+    render_helper_command,
+    render_install_command,
+)
+from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, make_tree, parse_tree, render_tree
+from tpuctl.ports import Remote
+from tpuctl.remote.keys import KeyPair, ensure_keypair
+from tpuctl.resources import read_helper
+from tpuctl.workflows.copy import pull, push
+from tpuctl.workflows.distribute import distribute
+from tpuctl.workflows.host_helper import HostHelper
+
+CODE = make_tree({"main.py": b"print('hello')\n", "data/table": b"1,2\n"})
+BIG = make_tree({"main.py": b"x" * 700_000, "weights": bytes(range(256)) * 4000})
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    return ensure_keypair(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(params=["memory", "simulated"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path, key: KeyPair) -> Iterator[Lab]:
+    made = LABS[request.param](tmp_path, key)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def remote(lab: Lab) -> Remote:
+    return lab.remote()
+
+
+@pytest.fixture
+def helper(remote: Remote) -> HostHelper:
+    return HostHelper(remote, read_helper())
+
+
+@pytest.fixture
+def target(lab: Lab) -> HostTarget:
+    return lab.add(0)
+
+
+class Runs:
+    """Short words for the life of an attempt of run r1 on one host."""
+
+    def __init__(self, lab: Lab, helper: HostHelper, target: HostTarget) -> None:
+        self.lab = lab
+        self.helper = helper
+        self.target = target
+
+    def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: str | None = None) -> Any:
+        [answer] = self.helper.prepare([self.target], run="r1", attempt=attempt, fence=fence, bundle=bundle)
+        return answer
+
+    def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> Any:
+        request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
+        [answer] = self.helper.start([self.target], request)
+        return answer
+
+    def status(self, attempt: str = "1") -> AttemptStatus:
+        [answer] = self.helper.status([self.target], "r1", attempt)
+        assert answer.value is not None, answer
+        return answer.value
+
+    def ended(self, attempt: str = "1") -> AttemptStatus:
+        self.lab.until(lambda: self.status(attempt).state.final, "the end of the attempt")
+        return self.status(attempt)
+
+    def log(self, stream: str, **more: Any) -> bytes:
+        [result] = self.helper.read_log([self.target], run="r1", attempt="1", stream=stream, **more)
+        return result.stdout
+
+
+@pytest.fixture
+def runs(lab: Lab, helper: HostHelper, target: HostTarget) -> Runs:
+    return Runs(lab, helper, target)
+
+
+def give(runs: Runs, content: Content = CODE) -> str:
+    sent = distribute(runs.helper, [runs.target], content, clock=runs.lab.clock, emit=lambda _event: None)
+    assert sent.failed == {}
+    return content.sha256
+
+
+def test_the_helper_installs_itself_and_says_what_the_host_is(helper: HostHelper, target: HostTarget):
+    [answer] = helper.hello([target])
+    facts = answer.value
+    assert facts is not None
+    assert facts.worker_id == "0"
+    assert facts.boot_id
+    assert facts.home
+    assert facts.cpu_count > 0
+    assert facts.disk_free_bytes > 0
+
+
+def test_a_helper_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
+    digest = hashlib.sha256(read_helper()).hexdigest()
+    [refused] = remote.run([target], render_install_command(digest), stdin=b"damaged")
+    assert (refused.exit_status, b"damaged" in refused.stderr) == (1, True)
+    assert remote.run([target], render_helper_command("hello", digest))[0].exit_status == EXIT_NOT_INSTALLED
+
+
+def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, helper: HostHelper, target: HostTarget):
+    answers = helper.hello([lab.refuse(target), target])
+    assert [answer.error for answer in answers] == ["connect", None]
+    assert answers[0].reply.unreached
+
+
+def test_a_run_goes_from_absent_to_exited_with_its_status_and_logs(runs: Runs):
+    assert runs.status().state is AttemptState.ABSENT
+    assert runs.prepare().value.prepared
+    assert runs.status().state is AttemptState.PREPARED
+    started = runs.start("sh", "-c", words.WORK)
+    assert (started.value.state, started.value.already) == (AttemptState.RUNNING, False)
+    ended = runs.ended()
+    assert (ended.state, ended.exit_status, ended.signal, ended.stopped) == (
+        AttemptState.EXITED,
+        3,
+        None,
+        False,
+    )
+    assert ended.started_at is not None
+    assert ended.ended_at is not None
+    assert ended.ended_at >= ended.started_at
+    assert (runs.log("stdout"), runs.log("stderr")) == (b"begin\nend\n", b"err\n")
+    assert (ended.stdout_bytes, ended.stderr_bytes) == (10, 4)
+    assert runs.log("stdout", offset=6, limit=2) == b"en"
+
+
+def test_code_arrives_in_the_work_directory_and_variables_in_the_environment(runs: Runs):
+    bundle = CODE.sha256
+    assert runs.prepare(bundle=bundle).value.missing == (bundle,)
+    assert runs.prepare(bundle=give(runs)).value.prepared
+    runs.start("sh", "-c", words.WHERE, env={"COLOUR": "blue"})
+    assert runs.ended().exit_status == 0
+    assert runs.log("stdout") == b"work\nprint('hello')\nblue 0\n"
+
+
+def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
+    request = {"area": "blobs", "tree": CODE.sha256}
+    [before] = runs.helper.lacks([runs.target], request)
+    assert (before.value.has_tree, before.value.bits) == (False, "")
+    [after] = runs.helper.lacks([runs.target], request, tree=CODE.tree)
+    assert (after.value.has_tree, after.value.bits) == (True, "3")
+    missing = runs.prepare(bundle=CODE.sha256).value.missing
+    assert set(missing) == {entry.blob.sha256 for entry in parse_tree(CODE.tree) if isinstance(entry, TreeFile)}
+    give(runs)
+    [done] = runs.helper.lacks([runs.target], request)
+    assert done.value.bits == "0"
+
+
+def test_damaged_content_is_refused(runs: Runs):
+    request = {"area": "blobs", "blobs": [[hashlib.sha256(b"right").hexdigest(), 5]]}
+    [reply] = runs.helper.call([runs.target], "receive", request, payload=b"wrong")
+    assert reply.error == "bad-payload"
+    [short] = runs.helper.call([runs.target], "receive", request, payload=b"rig")
+    assert short.error == "bad-payload"
+
+
+def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs):
+    assert [runs.prepare().value.prepared for _ in range(2)] == [True, True]
+    assert runs.prepare(bundle=give(runs)).error == "conflict"
+
+
+def test_a_second_start_does_nothing_and_what_is_not_prepared_does_not_start(runs: Runs):
+    assert runs.start("true").error == "not-prepared"
+    runs.prepare()
+    first = runs.start("sh", "-c", words.HANG)
+    second = runs.start("sh", "-c", words.HANG)
+    assert (second.value.already, second.value.pid) == (True, first.value.pid)
+    runs.helper.stop([runs.target], "r1", "1", 0.1)
+    runs.ended()
+
+
+def test_an_older_fence_is_refused_by_prepare_and_start(runs: Runs):
+    runs.prepare(fence=7)
+    assert runs.prepare("2", fence=6).error == "stale-fence"
+    assert runs.start("true", fence=6).error == "stale-fence"
+    assert runs.start("true", fence=7).error is None
+    runs.ended()
+
+
+def test_bad_requests_are_refused(runs: Runs, helper: HostHelper, target: HostTarget):
+    [reply] = helper.call([target], "status", {"run": "../r1", "attempt": "1"})
+    assert reply.error == "bad-request"
+    runs.prepare()
+    assert runs.start("true", cwd="../..").error == "bad-request"
+    assert runs.start().error == "bad-request"
+    assert helper.call([target], "lacks", {"area": "etc", "tree": "0" * 64})[0].error == "bad-request"
+
+
+def test_a_command_that_cannot_be_started_ends_as_a_shell_would_say(runs: Runs):
+    runs.prepare()
+    runs.start("no-such-program")
+    ended = runs.ended()
+    assert (ended.exit_status, "cannot run no-such-program" in ended.detail) == (127, True)
+    assert b"cannot run no-such-program" in runs.log("stderr")
+
+
+def test_a_run_killed_by_a_signal_records_which(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.DIE)
+    ended = runs.ended()
+    assert (ended.exit_status, ended.signal) == (None, 9)
+
+
+def test_a_stop_ends_the_run_and_says_that_it_was_stopped(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.HANG)
+    [before] = runs.helper.stop([runs.target], "r1", "1", 5.0)
+    assert before.value.state is AttemptState.RUNNING
+    ended = runs.ended()
+    assert (ended.signal, ended.stopped) == (15, True)
+
+
+def test_who_ignores_a_stop_is_killed_after_the_grace_and_a_second_stop_may_shorten_it(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.DEAF)
+    runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
+    runs.helper.stop([runs.target], "r1", "1", 300.0)
+    assert runs.status().state is AttemptState.RUNNING
+    runs.helper.stop([runs.target], "r1", "1", 0.2)
+    assert (runs.ended().signal, runs.ended().stopped) == (9, True)
+
+
+def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs):
+    runs.prepare()
+    runs.helper.stop([runs.target], "r1", "1", 1.0)
+    assert runs.start("true").error == "stopped"
+    assert runs.status("9").state is AttemptState.ABSENT
+
+
+def test_what_the_main_process_leaves_behind_ends_with_it(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.FAMILY)
+    ended = runs.ended()
+    assert (ended.exit_status, ended.survivors) == (4, ())
+
+
+def test_a_run_outlives_a_cut_connection(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.WORK)
+    runs.lab.cut(runs.target)
+    assert runs.ended().exit_status == 3
+
+
+def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.WORK)
+    heard: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        heard[name] += data
+
+    request = {"run": "r1", "attempt": "1", "stdout_offset": 2, "stderr_offset": 0}
+    [result] = runs.helper.follow([runs.target], lambda _target: request, sink)
+    assert (result.exit_status, heard) == (0, {"stdout": b"gin\nend\n", "stderr": b"err\n"})
+    [nothing] = runs.helper.follow([runs.target], lambda _target: {"run": "r1", "attempt": "5"}, sink)
+    assert nothing.exit_status == 98
+
+
+def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.HANG)
+    heard: list[bytes] = []
+    [result] = runs.helper.follow(
+        [runs.target],
+        lambda _target: {"run": "r1", "attempt": "1"},
+        lambda worker, name, data: heard.append(data),
+        should_stop=lambda: bool(heard),
+    )
+    assert (result.failure, b"".join(heard)) == (FailureKind.LOST, b"up\n")
+    assert runs.status().state is AttemptState.RUNNING
+    runs.helper.stop([runs.target], "r1", "1", 0.1)
+    runs.ended()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "output"),
+    [
+        ("echo hi", 0, b"hi\n"),
+        (["echo", "a b", "$HOME"], 0, b"a b $HOME\n"),
+        (words.TELL, 0, b"I am 0\n"),
+        (words.DIE, 137, b"before\n"),
+        (words.FAMILY, 4, b"parent\n"),
+        (["no-such-program"], 127, b""),
+    ],
+)
+def test_a_leash_passes_output_and_statuses_through(helper, target, command, status, output):
+    said = {"stdout": b"", "stderr": b""}
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        said[name] += data
+
+    [result] = helper.leash([target], command, sink, grace_s=0.2)
+    assert (result.exit_status, said["stdout"]) == (status, output)
+
+
+def test_a_leash_takes_even_the_deaf_along(lab: Lab, helper: HostHelper, target: HostTarget):
+    heard: list[bytes] = []
+    [result] = helper.leash(
+        [target],
+        words.DEAF,
+        lambda worker, name, data: heard.append(data),
+        grace_s=0.1,
+        should_stop=lambda: bool(heard),
+    )
+    assert result.failure is FailureKind.LOST
+    lab.until(lambda: not is_running(lab, target, words.DEAF), "the end of the command")
+
+
+def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
+    for attempt in ("1", "2", "3"):
+        runs.prepare(attempt)
+        runs.start("sh", "-c", words.HANG if attempt == "3" else "true", attempt=attempt)
+    runs.ended("1")
+    runs.ended("2")
+    [listed] = runs.helper.attempts([runs.target])
+    assert [(each.attempt, each.state) for each in listed.value] == [
+        ("1", AttemptState.EXITED),
+        ("2", AttemptState.EXITED),
+        ("3", AttemptState.RUNNING),
+    ]
+    [reply] = runs.helper.prune([runs.target], keep=[("r1", "2")])
+    assert reply.data["removed"] == [["r1", "1"]]
+    runs.helper.stop([runs.target], "r1", "3", 0.1)
+    runs.ended("3")
+
+
+def test_contents_are_passed_on_from_host_to_host(lab: Lab, helper: HostHelper):
+    targets = [lab.add(worker) for worker in range(6)]
+    sent = distribute(helper, targets, BIG, clock=lab.clock, emit=lambda _event: None)
+    assert (sent.failed, sent.relayed) == ({}, True)
+    assert sent.sent_bytes < 2 * (700_000 + 256 * 4000)
+    answers = helper.prepare(targets, run="r1", attempt="1", fence=1, bundle=BIG.sha256)
+    assert all(answer.value.prepared for answer in answers)
+
+
+class Kept:
+    """Takes a tar stream and keeps what is in it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.names: dict[str, bytes | str] = {}
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def finish(self) -> None:
+        with tarfile.open(fileobj=io.BytesIO(self.data)) as archive:
+            for member in archive.getmembers():
+                content = archive.extractfile(member) if member.isfile() else None
+                self.names[member.name.removeprefix("./")] = content.read() if content else member.linkname
+
+    def discard(self) -> None:
+        self.names = {}
+
+
+def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHelper, remote: Remote):
+    target = lab.add(0)
+    content = b"alpha\n"
+    blob = Blob(hashlib.sha256(content).hexdigest(), len(content))
+    tree = render_tree([TreeFile("d/a", 0o640, blob, 1_700_000_000), TreeLink("d/link", "a")])
+    packed = Content(tree, lambda _sha256: [content])
+    for destination, lies_at in (("copy", "copy"), ("copy", "copy/d"), ("into/", "into/d")):
+        pushed = push(helper, [target], packed, ["d"], destination, clock=lab.clock, emit=lambda _event: None)
+        assert pushed.results[0].ok, pushed.results
+        kept = Kept()
+        [result] = pull(remote, [target], f"{lies_at}/a", lambda _target, kept=kept: kept)
+        assert (result.ok, kept.names) == (True, {"a": content})
+    kept = Kept()
+    [result] = pull(remote, [target], "copy", lambda _target: kept)
+    assert {"copy/a": content, "copy/link": "a", "copy/d/a": content}.items() <= kept.names.items()
+    [missing] = pull(remote, [target], "nothing", lambda _target: Kept())
+    assert (missing.exit_status, b"No such file" in missing.stderr) == (2, True)
+
+
+def test_a_file_never_takes_the_place_of_a_directory(lab: Lab, helper: HostHelper):
+    target = lab.add(0)
+
+    def put(files: dict[str, bytes], destination: str) -> Any:
+        names = sorted({name.split("/")[0] for name in files})
+        emit = [].append
+        return push(helper, [target], make_tree(files), names, destination, clock=lab.clock, emit=emit)
+
+    assert put({"a/b": b"1"}, "place/").results[0].ok
+    refused = put({"a": b"2"}, "place/")
+    assert (refused.results[0].ok, "is a directory" in refused.results[0].detail) == (False, True)

@@ -1,0 +1,19 @@
+"""Clocks for tests that wait for nothing: time moves when somebody sleeps, and the simulated cloud with it."""
+
+from __future__ import annotations
+
+from tpuctl.sim.clock import ManualClock
+
+
+class FakeClock:
+    """Implements `ports.Clock` over a `ManualClock`. `skew_s`: how far this machine's clock is wrong."""
+
+    def __init__(self, manual: ManualClock | None = None, *, skew_s: float = 0.0) -> None:
+        self.manual = manual or ManualClock()
+        self.skew_s = skew_s
+
+    def now(self) -> float:
+        return self.manual.now() + self.skew_s
+
+    def sleep(self, seconds: float) -> None:
+        self.manual.advance(max(0.0, seconds))

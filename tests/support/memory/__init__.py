@@ -1,0 +1,1 @@
+"""Hosts and the `Remote` port in memory, by a clock that tests move."""

@@ -1,0 +1,367 @@
+"""Hosts that exist in memory only, and the network between them; they stand behind the simulated cloud, too.
+
+A host has an address, a host key, accepted keys and a condition; below its login there are the product's helper
+(played by `verbs.py`), attempts, files and processes. Its processes move when somebody looks: `advance`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import shlex
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.support.memory.files import Files
+from tests.support.memory.process import NEVER, Process, Program, Steps
+from tpuctl.ports import Clock
+from tpuctl.sim.hosts.interface import HostAddress, HostSpec
+
+SSH_PORT = 22
+FIRST_PID = 1000
+
+
+class Condition(StrEnum):
+    """What a client meets at a host's address."""
+
+    UP = "up"
+    REFUSING = "refusing"
+    """No sshd listens: connections are refused."""
+    DEAD = "dead"
+    """Packets vanish: a host without power, a cut cable, a port that a firewall drops."""
+    SILENT = "silent"
+    """TCP connects and acknowledges, sshd says nothing: SIGSTOP."""
+
+
+@dataclass
+class MemoryAttempt:
+    """One attempt of one run as the helper's files on a host would show it."""
+
+    bundle: str | None
+    fence: int
+    touched_at: float
+    started_at: float | None = None
+    supervisor: Process | None = None
+    boot_id: str = ""
+    stop_grace_s: float | None = None
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    status: dict[str, object] = field(default_factory=dict)
+
+    def log(self, stream: str) -> bytearray:
+        return self.stdout if stream == "stdout" else self.stderr
+
+
+@dataclass
+class MemoryRun:
+    fence: int = 0
+    attempts: dict[str, MemoryAttempt] = field(default_factory=dict)
+
+
+class MemoryHost:
+    """One worker. `environment` is what a login session sees."""
+
+    def __init__(
+        self,
+        network: MemoryHosts,
+        *,
+        hostname: str,
+        internal_ip: str,
+        external_ip: str,
+        host_key: str,
+        environment: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self.network = network
+        self.hostname = hostname
+        self.internal_ip = internal_ip
+        self.external_ip = external_ip
+        self.host_key = host_key
+        self.environment = environment
+        self.accepted: set[tuple[str, str]] = set()
+        """(user, base64 of the key)."""
+        self.condition = Condition.UP
+        self.quiet_since = NEVER
+        """Since when nothing comes back over connections that were made before."""
+        self.epoch = 0
+        """Connections of another epoch are broken."""
+        self.users_seen: list[str] = []
+        self.commands_seen: list[str] = []
+        self.services: dict[int, Callable[[bytes], bytes]] = {}
+        """Port to a server that answers what one connection sent, for `forward`."""
+        self.time = network.clock.now()
+        self.user = ""
+        self._pids = itertools.count(FIRST_PID)
+        self._boots = 0
+        self._advancing = False
+        self._wipe()
+
+    def _wipe(self) -> None:
+        self.files = Files()
+        self.helpers: set[str] = set()
+        self.blobs: dict[str, dict[str, bytes]] = {"blobs": {}, "incoming": {}}
+        self.runs: dict[str, MemoryRun] = {}
+        self.processes: list[Process] = []
+
+    # Identity.
+
+    @property
+    def boot_id(self) -> str:
+        seed = f"{self.hostname} {self.host_key} {self._boots}"
+        return hashlib.sha256(seed.encode()).hexdigest()[:32]
+
+    @property
+    def home(self) -> str:
+        return f"/home/{self.user or 'user'}"
+
+    # Processes.
+
+    def start(
+        self,
+        program: Program,
+        *,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        tree: list[Process] | None = None,
+    ) -> Process:
+        process = Process(self, next(self._pids), program, argv=argv, env=env, tree=tree)
+        self.processes.append(process)
+        return process
+
+    def advance(self, now: float | None = None) -> bool:
+        """Brings all processes up to `now`, in the order in which things happen; whether any of them moved."""
+        if self._advancing:
+            return False  # a program looks at its own host
+        self._advancing = True
+        try:
+            return self._advance(self.network.clock.now() if now is None else now)
+        finally:
+            self._advancing = False
+
+    def _advance(self, target: float) -> bool:
+        moved = False
+        while True:
+            due_at, process = min(
+                ((process.due_at(), process) for process in self.processes if process.alive),
+                key=lambda pair: pair[0],
+                default=(NEVER, None),
+            )
+            if process is None or due_at > target:
+                break
+            self.time = max(self.time, due_at)
+            process.resume()
+            moved = True
+        self.time = max(self.time, target)
+        if moved:
+            self.processes = [process for process in self.processes if process.alive]
+        return moved
+
+    def next_event(self) -> float:
+        return min((process.due_at() for process in self.processes), default=NEVER)
+
+    def login(self, user: str, command: str) -> Process:
+        """What sshd does with a command of an authenticated client."""
+        self.advance()
+        self.user = user
+        self.commands_seen.append(command)
+        env = {"HOME": self.home, "USER": user, "SHELL": "/bin/bash", **self.environment()}
+        return self.start(self.network.shell(self, command), argv=("sh", "-c", command), env=env)
+
+    # Trouble.
+
+    def refuse(self) -> None:
+        """sshd is not up (yet): new connections are refused, running ones go on."""
+        self.condition = Condition.REFUSING
+
+    def hang(self) -> None:
+        """SIGSTOP of sshd: whoever is connected hears nothing, whoever connects gets no banner."""
+        self._go_quiet(Condition.SILENT)
+
+    def vanish(self) -> None:
+        """The cable is cut: no packet comes or goes, and nobody is told."""
+        self._go_quiet(Condition.DEAD)
+
+    def recover(self) -> None:
+        """After `refuse`, `hang` or `vanish`, with everything that survived."""
+        self.advance()
+        self.condition = Condition.UP
+        self.quiet_since = NEVER
+
+    def cut(self) -> None:
+        """Every connection breaks now, noticed on both sides; processes live on."""
+        self.advance()
+        self.epoch += 1
+
+    def crash(self) -> None:
+        """Every process dies, storage stays; connections break unless nobody can tell any more."""
+        self.advance()
+        for process in list(self.processes):
+            process.kill()
+        self.processes.clear()
+        if self.quiet_since == NEVER:
+            self.epoch += 1
+
+    def reboot(self) -> None:
+        self.crash()
+        self._boots += 1
+        self.condition = Condition.UP
+
+    def die(self, condition: Condition) -> None:
+        """The VM is gone with all that was on it."""
+        if condition is Condition.DEAD:
+            self.vanish()
+        self.crash()
+        self.condition = condition
+        self._wipe()
+
+    def _go_quiet(self, condition: Condition) -> None:
+        self.advance()
+        self.condition = condition
+        self.quiet_since = min(self.quiet_since, self.network.clock.now())
+
+
+class MemoryHosts:
+    """Hosts by address; implements the simulator's `HostBackend`.
+
+    `cut_cable`: a preempted VM vanishes without a word, as in the cloud, instead of breaking its connections.
+    Addresses are used again once `spare_addresses` others are free.
+    """
+
+    ssh_port = SSH_PORT
+
+    def __init__(self, clock: Clock, *, cut_cable: bool = False, spare_addresses: int = 8) -> None:
+        from tests.support.memory.shell import default_programs, run_command
+
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.main_thread = threading.get_ident()
+        self.programs: dict[str, Program] = default_programs()
+        """What can be run, by the whole command line, by a script's name, or by the first word."""
+        self.shell = run_command
+        self.serving: dict[tuple[str, int], Process] = {}
+        self._cut_cable = cut_cable
+        self._spare = spare_addresses
+        self._free: deque[int] = deque()
+        self._numbers = itertools.count(1)
+        self._keys = itertools.count(1)
+        self._by_address: dict[str, MemoryHost] = {}
+        self._nodes: dict[str, dict[int, MemoryHost]] = {}
+
+    def add(self, worker: int = 0, *, hostname: str = "", **more: str) -> MemoryHost:
+        """A host that no simulated node stands for."""
+        environment = {"TPU_WORKER_ID": str(worker), **more}
+        return self._make(hostname or f"host-w-{worker}", lambda: environment)
+
+    def find(self, address: str) -> MemoryHost | None:
+        return self._by_address.get(address)
+
+    def hosts_of(self, node_key: str) -> list[MemoryHost]:
+        found = self._nodes.get(node_key, {})
+        return [found[worker] for worker in sorted(found)]
+
+    def all(self) -> list[MemoryHost]:
+        return [host for workers in self._nodes.values() for host in workers.values()]
+
+    def find_program(self, host: MemoryHost, argv: Sequence[str]) -> Program | None:
+        """What `argv` runs; None where a real host has no such file. A script's name stands for any Python."""
+        name = argv[0].rsplit("/", 1)[-1]
+        if name in ("sh", "bash") and argv[1:2] == ["-c"]:
+            return self.shell(host, argv[2])
+        script = argv[1].rsplit("/", 1)[-1] if name.startswith("python") and len(argv) > 1 else name
+        return self.programs.get(shlex.join(argv), self.programs.get(script))
+
+    def _make(self, hostname: str, environment: Callable[[], Mapping[str, str]]) -> MemoryHost:
+        number = self._free.popleft() if len(self._free) > self._spare else next(self._numbers)
+        host = MemoryHost(
+            self,
+            hostname=hostname,
+            internal_ip=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+            external_ip=f"34.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+            host_key=make_host_key(next(self._keys)),
+            environment=environment,
+        )
+        for address in (host.internal_ip, host.external_ip):
+            self._by_address[address] = host
+        return host
+
+    def retire(self, host: MemoryHost) -> None:
+        """Frees the addresses of a host that is gone."""
+        self._free.append(int.from_bytes(bytes(int(n) for n in host.internal_ip.split(".")[1:]), "big"))
+
+    # The simulator's interface.
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        made = []
+        with self.changed:
+            for spec in specs:
+                workers = self._nodes.setdefault(spec.node_key, {})
+                if spec.worker not in workers:
+                    workers[spec.worker] = self._make(spec.hostname, spec.environment)
+                host = workers[spec.worker]
+                made.append(HostAddress(host.internal_ip, host.external_ip, SSH_PORT, host.host_key))
+        return made
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        for host in self.hosts_of(node_key):
+            host.accepted = parse_ssh_keys(ssh_keys)
+
+    def kill(self, node_key: str) -> None:
+        with self.changed:
+            for host in self.hosts_of(node_key):
+                host.die(Condition.DEAD if self._cut_cable else Condition.REFUSING)
+            self.changed.notify_all()
+
+    def cut(self, node_key: str) -> None:
+        with self.changed:
+            for host in self.hosts_of(node_key):
+                host.cut()
+            self.changed.notify_all()
+
+    def stop(self, node_key: str) -> None:
+        with self.changed:
+            for host in self.hosts_of(node_key):
+                host.crash()
+                host.condition = Condition.REFUSING
+            self.changed.notify_all()
+
+    def start(self, node_key: str) -> None:
+        for host in self.hosts_of(node_key):
+            host.reboot()
+
+    def destroy(self, node_key: str) -> None:
+        self.kill(node_key)
+        for host in self._nodes.pop(node_key, {}).values():
+            self.retire(host)
+
+    def close(self) -> None:
+        for node_key in list(self._nodes):
+            self.destroy(node_key)
+
+
+def parse_ssh_keys(ssh_keys: str) -> set[tuple[str, str]]:
+    """`USER:ssh-ed25519 AAAA… comment` lines; others are skipped, as Google's guest agent does."""
+    found = set()
+    for line in ssh_keys.splitlines():
+        user, _, key = line.strip().partition(":")
+        words = key.split()
+        if user and len(words) >= 2 and words[0] == "ssh-ed25519":
+            found.add((user, words[1]))
+    return found
+
+
+def make_host_key(number: int) -> str:
+    """A line that looks like an ed25519 public key; nothing is ever signed with it."""
+    raw = b"\0\0\0\x0bssh-ed25519\0\0\0 " + hashlib.sha256(f"host key {number}".encode()).digest()
+    return f"ssh-ed25519 {base64.b64encode(raw).decode()}"
+
+
+def idle(_process: Process) -> Steps:
+    """A program that only a signal ends."""
+    from tests.support.memory.process import Wait
+
+    yield Wait()
+    return 0

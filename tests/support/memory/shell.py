@@ -1,0 +1,170 @@
+"""What the login shell of a host in memory understands: the product's own commands, and registered programs.
+
+It is no shell: a command line is looked up as it is, else it must be words, quoted as the shell quotes, whose
+first is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from tests.support.memory.process import Program, Steps
+from tpuctl.core.environment import pins
+from tpuctl.core.host_protocol import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.workflows.copy import render_pull
+
+if TYPE_CHECKING:
+    from tests.support.memory.host import MemoryHost
+    from tests.support.memory.process import Process
+
+EXIT_UNKNOWN = 127
+SHA = "5a" * 32
+
+
+def _pattern(example: str, *holes: tuple[str, str]) -> re.Pattern[str]:
+    """A pattern for commands like `example`, with the texts of `holes` replaced by what else may be there."""
+    text = re.escape(example)
+    for literal, pattern in holes:
+        text = text.replace(re.escape(literal), pattern)
+    return re.compile(text + r"\Z", re.DOTALL)
+
+
+NAMED = re.compile(r"helper-([0-9a-f]{16})")
+HELPER = _pattern(render_helper_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>\w+)"))
+INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), (SHA[:16], "[0-9a-f]{16}"))
+PULL = _pattern(render_pull("FOLDER/NAME"), ("./FOLDER", "(?P<folder>.+?)"), ("./NAME", "(?P<name>.+?)"))
+
+
+def run_command(host: MemoryHost, command: str) -> Program:
+    """The program that a login session runs for `command`."""
+    from tests.support.memory.verbs import VERBS
+
+    if found := HELPER.match(command):
+        named = NAMED.search(command)
+        if named is None or named[1] not in host.helpers:
+            return exits(EXIT_NOT_INSTALLED)
+        return VERBS[found["verb"]]
+    if found := INSTALL.match(command):
+        return install(found["sha"])
+    if found := PULL.match(command):
+        return pack(shlex.split(found["folder"])[0], shlex.split(found["name"])[0])
+    return host.network.programs.get(command) or _words(host, command)
+
+
+def _words(host: MemoryHost, command: str) -> Program:
+    words = shlex.split(command)
+    program = host.network.find_program(host, words) if words else exits(0)
+    if program is None:
+        return exits(EXIT_UNKNOWN, f"sh: 1: {words[0]}: not found")
+
+    def run(process: Process) -> Steps:
+        process.argv = tuple(words)
+        return (yield from program(process))
+
+    return run
+
+
+def exits(status: int, complaint: str = "") -> Program:
+    def program(process: Process) -> Steps:
+        if complaint:
+            process.print(complaint, "stderr")
+        return status
+        yield
+
+    return program
+
+
+def install(sha256: str) -> Program:
+    def program(process: Process) -> Steps:
+        source = yield from process.read_all()
+        if hashlib.sha256(source).hexdigest() != sha256:
+            process.print("the helper arrived damaged", "stderr")
+            return 1
+        process.host.helpers.add(sha256[:16])
+        return 0
+
+    return program
+
+
+def pack(folder: str, name: str) -> Program:
+    def program(process: Process) -> Steps:
+        host = process.host
+        top = folder if folder.startswith("/") else f"{host.home}/{folder}"
+        try:
+            data = host.files.pack(top, name)
+        except FileNotFoundError:
+            process.print(f"tar: {name}: Cannot stat: No such file or directory", "stderr")
+            return 2
+        for start in range(0, len(data), 1 << 16):
+            process.write(data[start : start + (1 << 16)])
+            yield 0.0
+        return 0
+
+    return program
+
+
+def echo(process: Process) -> Steps:
+    process.print(" ".join(process.argv[1:]))
+    return 0
+    yield
+
+
+def cat(process: Process) -> Steps:
+    while chunk := (yield from process.read()):
+        process.write(chunk)
+        yield 0.0
+    return 0
+
+
+def printenv(process: Process) -> Steps:
+    value = process.env.get(process.argv[1])
+    if value is None:
+        return 1
+    process.print(value)
+    return 0
+    yield
+
+
+def printf(process: Process) -> Steps:
+    """`printf '%s\\0' WORD…` only."""
+    process.write("".join(f"{word}\0" for word in process.argv[2:]))
+    return 0
+    yield
+
+
+def sleep(process: Process) -> Steps:
+    yield float(process.argv[1])
+    return 0
+
+
+def install_environment(process: Process) -> Steps:
+    """`env_install.py`: takes a minute and reports what the lock file names."""
+    request = json.loads(process.host.files.read(f"{process.env['PWD']}/env.json"))
+    lock = process.host.files.read(f"{process.env['PWD']}/requirements.txt").decode()
+    yield 60.0
+    process.print(json.dumps({"schema": 1, "key": request["key"], "packages": pins(lock)}))
+    return 0
+
+
+def hostname(process: Process) -> Steps:
+    process.print(process.host.hostname)
+    return 0
+    yield
+
+
+def default_programs() -> dict[str, Program]:
+    return {
+        "true": exits(0),
+        "false": exits(1),
+        "echo": echo,
+        "cat": cat,
+        "printenv": printenv,
+        "printf": printf,
+        "sleep": sleep,
+        "hostname": hostname,
+        "env_install.py": install_environment,
+    }

@@ -1,0 +1,401 @@
+"""The verbs of the host-side helper on a host in memory.
+
+Requests, answers, refusals and their order are those of `templates/helper/`; the shared suite of the helper's
+protocol holds both to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.support.memory import placing
+from tests.support.memory.host import MemoryAttempt, MemoryRun
+from tests.support.memory.process import Process, Program, Steps, Terminated, Wait, end_tree
+from tests.support.memory.requests import (
+    Json,
+    Refused,
+    Row,
+    blobs_of,
+    find_tree,
+    has_blob,
+    need,
+    store_blob,
+)
+from tpuctl.core.host_protocol import EXIT_NOTHING_TO_FOLLOW
+
+if TYPE_CHECKING:
+    from tests.support.memory.host import MemoryHost
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+ENDED = ("exited", "lost")
+STARTING_GRACE_S = 15.0
+MISSING_NAMED = 100
+FREE_PORT = 40000
+
+
+Answering = Callable[[Process, Json], Generator["Wait | float", None, "Json | int"]]
+
+
+def verb(body: Answering) -> Program:
+    """A verb as a program: reads the request, answers with what `body` returns, or exits with it."""
+
+    def program(process: Process) -> Steps:
+        line = yield from process.read_line()
+        try:
+            answer = yield from body(process, json.loads(line or b"{}"))
+        except Refused as error:
+            process.print(json.dumps({"error": error.code, "message": str(error)}))
+            return 1
+        if isinstance(answer, int):
+            return answer
+        process.print(json.dumps(answer))
+        return 0
+
+    return program
+
+
+def at_once(body: Callable[[MemoryHost, Json], Json]) -> Program:
+    def answering(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+        return body(process.host, request)
+        yield
+
+    return verb(answering)
+
+
+def hello(host: MemoryHost, _request: Json) -> Json:
+    return {
+        "schema": 1,
+        "time": host.time,
+        "boot_id": host.boot_id,
+        "hostname": host.hostname,
+        "user": host.user,
+        "home": host.home,
+        "python_version": "3.10.12",
+        "python_executable": "/usr/bin/python3",
+        "kernel": "6.8.0-memory",
+        "disk_free_bytes": 80 << 30,
+        "cpu_count": 240,
+        "worker_id": host.environment().get("TPU_WORKER_ID"),
+    }
+
+
+# Attempts.
+
+
+def ids(request: Json) -> tuple[str, str]:
+    run, number = str(request.get("run", "")), str(request.get("attempt", ""))
+    for name in (run, number):
+        if not NAME.match(name):
+            raise Refused("bad-request", f"not a run or attempt id: {name!r}")
+    return run, number
+
+
+def find_attempt(host: MemoryHost, request: Json) -> MemoryAttempt | None:
+    run, number = ids(request)
+    return host.runs.get(run, MemoryRun()).attempts.get(number)
+
+
+def check_fence(run: MemoryRun, fence: int) -> None:
+    if fence < run.fence:
+        raise Refused("stale-fence", f"fence {fence} is older than {run.fence}: another tpuctl took over")
+    run.fence = fence
+
+
+def look(host: MemoryHost, request: Json) -> dict[str, Any]:
+    run, number = ids(request)
+    attempt = find_attempt(host, request)
+    answer: dict[str, Any] = {
+        "run": run,
+        "attempt": number,
+        "state": "absent",
+        "exit_status": None,
+        "signal": None,
+        "started_at": None,
+        "ended_at": None,
+        "pid": None,
+        "stopped": False,
+        "detail": "",
+        "survivors": [],
+        "stdout_bytes": len(attempt.stdout) if attempt else 0,
+        "stderr_bytes": len(attempt.stderr) if attempt else 0,
+        "boot_id": host.boot_id,
+        "time": host.time,
+    }
+    if attempt is None:
+        return answer
+    supervisor = attempt.supervisor
+    if attempt.status:
+        answer.update(attempt.status)
+        alive = supervisor is not None and supervisor.alive and attempt.boot_id == host.boot_id
+        if answer["state"] != "exited" and not alive:
+            answer.update(state="lost", detail="the supervisor is gone and left no end")
+    elif attempt.started_at is not None:
+        fresh = host.time - attempt.started_at < STARTING_GRACE_S and attempt.boot_id == host.boot_id
+        answer["state"] = "starting" if fresh else "lost"
+    else:
+        answer["state"] = "prepared"
+    return answer
+
+
+def prepare(host: MemoryHost, request: Json) -> Json:
+    run, number = ids(request)
+    fence, bundle = need(request, "fence", int), request.get("bundle")
+    entries: Sequence[Row] = []
+    if bundle is not None:
+        found = find_tree(host, "blobs", bundle)
+        if found is None:
+            return {"missing": [bundle]}
+        entries = found
+        lacking = [digest for digest, size in blobs_of(entries) if not has_blob(host, "blobs", digest, size)]
+        if lacking:
+            return {"missing": lacking[:MISSING_NAMED]}
+    record = host.runs.setdefault(run, MemoryRun())
+    check_fence(record, fence)
+    attempt = record.attempts.get(number)
+    if attempt is None:
+        record.attempts[number] = MemoryAttempt(bundle, fence, host.time)
+        write_tree(host, entries, work_dir(host, run, number))
+    elif attempt.bundle != bundle:
+        raise Refused("conflict", f"attempt {number} was prepared with other code")
+    answer: dict[str, Any] = {"prepared": True, "work_dir": work_dir(host, run, number)}
+    if request.get("want_port"):
+        answer["free_port"] = FREE_PORT
+    return answer
+
+
+def work_dir(host: MemoryHost, run: str, number: str) -> str:
+    return f"{host.home}/.tpuctl/runs/{run}/{number}/work"
+
+
+def start(host: MemoryHost, request: Json) -> Json:
+    run, number = ids(request)
+    fence, argv = need(request, "fence", int), need(request, "argv", list)
+    if not argv or not all(isinstance(part, str) for part in argv):
+        raise Refused("bad-request", "argv must be a list of strings with at least one")
+    check_fence(host.runs.setdefault(run, MemoryRun()), fence)
+    found, attempt = look(host, request), find_attempt(host, request)
+    if attempt is None:
+        raise Refused("not-prepared", f"attempt {number} of run {run} is not prepared here")
+    if found["state"] != "prepared":
+        return {"state": found["state"], "pid": found["pid"], "already": True}
+    work = work_dir(host, run, number)
+    cwd = os.path.normpath(os.path.join(work, request.get("cwd") or "."))
+    if cwd != work and not cwd.startswith(work + "/"):
+        raise Refused("bad-request", f"cwd leaves the work directory: {request.get('cwd')!r}")
+    if attempt.stop_grace_s is not None:
+        raise Refused("stopped", f"attempt {number} was stopped before it started")
+    attempt.started_at, attempt.boot_id = host.time, host.boot_id
+    env = {**(request.get("env_defaults") or {}), "HOME": host.home, **host.environment(), "PWD": cwd}
+    env.update({str(key): str(value) for key, value in (request.get("env") or {}).items()})
+    attempt.status = {"state": "starting"}
+    grace = float(request.get("grace_s", 30.0))
+    attempt.supervisor = host.start(supervise(attempt, argv, grace), env=env)
+    attempt.supervisor.outbox = None
+    attempt.supervisor.resume()  # `start` answers when the first status is written
+    found = look(host, request)
+    return {"state": found["state"], "pid": found["pid"], "already": False}
+
+
+def supervise(attempt: MemoryAttempt, argv: list[str], default_grace_s: float) -> Program:
+    def program(process: Process) -> Steps:
+        body = process.host.network.find_program(process.host, argv)
+        if body is None:
+            why = f"cannot run {argv[0]}: No such file or directory"
+            attempt.stderr += f"tpuctl: {why}\n".encode()
+            now = process.now
+            attempt.status = {"state": "exited", "exit_status": 127, "detail": why}
+            attempt.status |= {"started_at": now, "ended_at": now}
+            return 1
+        tree: list[Process] = []
+        main = process.host.start(body, argv=argv, env=process.env, tree=tree)
+        main.outbox = None
+        main.emit = log_to(attempt, process)
+        attempt.status = {"state": "running", "pid": main.pid, "started_at": process.now}
+        try:
+            while main.alive and attempt.stop_grace_s is None:
+                yield Wait(change=(main,))
+        except Terminated:
+            attempt.stop_grace_s = default_grace_s if attempt.stop_grace_s is None else attempt.stop_grace_s
+        attempt.status["stopped"] = main.alive
+
+        def grace() -> float:
+            return default_grace_s if attempt.stop_grace_s is None else attempt.stop_grace_s
+
+        yield from end_tree(tree, grace, process.now)
+        attempt.status |= {"state": "exited", "exit_status": main.exit_status, "signal": main.signal}
+        attempt.status["ended_at"] = process.now
+        return 0
+
+    return program
+
+
+def log_to(attempt: MemoryAttempt, supervisor: Process) -> Callable[[str, bytes], None]:
+    def emit(stream: str, data: bytes) -> None:
+        attempt.log(stream).extend(data)
+        supervisor.poke()  # who follows waits for the supervisor
+
+    return emit
+
+
+def status(host: MemoryHost, request: Json) -> Json:
+    return look(host, request)
+
+
+def stop(host: MemoryHost, request: Json) -> Json:
+    found, attempt = look(host, request), find_attempt(host, request)
+    if attempt is not None and found["state"] in ("prepared", "starting", "running"):
+        attempt.stop_grace_s = float(request.get("grace_s", 30.0))
+        if attempt.supervisor is not None:
+            attempt.supervisor.wake()
+    return found
+
+
+def list_attempts(host: MemoryHost) -> list[tuple[str, str, MemoryAttempt]]:
+    return [
+        (run, number, attempt)
+        for run, record in sorted(host.runs.items())
+        for number, attempt in sorted(record.attempts.items())
+    ]
+
+
+def attempts(host: MemoryHost, _request: Json) -> Json:
+    return {"attempts": [look(host, {"run": run, "attempt": n}) for run, n, _ in list_attempts(host)]}
+
+
+def prune(host: MemoryHost, request: Json) -> Json:
+    keep = {(str(run), str(number)) for run, number in request.get("keep") or []}
+    removed = []
+    for run, number, _ in list_attempts(host):
+        if (run, number) not in keep and look(host, {"run": run, "attempt": number})["state"] in ENDED:
+            del host.runs[run].attempts[number]
+            removed.append([run, number])
+    used = set(request.get("keep_blobs") or [])
+    for _, _, attempt in list_attempts(host):
+        if attempt.bundle is not None:
+            used |= {attempt.bundle} | {
+                digest for digest, _ in blobs_of(find_tree(host, "blobs", attempt.bundle))
+            }
+    spare = [digest for digest in sorted(host.blobs["blobs"]) if digest not in used]
+    for digest in spare:
+        del host.blobs["blobs"][digest]
+    return {"removed": removed, "removed_blobs": spare}
+
+
+# Output.
+
+
+def follow(process: Process, request: Json) -> Generator[Wait | float, None, int]:
+    process.silence_s = float(request.get("silence_s") or "inf")
+    host = process.host
+    offsets = {name: int(request.get(f"{name}_offset", 0)) for name in ("stdout", "stderr")}
+    while True:
+        state, attempt = look(host, request)["state"], find_attempt(host, request)
+        moved = False
+        for name in offsets:
+            if attempt is None:
+                break
+            data = bytes(attempt.log(name)[offsets[name] : offsets[name] + (1 << 18)])
+            offsets[name] += len(data)
+            process.write(data, name)
+            moved = moved or bool(data)
+        if not moved and state in ("absent", "lost"):
+            return EXIT_NOTHING_TO_FOLLOW
+        if not moved and state == "exited":
+            return 0
+        drop_heartbeats(process)
+        if process.at_eof:
+            return 0
+        yield 0.0 if moved else look_again(attempt)
+
+
+def look_again(attempt: MemoryAttempt | None) -> Wait:
+    """When anything of this attempt moves; the starting grace ends by itself."""
+    supervisor = attempt.supervisor if attempt is not None else None
+    if supervisor is None:
+        return Wait(1.0, stdin=True)
+    return Wait(stdin=True, change=(supervisor,))
+
+
+def drop_heartbeats(process: Process) -> None:
+    process.stdin.clear()
+
+
+def read(process: Process, request: Json) -> Generator[Wait | float, None, int]:
+    attempt, stream = find_attempt(process.host, request), request.get("stream")
+    if stream not in ("stdout", "stderr"):
+        raise Refused("bad-request", f"stream must be stdout or stderr, not {stream!r}")
+    if attempt is None or attempt.started_at is None:
+        raise Refused("absent", "no such log on this host")
+    offset, limit = int(request.get("offset", 0)), int(request.get("limit", 1 << 20))
+    process.write(bytes(attempt.log(stream)[offset : offset + limit]))
+    return 0
+    yield
+
+
+def leash(process: Process, request: Json) -> Generator[Wait | float, None, int]:
+    process.silence_s = float(request.get("silence_s", 15.0))
+    host, argv = process.host, request.get("argv")
+    if argv:
+        body = host.network.find_program(host, argv)
+        if body is None:
+            process.print(f"tpuctl: cannot run {argv[0]}: No such file or directory", "stderr")
+            return 127
+    else:
+        argv = ["/bin/bash", "-c", need(request, "shell", str)]
+        body = host.network.shell(host, argv[2])
+    tree: list[Process] = []
+    env = {**process.env, **{str(k): str(v) for k, v in (request.get("env") or {}).items()}}
+    main = host.start(body, argv=argv, env=env, tree=tree)
+    main.outbox, main.emit, main.eof_at = None, process.emit, host.time
+    main.reader = process
+    try:
+        while main.alive and not process.at_eof:
+            drop_heartbeats(process)
+            yield Wait(stdin=True, change=(main,))
+    except Terminated:
+        drop_heartbeats(process)
+    grace = float(request.get("grace_s", 2.0))
+    ended_by_itself = not main.alive
+    yield from end_tree(tree, lambda: grace, process.now)
+    if ended_by_itself and main.exit_status is not None:
+        return main.exit_status
+    return 128 + (main.signal or 9) if main.exit_status is None else main.exit_status
+
+
+# Contents.
+
+
+def write_tree(host: MemoryHost, entries: Sequence[Row], folder: str) -> None:
+    for entry in entries:
+        host.files.put(f"{folder}/{entry[1]}", placing.entry_of(host, "blobs", entry))
+
+
+def receive(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    listed = need(request, "blobs", list)
+    for digest, size in listed:
+        data = yield from process.read_exactly(int(size))
+        store_blob(process.host, request.get("area"), digest, int(size), data)
+    return {"stored": len(listed)}
+
+
+VERBS: dict[str, Program] = {
+    "hello": at_once(hello),
+    "prepare": at_once(prepare),
+    "start": at_once(start),
+    "status": at_once(status),
+    "stop": at_once(stop),
+    "attempts": at_once(attempts),
+    "prune": at_once(prune),
+    "place": at_once(placing.place),
+    "lacks": verb(placing.lacks),
+    "receive": verb(receive),
+    "serve": verb(placing.serve),
+    "fetch": verb(placing.fetch),
+    "follow": verb(follow),
+    "read": verb(read),
+    "leash": verb(leash),
+}

@@ -1,0 +1,387 @@
+"""Places to run one suite of the `Remote` port against: real sshd, the simulator's hosts, and memory.
+
+A lab has hosts that understand the same commands; in memory they are Python programs of the same meaning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.support.clocks import FakeClock
+from tests.support.memory.host import MemoryHost, MemoryHosts
+from tests.support.memory.remote import MemoryRemote
+from tests.support.proc import command_lines, descendants, name_of
+from tests.support.vocabulary import MEANINGS
+from tpuctl.core.model import HostTarget
+from tpuctl.ports import Clock, Remote
+from tpuctl.remote.keys import KeyPair, ensure_keypair
+from tpuctl.remote.ssh import SshRemote
+from tpuctl.sim.hosts.interface import HostSpec
+from tpuctl.sim.hosts.process import ProcessHosts
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+SILENCE_S = 2.0
+
+
+class Lab(Protocol):
+    """Hosts and the key that opens them."""
+
+    stack: ExitStack
+    clock: Clock
+
+    def add(self, worker: int) -> HostTarget: ...
+
+    def remote(self, **options: float) -> Remote:
+        """A client with the enrolled key; `silence_s` may be set."""
+        ...
+
+    def stranger(self) -> Remote:
+        """A client whose key no host accepts."""
+        ...
+
+    def read(self, target: HostTarget, name: str) -> str:
+        """A file in the host's home directory; empty if it is not there."""
+        ...
+
+    def logins(self, target: HostTarget) -> int:
+        """How often somebody named a user to this host."""
+        ...
+
+    def unreachable(self) -> HostTarget:
+        """A target that drops packets."""
+        ...
+
+    def mute(self) -> HostTarget:
+        """A target that accepts connections and says nothing."""
+        ...
+
+    def refuse(self, target: HostTarget) -> HostTarget:
+        """The target at a port where nobody listens."""
+        ...
+
+    def cut(self, target: HostTarget) -> None:
+        """Breaks the connections to a host; its processes live on."""
+        ...
+
+    def hang(self, target: HostTarget) -> contextlib.AbstractContextManager[None]:
+        """The host's sshd says nothing while this lasts."""
+        ...
+
+    def serve(self, target: HostTarget, answer: bytes) -> int:
+        """A server on a port of the host that answers `answer` to each connection; the port."""
+        ...
+
+    def until(self, condition: Callable[[], bool], what: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryLab:
+    """Hosts in memory, and a time that nobody waits for."""
+
+    def __init__(self, folder: Path, key: KeyPair) -> None:
+        del folder
+        self.stack = ExitStack()
+        self.clock = FakeClock()
+        self.hosts = MemoryHosts(self.clock)
+        self.hosts.programs.update(MEANINGS)
+        self._key = key
+        self._login = ("tester", key.public_line.split()[1])
+
+    def add(self, worker: int) -> HostTarget:
+        host = self.hosts.add(worker)
+        host.accepted.add(self._login)
+        return HostTarget("big", worker, host.external_ip, 22, "tester", host.host_key, host.internal_ip)
+
+    def host(self, target: HostTarget) -> MemoryHost:
+        found = self.hosts.find(target.address)
+        assert found is not None
+        return found
+
+    def remote(self, **options: Any) -> Remote:
+        made = MemoryRemote(self.hosts, self._key.public_line, **options)
+        self.stack.callback(made.close)
+        return made
+
+    def stranger(self) -> Remote:
+        return MemoryRemote(self.hosts, "ssh-ed25519 AAAAstranger")
+
+    def read(self, target: HostTarget, name: str) -> str:
+        host = self.host(target)
+        host.advance()
+        found = host.files.find(f"{host.home}/{name}")
+        return found.content.decode() if found is not None else ""
+
+    def logins(self, target: HostTarget) -> int:
+        return len(self.host(target).users_seen)
+
+    def unreachable(self) -> HostTarget:
+        target = self.add(90)
+        self.host(target).vanish()
+        return target
+
+    def mute(self) -> HostTarget:
+        target = self.add(91)
+        self.host(target).hang()
+        return target
+
+    def refuse(self, target: HostTarget) -> HostTarget:
+        return replace(target, port=2222)
+
+    def cut(self, target: HostTarget) -> None:
+        self.host(target).cut()
+
+    @contextmanager
+    def hang(self, target: HostTarget) -> Iterator[None]:
+        self.host(target).hang()
+        yield
+        self.host(target).recover()
+
+    def serve(self, target: HostTarget, answer: bytes) -> int:
+        self.host(target).services[6006] = lambda _asked: answer
+        return 6006
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        for _ in range(100):
+            if condition():
+                return
+            self.clock.sleep(0.1)
+        raise AssertionError(f"{what} did not happen")
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+class RealClock:
+    """Implements `ports.Clock`."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class _RealLab:
+    """What labs with real sockets have in common."""
+
+    def __init__(self, folder: Path, key: KeyPair) -> None:
+        self.stack = ExitStack()
+        self.clock = RealClock()
+        self.folder = folder
+        self.key = key
+
+    def remote(self, **options: float) -> Remote:
+        settings: dict[str, Any] = {"connect_timeout_s": 1.0, "handshake_timeout_s": 1.0, **options}
+        return self.stack.enter_context(closing(SshRemote(self.key.private_path, **settings)))
+
+    def stranger(self) -> Remote:
+        key = ensure_keypair(self.folder / "stranger")
+        return self.stack.enter_context(closing(SshRemote(key.private_path)))
+
+    def unreachable(self) -> HostTarget:
+        return self._at_silent_server("127.78.0.91", full=True)
+
+    def mute(self) -> HostTarget:
+        return self._at_silent_server("127.78.0.90", full=False)
+
+    def refuse(self, target: HostTarget) -> HostTarget:
+        with closing(socket.socket()) as probe:
+            probe.bind((target.address, 0))
+            return replace(target, port=probe.getsockname()[1])
+
+    def serve(self, target: HostTarget, answer: bytes) -> int:
+        import threading
+
+        del target  # all hosts of a real lab share this machine's loopback
+        server = self.stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+
+        def attend() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(100)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=attend, daemon=True)
+        thread.start()
+        self.stack.callback(lambda: server.shutdown(socket.SHUT_RDWR))
+        return int(server.getsockname()[1])
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not happen"
+            time.sleep(0.02)
+
+    def _at_silent_server(self, address: str, *, full: bool) -> HostTarget:
+        server = self.stack.enter_context(closing(socket.socket()))
+        server.bind((address, 0))
+        server.listen(0 if full else 16)
+        for _ in range(4 if full else 0):
+            filler = self.stack.enter_context(closing(socket.socket()))
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        return HostTarget("big", 9, address, server.getsockname()[1], "tester", self.key.public_line)
+
+
+class SimulatedLab(_RealLab):
+    """The simulator's hosts of the process tier, one node each."""
+
+    def __init__(self, folder: Path, key: KeyPair) -> None:
+        super().__init__(folder, key)
+        (folder / "hosts").mkdir()
+        self.hosts = self.stack.enter_context(closing(ProcessHosts(folder / "hosts", world_id="remotes")))
+
+    def add(self, worker: int) -> HostTarget:
+        spec = HostSpec(
+            f"n{worker}", worker, f"w-{worker}", lambda: {"TPU_WORKER_ID": str(worker)}, lambda _path: None
+        )
+        [address] = self.hosts.create([spec])
+        self.hosts.set_ssh_keys(spec.node_key, f"tester:{self.key.public_line}")
+        return HostTarget("big", worker, address.external_ip, address.ssh_port, "tester", address.host_key)
+
+    def read(self, target: HostTarget, name: str) -> str:
+        found = list((self.folder / "hosts" / f"n{target.worker}").rglob(name))
+        return found[0].read_text() if found else ""
+
+    def logins(self, target: HostTarget) -> int:
+        raise NotImplementedError("the process tier keeps no log of its clients")
+
+    def cut(self, target: HostTarget) -> None:
+        self.hosts.cut(f"n{target.worker}")
+
+    def hang(self, target: HostTarget) -> contextlib.AbstractContextManager[None]:
+        raise NotImplementedError("hosts of the process tier share one event loop with all others")
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+CONFIG = """
+ListenAddress {address}:{port}
+HostKey {key}
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+LogLevel VERBOSE
+AllowTcpForwarding yes
+SetEnv HOME={home} TPU_WORKER_ID={worker}
+"""
+
+
+class SshdLab(_RealLab):
+    """OpenSSH's own server, one per host."""
+
+    def __init__(self, folder: Path, key: KeyPair) -> None:
+        super().__init__(folder, key)
+        self._servers: dict[int, subprocess.Popen[bytes]] = {}
+        (folder / "authorized_keys").write_text(key.public_line + "\n")
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # sshd's privilege separation wants it
+
+    def add(self, worker: int) -> HostTarget:
+        address, home = f"127.78.2.{worker + 1}", self.folder / f"home-{worker}"
+        home.mkdir()
+        host = ensure_keypair(self.folder / f"host-{worker}")
+        with closing(socket.socket()) as probe:
+            probe.bind((address, 0))
+            port = probe.getsockname()[1]
+        config = self.folder / f"sshd_config-{worker}"
+        config.write_text(
+            CONFIG.format(
+                address=address,
+                port=port,
+                key=host.private_path,
+                folder=self.folder,
+                home=home,
+                worker=worker,
+            )
+        )
+        with self._log(worker).open("wb") as log:
+            server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", config], stderr=log, start_new_session=True)
+        self._servers[worker] = server
+        self.stack.callback(self._end, worker)
+        target = HostTarget("big", worker, address, port, getpass.getuser(), host.public_line)
+        self.until(lambda: _answers(target), f"sshd on {address}")
+        return target
+
+    def read(self, target: HostTarget, name: str) -> str:
+        path = self.folder / f"home-{target.worker}" / name
+        return path.read_text() if path.exists() else ""
+
+    def logins(self, target: HostTarget) -> int:
+        text = self._log(target.worker).read_text()
+        return text.count("Accepted publickey") + text.count("Failed publickey") + text.count("Invalid user")
+
+    def cut(self, target: HostTarget) -> None:
+        for pid in self._sessions(target.worker):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @contextmanager
+    def hang(self, target: HostTarget) -> Iterator[None]:
+        stopped = [self._servers[target.worker].pid, *self._sessions(target.worker)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def _log(self, worker: int) -> Path:
+        return self.folder / f"log-{worker}"
+
+    def _sessions(self, worker: int) -> list[int]:
+        """sshd's processes for single connections; what they started has another name."""
+        server = self._servers[worker].pid
+        return [pid for pid in descendants(server) if name_of(pid).startswith("sshd")]
+
+    def _end(self, worker: int) -> None:
+        server = self._servers.pop(worker)
+        for pid in [*descendants(server.pid), server.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        server.wait()
+
+
+def _answers(target: HostTarget) -> bool:
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex((target.address, target.port)) == 0
+
+
+LABS: dict[str, Callable[[Path, KeyPair], Any]] = {
+    "memory": MemoryLab,
+    "simulated": SimulatedLab,
+    "sshd": SshdLab,
+}
+
+
+def is_running(lab: Lab, target: HostTarget, command: str) -> bool:
+    """Whether a process with this command line lives on the host."""
+    if isinstance(lab, MemoryLab):
+        host = lab.host(target)
+        host.advance()
+        return any(command in process.argv for process in host.processes if process.alive)
+    mine = command.encode()
+    return any(mine in line.split(b"\0") for line in command_lines())
