@@ -239,6 +239,14 @@ class IdSource(Protocol):
         ...
 
 
+class Pacer(Protocol):
+    """The allowance of creates that all commands on this machine share."""
+
+    def take(self) -> float:
+        """Takes one create out of the allowance and returns 0, or the seconds to wait before asking again."""
+        ...
+
+
 class SecretResolver(Protocol):
     """Turns a stored secret reference (`env:VAR` or `file:PATH`) into its value, on this machine, now."""
 

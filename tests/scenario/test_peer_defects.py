@@ -24,7 +24,8 @@ from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.follow import follow_run
 from tpuctl.workflows.runs import request_stop, run_error
-from tpuctl.workflows.slices import host_targets, wait_for_slice
+from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.workflows.targets import host_targets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +63,7 @@ def changes(sim: RunningSim) -> list[tuple[str, str]]:
 def test_a_look_that_is_denied_neither_deletes_nor_creates(sim, services, code):
     bring_up(services, "big")
     before = changes(sim)
-    sim.fault(kind="error", method="*.get", code=code, message="Request had invalid credentials.", times=0)
+    sim.fault(kind="error", method="*", code=code, message="Request had invalid credentials.", times=0)
     for _ in range(3):
         with pytest.raises(DeniedError) as raised:
             wait_for_slice(services, "big")

@@ -24,7 +24,8 @@ from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.report import decisions, manifest_of
 from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.slices import advance_slice, host_targets, wait_for_slice
+from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.workflows.targets import host_targets
 
 
 @pytest.fixture

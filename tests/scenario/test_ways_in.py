@@ -31,7 +31,8 @@ from tpuctl.workflows.events import Warn
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import take_down
 from tpuctl.workflows.forwarding import forward_port
-from tpuctl.workflows.slices import advance_slice, host_targets, wait_for_slice
+from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.workflows.targets import host_targets
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tpuctl.remote.ssh import SshRemote
 from tpuctl.remote.ssh_config import SshConfigFiles
 from tpuctl.resources import read_helper, read_template
 from tpuctl.store.logs import LogFiles
+from tpuctl.store.pacer import FilePacer
 from tpuctl.store.sqlite import SqliteStore
 from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
 
@@ -78,6 +79,7 @@ class SimServices:
         )
         self.clock: Any = HurryingClock()
         self.ids = CountingIds()
+        self.pacer = FilePacer(state_dir / "creates.json", per_minute=6e4)
         self.secrets = EnvSecrets()
         self.logs = LogFiles(state_dir / "runs")
         self.events: list[object] = []

@@ -40,7 +40,7 @@ def test_nothing_is_deleted_or_created_when_the_cloud_could_not_be_read():
 
 def test_a_ready_slice_is_deleted_only_by_way_of_a_recorded_loss_or_down():
     effects = {TRANSITIONS[pair].effect for pair in TRANSITIONS if pair[0] is SliceState.READY}
-    assert effects == {Effect.RECORD_LOSS, None}
+    assert effects == {Effect.RECORD_LOSS, Effect.DOUBT, None}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_node_states_are_understood(state, event):
     ("state", "initiator", "event"),
     [
         (QueuedState.WAITING_FOR_RESOURCES, "", SliceEvent.QUEUED),
-        (QueuedState.PROVISIONING, "", SliceEvent.QUEUED),
+        (QueuedState.PROVISIONING, "", SliceEvent.CREATING),
+        (QueuedState.ACTIVE, "", SliceEvent.NODE_MISSING),
         (QueuedState.SUSPENDED, "SERVICE", SliceEvent.PREEMPTED),
         (QueuedState.SUSPENDED, "USER", SliceEvent.SUSPENDED_BY_USER),
         (QueuedState.DELETING, "", SliceEvent.DELETING),

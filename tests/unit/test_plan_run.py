@@ -82,11 +82,13 @@ def test_the_verdict_waits_for_unreachable_hosts_but_not_for_ever():
     assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
 
 
-def test_unreachable_workers_alone_never_end_an_attempt():
+def test_workers_that_only_do_not_answer_have_long_to_come_back():
     suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
-    later = NOW + 100 * timeouts.VERDICT_MAX_S
-    assert plan(suspect, workers=[unreachable(0), unreachable(1)], now=later).step is None
+    later = NOW + timeouts.UNREACHABLE_MAX_S - 1
+    assert plan(suspect, workers=[unreachable(0), running(1)], now=later).step is None
     assert plan(suspect, workers=[running(0), running(1)], now=later).step is RunStep.CLEAR
+    given_up = plan(suspect, workers=[unreachable(0), running(1)], now=later + 1)
+    assert (given_up.step, given_up.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
 
 
 def test_exit_status_75_asks_for_a_restart():

@@ -21,7 +21,7 @@ from tpuctl.errors import BadConfigError, UsageError
 if TYPE_CHECKING:
     from tpuctl.cli.render import Renderer
     from tpuctl.core.settings import Config
-    from tpuctl.ports import Cloud, Inventory, Objects, Remote, RunLogs, Store
+    from tpuctl.ports import Cloud, Inventory, Objects, Pacer, Remote, RunLogs, Store
     from tpuctl.remote.keys import KeyPair
     from tpuctl.remote.ssh_config import SshConfigFiles
 
@@ -166,6 +166,12 @@ class AppContext:
         store = SqliteStore(self.config.state_dir / "store.sqlite")
         self._closing.callback(store.close)
         return store
+
+    @cached_property
+    def pacer(self) -> Pacer:
+        from tpuctl.store.pacer import FilePacer
+
+        return FilePacer(self.config.state_dir / "creates.json")
 
     @cached_property
     def logs(self) -> RunLogs:

@@ -47,7 +47,7 @@ def cp(
     with open_context(ctx) as context:
         from tpuctl.workflows.documents import get_slice
         from tpuctl.workflows.execute import choose_workers
-        from tpuctl.workflows.slices import host_targets
+        from tpuctl.workflows.targets import host_targets
 
         record = get_slice(context, str(name)).record
         targets = choose_workers(record, choose(record, worker), host_targets(context, record))

@@ -194,7 +194,7 @@ def ssh(
 def _ssh_argv(context: AppContext, record: SliceRecord, worker: int, extra: list[str]) -> list[str]:
     from tpuctl.remote.openssh import ssh_argv, write_known_hosts
     from tpuctl.workflows.execute import choose_workers
-    from tpuctl.workflows.slices import host_targets
+    from tpuctl.workflows.targets import host_targets
 
     everyone = host_targets(context, record)
     target = choose_workers(record, [worker], everyone)[0]

@@ -24,7 +24,7 @@ def ssh_config(
     """
     from tpuctl.core.records import SliceState
     from tpuctl.workflows.documents import get_slice, list_slices
-    from tpuctl.workflows.slices import host_targets
+    from tpuctl.workflows.targets import host_targets
 
     with open_context(ctx) as context:
         if name is not None:

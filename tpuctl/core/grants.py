@@ -135,6 +135,18 @@ def granted(grants: Sequence[Grant], generation: str, chips: int) -> list[Grant]
     return [grant for grant in grants if grant.generation == generation and grant.chips >= chips]
 
 
+def ended_on(grants: Iterable[Grant], generation: str, zone: str, tier: Tier, now: float) -> date | None:
+    """The last day of the grants for such chips, if all are over; None while one lives, or without any."""
+    matching = [
+        grant
+        for grant in grants
+        if grant.zone == zone and grant.generation == generation and same_pool(grant.tier, tier)
+    ]
+    last = max((_last_day(grant) for grant in matching), default=None)
+    today = datetime.fromtimestamp(now, UTC).date()
+    return last if last is not None and last < today else None
+
+
 def same_pool(first: Tier, second: Tier) -> bool:
     """Whether two tiers draw on the same grant: preemptible counts as spot."""
     return _paid_as(first) is _paid_as(second)

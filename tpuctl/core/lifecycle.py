@@ -38,6 +38,8 @@ class SliceEvent(StrEnum):
     STOPPED = "stopped"
     DELETING = "deleting"
     FOREIGN = "foreign"
+    NODE_MISSING = "node-missing"
+    """The queued resource says ACTIVE, but its node is not there."""
     VANISHED = "vanished"
     """A queued request is gone although nothing but a person deletes it."""
     UNCLEAR = "unclear"
@@ -51,6 +53,10 @@ class Effect(StrEnum):
 
     CREATE = "create"
     PROBE_HOSTS = "probe-hosts"
+    DOUBT = "doubt"
+    """Write down since when something is wrong."""
+    TRUST = "trust"
+    """Forget the doubt: the cloud is at work on it."""
     RECORD_LOSS = "record-loss"
     DELETE = "delete"
     RENEW = "renew"
@@ -88,6 +94,9 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
     (_S.BOOTING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
     (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
+    (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
+    (_S.READY, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
     (_S.READY, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.READY, _E.ABSENT): To(_S.REMOVED),
     (_S.READY, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
@@ -131,7 +140,6 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.PROVISIONING, _E.CREATING),
         (_S.PROVISIONING, _E.FOREIGN),
         (_S.BOOTING, _E.QUEUED),
-        (_S.BOOTING, _E.CREATING),
         (_S.BOOTING, _E.CREATE_REFUSED),
         (_S.BOOTING, _E.FOREIGN),
         (_S.READY, _E.NODE_READY),
@@ -140,6 +148,7 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.READY, _E.FOREIGN),
         *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
         *((state, _E.UNCLEAR) for state in _S if state not in {_S.LOST, _S.DELETING}),
+        *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.PROVISIONING, _S.REFUSED)),
         *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
         (_S.REFUSED, _E.SUSPENDED_BY_USER),
     ]
@@ -205,7 +214,7 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
     incarnation = record.incarnation
     if incarnation is None:
         return Sighting(_E.ABSENT, "never asked for")
-    foreign = _foreign(owner_labels(record, incarnation, store_id), view)
+    foreign = _foreign(owner_labels(record, incarnation, store_id), view) or _other_life(incarnation, view)
     if foreign:
         return Sighting(_E.FOREIGN, foreign)
     if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
@@ -215,9 +224,9 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
             QueuedState.SUSPENDED,
         }
         if not suspended:
-            return Sighting(event, f"node {view.node.name} is {view.node.state}")
+            return Sighting(event, f"node {view.node.name} is {view.node.state}{_health(view.node)}")
     if view.queued is not None:
-        return _classify_queued(view.queued)
+        return _classify_queued(view.queued, had_a_node=record.state in {_S.BOOTING, _S.READY})
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
     if record.spec.queued and record.state is _S.PROVISIONING:
         return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
@@ -238,7 +247,28 @@ def _foreign(ours: Mapping[str, str], view: CloudView) -> str:
     return ""
 
 
-def _classify_queued(queued: QueuedInfo) -> Sighting:
+def _other_life(incarnation: Incarnation, view: CloudView) -> str:
+    """Evidence that the node is not the one that was ready: ids are the server's and never used again. Before a
+    node is ready, a queued resource may try several."""
+    known = incarnation.node_uid if incarnation.cloud_ready_at is not None else None
+    if known and view.node is not None and view.node.uid != known:
+        return f"{view.node.name} has id {view.node.uid}, not {known}: it is another node of that name"
+    return ""
+
+
+def _health(node: NodeInfo) -> str:
+    """What the API says of a node's health, where that is not fine."""
+    if not unhealthy(node):
+        return ""
+    return f", {node.health}" + (f" ({node.health_description})" if node.health_description else "")
+
+
+def unhealthy(node: NodeInfo) -> bool:
+    """Whether the API itself calls the node unhealthy (`Node.Health`; often stale, so never enough alone)."""
+    return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
+
+
+def _classify_queued(queued: QueuedInfo, *, had_a_node: bool) -> Sighting:
     state = queued.state
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
@@ -253,6 +283,10 @@ def _classify_queued(queued: QueuedInfo) -> Sighting:
         return Sighting(_E.DELETING, why)
     if state is QueuedState.UNKNOWN:
         return Sighting(_E.UNCLEAR, why)
+    if state is QueuedState.ACTIVE and had_a_node:
+        return Sighting(_E.NODE_MISSING, f"{why}, but its node is not there")
+    if state is QueuedState.PROVISIONING:
+        return Sighting(_E.CREATING, why)
     return Sighting(_E.QUEUED, why)
 
 

@@ -31,10 +31,17 @@ class Blocked:
 
 
 @dataclass(frozen=True)
+class Blind:
+    """This machine may be cut off from the hosts, so it decides nothing; another one may know better."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Failed:
     """The work ended without success."""
 
     error: TpuctlError
 
 
-Verdict = Done | Wait | Blocked | Failed
+Verdict = Done | Wait | Blocked | Blind | Failed

@@ -191,9 +191,11 @@ def _plan_trouble(
         if waited >= gap:
             return _act(RunStep.SUSPECT, what)
         return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
-    if failed and waited >= timeouts.VERDICT_MAX_S:
+    # A worker that only does not answer may be training all the same: sshd dies alone, too.
+    limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
+    if waited >= limit and (failed or unreachable):
         return _act(RunStep.DECIDE, what, Cause.HOST_LOST if unreachable else _cause_of(failed))
-    until = attempt.suspect_since + timeouts.VERDICT_MAX_S
+    until = attempt.suspect_since + limit
     return RunPlan(None, what, Wait(f"a verdict: {what}", until))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpuctl.core.lifecycle import IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent
+from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
 from tpuctl.core.model import NodeRequest
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceState
@@ -23,6 +24,9 @@ class SlicePlan:
 def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan:
     """What to do for `record` after `sighting`. Total: every (state, event) pair has an answer."""
     pair = (record.state, sighting.event)
+    overdue = _overdue(record, sighting, now)
+    if overdue:
+        return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, overdue, Wait(overdue))
     to = TRANSITIONS.get(pair)
     if to is None:
         if pair not in IGNORED:
@@ -31,8 +35,40 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
         wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
         return SlicePlan(record.state, None, sighting.why, wait)
+    if to.effect is Effect.DOUBT:
+        return _plan_doubt(record, to, sighting, now)
+    if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
+        return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
     verdict = _verdict(record, to.state, sighting)
     return SlicePlan(to.state, to.effect, sighting.why, verdict)
+
+
+def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:
+    """Why a queued request is given up for another zone, or an empty string: it waits, and elsewhere might be
+    capacity. A request that is being provisioned is not waiting."""
+    incarnation = record.incarnation
+    if record.state is not SliceState.PROVISIONING or sighting.event is not SliceEvent.QUEUED:
+        return ""
+    if incarnation is None or incarnation.create_called_at is None:
+        return ""
+    waited = now - incarnation.create_called_at
+    others = [zone for zone in record.candidates if zone != record.spec.zone]
+    open_elsewhere = any(record.zone_not_before.get(zone, 0.0) <= now for zone in others)
+    if waited < timeouts.HUNT_PATIENCE_S or not open_elsewhere:
+        return ""
+    return f"no capacity in {record.spec.zone} for {waited / 60:.0f} min; another zone is tried"
+
+
+def _plan_doubt(record: SliceRecord, to: To, sighting: Sighting, now: float) -> SlicePlan:
+    """A node that is missing although its queued resource is ACTIVE: written down first, given up later."""
+    doubt = record.incarnation.doubt if record.incarnation else None
+    if doubt is None:
+        return SlicePlan(to.state, Effect.DOUBT, sighting.why, Wait(sighting.why))
+    until = doubt.since + timeouts.NODE_MISSING_MAX_S
+    if now >= until:
+        why = f"{sighting.why} for {(now - doubt.since) / 60:.0f} min"
+        return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, why, Wait(why))
+    return SlicePlan(to.state, None, sighting.why, Wait(sighting.why, until))
 
 
 def _last_loss(record: SliceRecord) -> str:

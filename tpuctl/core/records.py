@@ -59,6 +59,14 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """Something about a live incarnation is wrong since `since`; only time or evidence settles it."""
+
+    since: float
+    why: str
+
+
+@dataclass(frozen=True)
 class Incarnation:
     """One life of a slice in the cloud. `cloud_name` is written here before the create and never used again."""
 
@@ -71,6 +79,7 @@ class Incarnation:
     cloud_ready_at: float | None = None
     ready_at: float | None = None
     workers: tuple[Worker, ...] = ()
+    doubt: Doubt | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +110,19 @@ class SliceRecord:
     """The user agreed to pay for what no grant covers."""
     run_id: str | None = None
     """The run this slice belongs to and goes with; None for a slice made by `up`."""
+    zones: tuple[str, ...] = ()
+    """Where it may be, in order of preference; empty means only in `spec.zone`, where it is now."""
+    zone_not_before: Mapping[str, float] = field(default_factory=dict)
+    """Until when each of them is left alone after it had no capacity."""
 
     @property
     def key(self) -> str:
         return f"slices/{self.name}"
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The zones in which it may be."""
+        return self.zones or (self.spec.zone,)
 
 
 class RunState(StrEnum):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 POLL_FIRST_S = 0.2
 """First wait of a foreground loop: a simulated or cached answer is often there at once."""
 POLL_FACTOR = 1.5
@@ -25,8 +27,20 @@ BACKOFF_MAX_S = 600.0
 """Between creates after a stockout. A failed create blocks for p50 65..590 s in the field, so waiting longer
 than ten minutes only loses capacity."""
 
+HUNT_PATIENCE_S = 600.0
+"""How long a request may wait in the queue of one zone while another zone of the slice is not backed off: where
+there is capacity, 9 of 10 queued requests get it within minutes; leaving a queue loses the place in it."""
+
 BOOT_GRACE_S = 300.0
 """A READY node whose hosts do not answer SSH is still booting for this long: first boot runs apt and agents."""
+UNREACHABLE_MAX_S = 900.0
+"""After this long in doubt a READY node whose hosts do not answer is given up and asked for again, if this
+machine can prove that it is not itself the one that is cut off."""
+NODE_MISSING_MAX_S = 600.0
+"""How long a node may be missing under a queued resource that says ACTIVE: the API shows the suspension within
+minutes, and single reads have been wrong."""
+PASS_HOSTS_MAX = 64
+"""Hosts that one watchdog pass connects to, so that its length is bounded; the others have their turn later."""
 
 FOLLOW_STATUS_S = 1.0
 """While output is followed: between two looks at the workers' own status."""
@@ -51,6 +65,12 @@ MAX_RESTARTS = 20
 preemptions, and after exit status 75."""
 
 
-def next_backoff(failures: int) -> float:
-    """Seconds to wait after the `failures`-th failed create in a row (1-based), without jitter."""
-    return min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** max(0, failures - 1))
+def next_backoff(failures: int, seed: str = "") -> float:
+    """Seconds to wait after the `failures`-th failed create in a row (1-based).
+
+    Up to a quarter less than the full step, decided by `seed`: many slices that failed together do not ask
+    again together, and the ceiling stays a ceiling.
+    """
+    full = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(20, max(0, failures - 1)))
+    spread = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4]) / 2**32 if seed else 0.0
+    return full * (1.0 - spread / 4)

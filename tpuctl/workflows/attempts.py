@@ -16,7 +16,7 @@ from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import host_targets
+from tpuctl.workflows.targets import host_targets
 
 LOG_CHUNK = 4 << 20
 """Bytes of log fetched per call, so that no call takes longer than a step may."""

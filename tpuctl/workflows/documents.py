@@ -35,8 +35,14 @@ def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     return loaded
 
 
+def load_slices(services: Services) -> list[Loaded[SliceRecord]]:
+    """Every slice of the store with the generation it was read at, by name."""
+    documents = services.store.list("slices/")
+    return [Loaded(from_data(SliceRecord, document.data), document.generation) for document in documents]
+
+
 def list_slices(services: Services) -> list[SliceRecord]:
-    return [from_data(SliceRecord, document.data) for document in services.store.list("slices/")]
+    return [loaded.record for loaded in load_slices(services)]
 
 
 def find_run(services: Services, run_id: str) -> Loaded[RunRecord] | None:

@@ -11,7 +11,7 @@ from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.events import WorkerOutput
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import host_targets
+from tpuctl.workflows.targets import host_targets
 
 
 def resolve_slice(services: Services, name: str | None) -> SliceRecord:

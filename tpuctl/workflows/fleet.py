@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tpuctl.core.plan import Blocked, Done, Failed
-from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.core import timeouts
+from tpuctl.core.plan import Blind, Blocked, Done, Failed
+from tpuctl.core.plan_slice import plan_slice
+from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
-from tpuctl.workflows.documents import find_slice, list_runs, list_slices
+from tpuctl.workflows.cleaning import collect_obsolete
+from tpuctl.workflows.documents import Loaded, find_slice, get_run, list_runs, load_slices
+from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.loop import Outcome, converge
+from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
+from tpuctl.workflows.pausing import paused_why
+from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.runs import active_run, attempt_hosts, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
@@ -18,68 +26,181 @@ from tpuctl.workflows.slices import advance_slice, wait_until_gone
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
 
+_RESTING = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
+"""States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
+_CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
+"""Their dead requests eat quota until they are deleted, so they have the first turn."""
+
 
 @dataclass(frozen=True)
 class PassLine:
-    """What one pass did for one subject: "done", "waiting", "blocked", "busy" or "failed", and why."""
+    """What one pass did for one subject: "done", "waiting", "blocked", "busy", "blind", "paused", "later" or
+    "failed", and why."""
 
     subject: str
     result: str
     why: str
     acted: bool
 
+    @property
+    def needs_a_human(self) -> bool:
+        return self.result in {"blocked", "blind", "failed"}
+
 
 def run_pass(services: Services) -> list[PassLine]:
     """Looks at every slice and run that is not at rest and does what is ready to be done.
 
+    Reads the whole project with two list calls; only what these show to be out of order is looked at by itself.
     One subject's trouble does not keep the others from their turn.
     """
-    lines = []
+    paused = paused_why(services)
+    if paused:
+        return [PassLine("fleet", "paused", paused, acted=False)]
+    slices = load_slices(services)
     runs = [run for run in list_runs(services) if not run.state.final]
-    with_run = {run.slice_name for run in runs}
-    for run in runs:
-        lines.append(_pass_over(services, run.id, is_run=True))
-    for record in list_slices(services):
-        resting = record.state in {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
-        if record.name not in with_run and not resting:
-            lines.append(_pass_over(services, record.name, is_run=False))
-    return lines
-
-
-def _pass_over(services: Services, subject: str, *, is_run: bool) -> PassLine:
-    acted = False
+    if not runs and all(loaded.record.state is SliceState.GONE for loaded in slices):
+        return []
     try:
+        snapshot = take_snapshot(services)
+    except TpuctlError as error:
+        return [PassLine("fleet", "failed", error.message, acted=False)]
+    return _Pass(services, slices, runs, snapshot).work()
+
+
+class _Pass:
+    """One pass: what was seen at its start, and what its way to hosts has shown so far."""
+
+    def __init__(
+        self,
+        services: Services,
+        slices: list[Loaded[SliceRecord]],
+        runs: list[RunRecord],
+        snapshot: Snapshot,
+    ) -> None:
+        self._services = services
+        self._slices = slices
+        self._runs = runs
+        self._snapshot = snapshot
+        self._reach = Reach(services)
+
+    def work(self) -> list[PassLine]:
+        lines = [
+            PassLine(name, "done", "deleted: nothing wants it any more", acted=True)
+            for name in collect_obsolete(self._services, self._snapshot, self._slices)
+        ]
+        with_run = {run.slice_name for run in self._runs}
+        looks = {loaded.record.name: self._look(loaded) for loaded in self._slices}
+        for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
+            name = loaded.record.name
+            if name not in with_run and not self._at_rest(looks[name]):
+                lines.append(self._slice_line(looks[name]))
+        reached = _round_robin(self._runs, self._hosts_of, self._services.clock.now())
+        for run in self._runs:
+            lines.append(self._run_line(run, looks.get(run.slice_name), may_connect=run.id in reached))
+        return lines
+
+    def _look(self, loaded: Loaded[SliceRecord]) -> SliceLook:
+        return self._snapshot.look(loaded, self._services.store.identity())
+
+    def _at_rest(self, look: SliceLook) -> bool:
+        shown = look.view.node is not None or look.view.queued is not None
+        return look.record.state in _RESTING and not (look.record.state is SliceState.REFUSED and shown)
+
+    def _hosts_of(self, run: RunRecord) -> int:
+        if run.attempt is not None:
+            return len(run.attempt.workers)
+        return next((each.record.spec.hosts for each in self._slices if each.record.name == run.slice_name), 0)
+
+    def _slice_line(self, look: SliceLook) -> PassLine:
+        plan = plan_slice(look.record, look.sighting, self._services.clock.now())
+        name = look.record.name
+        if plan.effect is None and plan.state is look.record.state:
+            return _line(name, Outcome(plan.verdict, acted=False), acted=False)
+        return _guarded(
+            name, lambda: self._repeat(name, lambda: advance_slice(self._services, name, self._reach)[0])
+        )
+
+    def _run_line(self, run: RunRecord, look: SliceLook | None, *, may_connect: bool) -> PassLine:
+        if self._reach.cut_off and may_connect:
+            return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
+        if not may_connect and not _slice_moved(look, self._services.clock.now()):
+            return PassLine(run.id, "later", "its hosts have their turn in another pass", acted=False)
+
+        def work() -> PassLine:
+            step = lambda: step_run_and_slice(self._services, run.id, self._reach)  # noqa: E731
+            line = self._repeat(run.id, step)
+            return _keep_logs(self._services, run.id, line)
+
+        return _guarded(run.id, work)
+
+    def _repeat(self, subject: str, step: Callable[[], Outcome]) -> PassLine:
+        acted = False
         for _ in range(STEPS_PER_PASS):
-            outcome = step_run_and_slice(services, subject) if is_run else advance_slice(services, subject)[0]
+            outcome = step()
             acted = acted or outcome.acted
             if not outcome.acted:
                 break
-        if is_run:
-            _keep_logs(services, subject)
+        return _line(subject, outcome, acted)
+
+
+def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
+    try:
+        return work()
     except (LeaseHeldError, StaleRecordError) as error:
-        return PassLine(subject, "busy", error.message, acted)
+        return PassLine(subject, "busy", error.message, acted=False)
     except TpuctlError as error:
-        return PassLine(subject, "failed", error.message, acted)
-    return _line(subject, outcome, acted)
+        return PassLine(subject, "failed", error.message, acted=False)
 
 
 def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
     verdict = outcome.verdict
     if isinstance(verdict, Failed):
         return PassLine(subject, "failed", verdict.error.message, acted)
-    word = "done" if isinstance(verdict, Done) else "blocked" if isinstance(verdict, Blocked) else "waiting"
-    return PassLine(subject, word, verdict.why, acted)
+    words = {Done: "done", Blocked: "blocked", Blind: "blind"}
+    return PassLine(subject, words.get(type(verdict), "waiting"), verdict.why, acted)
 
 
-def _keep_logs(services: Services, run_id: str) -> None:
-    """One round of output of a running attempt, so that logs outlive a preemption up to the last pass."""
-    for run in list_runs(services):
-        if run.id != run_id or run.state.final:
+def _slice_moved(look: SliceLook | None, now: float) -> bool:
+    """Whether the lists show that a run's slice needs something."""
+    if look is None:
+        return False
+    plan = plan_slice(look.record, look.sighting, now)
+    return plan.effect is not None or plan.state is not look.record.state
+
+
+def _round_robin(runs: list[RunRecord], hosts_of: Callable[[RunRecord], int], now: float) -> set[str]:
+    """The runs whose hosts this pass connects to: at least one, and about `PASS_HOSTS_MAX` hosts in all.
+
+    Where the round begins follows from the time, so that no pass needs to remember where the last one stopped.
+    """
+    total = sum(max(1, hosts_of(run)) for run in runs)
+    if total <= timeouts.PASS_HOSTS_MAX:
+        return {run.id for run in runs}
+    start = int(now / 60) * timeouts.PASS_HOSTS_MAX % total
+    chosen: set[str] = set()
+    seen = hosts = 0
+    for run in [*runs, *runs]:
+        size = max(1, hosts_of(run))
+        seen += size
+        if seen <= start or run.id in chosen:
             continue
-        loaded = find_slice(services, run.slice_name)
-        hosts = attempt_hosts(services, run, loaded.record if loaded else None)
-        if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
-            hosts.fetch_logs()
+        if chosen and hosts + size > timeouts.PASS_HOSTS_MAX:
+            break
+        chosen.add(run.id)
+        hosts += size
+    return chosen
+
+
+def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
+    """One round of output of a running attempt, so that logs outlive a preemption up to the last pass."""
+    run = get_run(services, run_id).record
+    if run.state.final or line.result == "blind":
+        return line
+    loaded = find_slice(services, run.slice_name)
+    hosts = attempt_hosts(services, run, loaded.record if loaded else None)
+    if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
+        hosts.fetch_logs()
+    return line
 
 
 def take_down(
@@ -102,5 +223,7 @@ def _end_run_first(services: Services, run_id: str, deadline: float | None) -> N
         converge(services, run_id, lambda: step_run_and_slice(services, run_id), deadline=deadline)
     except LeaseHeldError:
         raise
-    except TpuctlError:
-        return
+    except TpuctlError as error:
+        services.emit(
+            Warn(run_id, f"could not be ended in order: {error.message}; its slice goes all the same")
+        )

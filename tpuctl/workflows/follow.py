@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import SliceEvent
-from tpuctl.core.plan import Blocked, Done, Wait
+from tpuctl.core.plan import Blind, Blocked, Done, Wait
 from tpuctl.core.plan_run import WorkerState
 from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceState
 from tpuctl.workflows.attempts import AttemptHosts
 from tpuctl.workflows.documents import find_slice, get_run
 from tpuctl.workflows.events import WorkerOutput
 from tpuctl.workflows.loop import Outcome, converge
+from tpuctl.workflows.observe import SliceLook, look_at_slice
+from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.runs import advance_run, attempt_hosts
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import SliceLook, advance_slice, look_at_slice
+from tpuctl.workflows.slices import advance_slice
 
 
-def step_run_and_slice(services: Services, run_id: str) -> Outcome:
+def step_run_and_slice(services: Services, run_id: str, reach: Reach | None = None) -> Outcome:
     """One pass over a run and the slice under it; what a watchdog does for them, too."""
+    reach = reach or Reach(services)
     run = get_run(services, run_id).record
     look: SliceLook | None = None
     if find_slice(services, run.slice_name) is not None:
-        outcome, look = advance_slice(services, run.slice_name)
+        outcome, look = advance_slice(services, run.slice_name, reach)
         if outcome.acted:
             return outcome
-        if not run.state.final and isinstance(outcome.verdict, Blocked):
+        if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
             return _blocked(services, run_id, look, outcome)
-    result = advance_run(services, run_id, look)
+    result = advance_run(services, run_id, look, reach)
     return _prefer_slice_wait(result, look)
 
 

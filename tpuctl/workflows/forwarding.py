@@ -10,7 +10,7 @@ from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.execute import choose_workers
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import host_targets
+from tpuctl.workflows.targets import host_targets
 
 
 def current_target(services: Services, name: str, worker: int) -> HostTarget:

@@ -12,7 +12,7 @@ from tpuctl.workflows.documents import find_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import host_targets
+from tpuctl.workflows.targets import host_targets
 
 Renew = Callable[[HostTarget], HostTarget | None]
 

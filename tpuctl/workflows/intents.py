@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+from tpuctl.core.hunt import choose_zone
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError
+from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
@@ -28,33 +30,37 @@ def request_slice(
     *,
     pay: bool,
     run_id: str | None = None,
+    zones: tuple[str, ...] = (),
     permit: Callable[[], None],
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
+    With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
     The same request again changes nothing. `permit` is called before a new intent and raises when the create
     would cost money nobody agreed to. Raises ConflictError when the name stands for another spec.
     """
+    zones = zones if len(zones) > 1 else ()
+    wish = _Wish(spec, zones, pay, run_id)
     loaded = find_slice(services, name)
     if loaded is None:
         permit()
         enroll_machine(services)
-        return _first_intent(services, name, spec, pay=pay, run_id=run_id)
+        return _first_intent(services, name, wish)
     record = loaded.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
         permit()
         enroll_machine(services)
-        return _ask_again(services, loaded, spec, pay=pay, run_id=run_id)
-    if record.spec != spec:
+        return _ask_again(services, loaded, wish)
+    if _differences(record, wish):
         raise ConflictError(
             f"slice {name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
             f" ({record.spec.tier}), not as asked",
             hint=f"tpuctl down {name}, or give the new slice another name",
-            details={"differs": _differences(record.spec, spec)},
+            details={"differs": _differences(record, wish)},
         )
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
-        return _ask_again(services, loaded, spec, pay=pay, run_id=run_id)
+        return _ask_again(services, loaded, wish)
     if run_id is not None and _orphaned(services, record):
         record = save(services, loaded, replace(record, run_id=run_id)).record
     return record
@@ -68,15 +74,38 @@ def _orphaned(services: Services, record: SliceRecord) -> bool:
     return run is None or run.record.state.final
 
 
-def _differences(old: SliceSpec, new: SliceSpec) -> list[str]:
-    names = SliceSpec.__dataclass_fields__
-    return [name for name in names if getattr(old, name) != getattr(new, name)]
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for, with several zones or none but `spec.zone`."""
+
+    spec: SliceSpec
+    zones: tuple[str, ...]
+    pay: bool
+    run_id: str | None
 
 
-def _first_intent(
-    services: Services, name: str, spec: SliceSpec, *, pay: bool, run_id: str | None
-) -> SliceRecord:
+def _differences(old: SliceRecord, wish: _Wish) -> list[str]:
+    """What is not as it was; where a slice is at the moment does not count while it may be in several zones."""
+    names = [name for name in SliceSpec.__dataclass_fields__ if name != "zone"]
+    different = [name for name in names if getattr(old.spec, name) != getattr(wish.spec, name)]
+    same_zones = set(old.candidates) == set(wish.zones or (wish.spec.zone,))
+    return different if same_zones else ["zone", *different]
+
+
+def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mapping[str, float]]:
+    """The spec with the zone to begin in, and which zones are left alone for now."""
+    if not wish.zones:
+        return wish.spec, {}
+    backoffs = zone_backoffs(services, wish.spec, wish.zones)
+    notes = read_notes(services, wish.spec, wish.zones)
+    choice = choose_zone(wish.zones, backoffs, notes, services.clock.now())
+    record_decision(services, f"slices/{name}", "zone", f"{choice.zone}: {choice.why}")
+    return replace(wish.spec, zone=choice.zone), backoffs
+
+
+def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
     now = services.clock.now()
+    spec, backoffs = _begin(services, name, wish)
     incarnation = Incarnation(number=1, cloud_name=f"{name}-1", requested_at=now)
     record = SliceRecord(
         name=name,
@@ -87,23 +116,28 @@ def _first_intent(
         last_incarnation=1,
         created_at=now,
         incarnation=incarnation,
-        pay=pay,
-        run_id=run_id,
+        pay=wish.pay,
+        run_id=wish.run_id,
+        zones=wish.zones,
+        zone_not_before=backoffs,
     )
     record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
     return save(services, Loaded(record, 0), record).record
 
 
-def _ask_again(
-    services: Services, loaded: Loaded[SliceRecord], spec: SliceSpec, *, pay: bool, run_id: str | None
-) -> SliceRecord:
+def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
     old = loaded.record
-    if old.state is SliceState.DELETING and old.spec != spec:
+    if old.state is SliceState.DELETING and _differences(old, wish):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
         )
-    record_decision(services, old.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
+    record_decision(services, old.key, "up", f"{wish.spec.accelerator_type} asked for by {services.user}")
+    gone = old.state is SliceState.GONE
+    spec, backoffs = _begin(services, old.name, wish)
+    if not gone and spec.zone != old.spec.zone:
+        # What is left lies in the old zone: it is cleaned there, and the next incarnation chooses again.
+        spec = replace(spec, zone=old.spec.zone)
     record = replace(
         old,
         spec=spec,
@@ -112,8 +146,10 @@ def _ask_again(
         state=SliceState.LOST,
         failures=0,
         not_before=0.0,
-        pay=pay,
-        run_id=run_id,
+        pay=wish.pay,
+        run_id=wish.run_id,
+        zones=wish.zones,
+        zone_not_before=backoffs,
     )
     return save(services, loaded, record).record
 

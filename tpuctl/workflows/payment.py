@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpuctl.core.codec import from_data
-from tpuctl.core.grants import Coverage, Grant, check_coverage, same_pool
+from tpuctl.core.grants import Coverage, Grant, check_coverage, ended_on, same_pool
 from tpuctl.core.prices import price_per_hour
-from tpuctl.core.records import Desired, SliceSpec
+from tpuctl.core.records import Desired, SliceRecord, SliceSpec
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import NotCoveredError
+from tpuctl.resources import load_accelerators
 from tpuctl.workflows.documents import list_slices
 from tpuctl.workflows.services import Services
 
@@ -66,3 +67,16 @@ def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpe
         and same_pool(record.spec.tier, spec.tier)
         and catalog.get(record.spec.accelerator_type).generation == generation
     )
+
+
+def ended_grant(services: Services, record: SliceRecord) -> str:
+    """That the grant a slice lived on is over, in words; empty while it lives, and for what is paid for."""
+    if record.pay:
+        return ""
+    found = load_accelerators().get(record.spec.accelerator_type)
+    last_day = ended_on(
+        list_grants(services), found.generation, record.spec.zone, record.spec.tier, services.clock.now()
+    )
+    if last_day is None:
+        return ""
+    return f"the grant for {record.spec.tier} {found.generation} in {record.spec.zone} ended on {last_day}"

@@ -8,8 +8,8 @@ from tpuctl.core.manifest import render_time
 from tpuctl.core.model import OWNER_LABEL, Listing, NodeInfo, QueuedInfo
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.documents import get_slice, list_attempts, list_runs, list_slices
+from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import look_at_slice
 
 
 def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from tpuctl import __version__
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
+from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.manifest import build_manifest
-from tpuctl.core.plan import Wait
+from tpuctl.core.plan import Blind, Wait
 from tpuctl.core.plan_run import (
     RunPlan,
     RunStep,
@@ -24,6 +25,7 @@ from tpuctl.core.records import (
     AttemptState,
     Cause,
     Desired,
+    Doubt,
     RunRecord,
     RunState,
     SliceRecord,
@@ -45,8 +47,9 @@ from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome
+from tpuctl.workflows.observe import SliceLook, look_at_slice
+from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slices import SliceLook, look_at_slice
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 """Attempt states in which the workers' own word is asked for."""
@@ -103,8 +106,10 @@ def active_run(services: Services, slice_name: str) -> RunRecord | None:
     return None
 
 
-def advance_run(services: Services, run_id: str, look: SliceLook | None = None) -> Outcome:
-    """One step of one run. `look` is this pass's look at its slice, if there was one."""
+def advance_run(
+    services: Services, run_id: str, look: SliceLook | None = None, reach: Reach | None = None
+) -> Outcome:
+    """One step of one run. `look` is this pass's look at its slice, `reach` at its own way to hosts."""
     loaded = get_run(services, run_id)
     run = loaded.record
     if run.state.final:
@@ -115,6 +120,8 @@ def advance_run(services: Services, run_id: str, look: SliceLook | None = None) 
     slice_ = fresh.record if fresh else None
     workers = _look_at_workers(services, run, slice_)
     sighting = look.sighting if look else None
+    if _blind(workers, run.slice_name, sighting, reach or Reach(services)):
+        return Outcome(Blind("no worker answers this machine, and no other host does either"), acted=False)
     plan = plan_run(run, slice_, sighting, workers, services.clock.now())
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
@@ -130,6 +137,16 @@ def _look_at_workers(services: Services, run: RunRecord, slice_: SliceRecord | N
     if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
         return []
     return hosts.look()
+
+
+def _blind(workers: Sequence[WorkerView], slice_name: str, sighting: Sighting | None, reach: Reach) -> bool:
+    """Whether all that speaks against the workers is that this machine does not reach them."""
+    if not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
+        return False
+    if any(worker.state is not WorkerState.UNREACHABLE for worker in workers):
+        reach.saw(slice_name)
+        return False
+    return not reach.another(slice_name)
 
 
 def attempt_hosts(services: Services, run: RunRecord, slice_: SliceRecord | None) -> AttemptHosts | None:
@@ -369,6 +386,8 @@ class _RunWave:
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
         self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
+        if attempt.cause is Cause.HOST_LOST:
+            self._doubt_slice(attempt)
         if run.state.final:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
             self._release_slice(run)
@@ -400,6 +419,18 @@ class _RunWave:
         self._release_slice(run)
         self._save(run)
         return Outcome(Wait("the end"), acted=True)
+
+    def _doubt_slice(self, attempt: Attempt) -> None:
+        """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
+        loaded = find_slice(self._services, self._run.slice_name)
+        record = loaded.record if loaded else None
+        if loaded is None or record is None or record.state is not SliceState.READY:
+            return
+        if record.incarnation is None or record.incarnation.number != attempt.incarnation:
+            return
+        doubted = replace(record.incarnation, doubt=Doubt(self._services.clock.now(), attempt.suspect_why))
+        record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
+        save(self._services, loaded, replace(record, state=SliceState.BOOTING, incarnation=doubted))
 
     def _release_slice(self, run: RunRecord) -> None:
         """A slice made for this run goes with it."""

@@ -10,6 +10,7 @@ from tpuctl.ports import (
     EventSink,
     IdSource,
     Objects,
+    Pacer,
     Remote,
     RunLogs,
     SecretResolver,
@@ -38,6 +39,9 @@ class Services(Protocol):
 
     @property
     def ids(self) -> IdSource: ...
+
+    @property
+    def pacer(self) -> Pacer: ...
 
     @property
     def secrets(self) -> SecretResolver: ...

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tpuctl.core import timeouts
-from tpuctl.core.lifecycle import (
-    CloudView,
-    Effect,
-    Sighting,
-    SliceEvent,
-    classify_slice,
-    owner_labels,
-)
-from tpuctl.core.model import USER_LABEL, GuestHostKey, HostTarget, NodeInfo, OperationInfo
+from tpuctl.core.evidence import Silence, judge_silence
+from tpuctl.core.hunt import choose_zone
+from tpuctl.core.lifecycle import Effect, SliceEvent, owner_labels, unhealthy
+from tpuctl.core.model import USER_LABEL, OperationInfo
 from tpuctl.core.naming import label_value
-from tpuctl.core.plan import Done, Failed, Wait
+from tpuctl.core.plan import Blind, Blocked, Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, next_incarnation, node_request, plan_slice
-from tpuctl.core.records import (
-    Desired,
-    Incarnation,
-    Loss,
-    SliceRecord,
-    SliceState,
-    Worker,
-)
+from tpuctl.core.records import Desired, Doubt, Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.errors import (
     ConflictError,
     DeniedError,
@@ -34,84 +22,35 @@ from tpuctl.errors import (
     QuotaError,
     RateLimitedError,
     TpuctlError,
-    TransientError,
 )
-from tpuctl.workflows.documents import Loaded, get_slice, save
+from tpuctl.workflows.capacity import (
+    read_notes,
+    remember_asked,
+    remember_failed,
+    remember_lost,
+    remember_ready,
+    zone_backoffs,
+)
+from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
-from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease, lease
 from tpuctl.workflows.loop import Outcome, converge
+from tpuctl.workflows.observe import SliceLook, look_again, look_at_slice
+from tpuctl.workflows.payment import ended_grant
+from tpuctl.workflows.probing import Reach, enrolled_keys, find_workers, greet_workers
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.targets import host_targets
 
-_NEEDS_OPERATION = {
-    SliceState.REQUESTED,
-    SliceState.PROVISIONING,
-    SliceState.LOST,
-    SliceState.REFUSED,
-    SliceState.DELETING,
-}
-"""States in which a running or failed create operation says more than the absence of its node."""
+_TAKEN = {SliceEvent.PREEMPTED, SliceEvent.NODE_MISSING}
+"""Losses that are the cloud's doing: asked for again at once, never charged as a failure."""
 
 
-_HAD_A_NODE = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
-"""States in which the cloud has shown the slice before."""
+def advance_slice(services: Services, name: str, reach: Reach | None = None) -> tuple[Outcome, SliceLook]:
+    """One wave for one slice. Returns what it came to and what was seen before it acted.
 
-
-@dataclass(frozen=True)
-class SliceLook:
-    """One slice as seen in this pass."""
-
-    loaded: Loaded[SliceRecord]
-    sighting: Sighting
-    view: CloudView
-
-    @property
-    def record(self) -> SliceRecord:
-        return self.loaded.record
-
-
-def observe_slice(services: Services, record: SliceRecord) -> CloudView:
-    """Reads what the cloud shows of the current incarnation; passing trouble makes it unread, never empty."""
-    incarnation = record.incarnation
-    if incarnation is None or record.state is SliceState.GONE:
-        return CloudView()
-    cloud, zone, name = services.cloud, record.spec.zone, incarnation.cloud_name
-    try:
-        queued = cloud.find_queued(zone, name) if record.spec.queued else None
-        node = cloud.find_node(zone, name)
-        operation: OperationInfo | None = None
-        if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
-            operation = cloud.find_operation(incarnation.operation)
-        if node is None and queued is None and record.state in _HAD_A_NODE:
-            return _confirm_absence(services, record, operation)
-    except (TransientError, RateLimitedError) as error:
-        return CloudView(unread=error.message)
-    return CloudView(node=node, queued=queued, operation=operation)
-
-
-def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
-    """A second, different read before what was there counts as gone: one false answer proves nothing."""
-    incarnation = record.incarnation
-    zone = record.spec.zone
-    nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
-    if zone in nodes.unreachable | queued.unreachable:
-        return CloudView(unread=f"{zone} could not be read")
-    names = {node.name for node in nodes.items} | {request.name for request in queued.items}
-    if incarnation is not None and incarnation.cloud_name in names:
-        return CloudView(unread=f"{incarnation.cloud_name} is listed but was not found")
-    return CloudView(operation=operation)
-
-
-def look_at_slice(services: Services, name: str) -> SliceLook:
-    loaded = get_slice(services, name)
-    view = observe_slice(services, loaded.record)
-    sighting = classify_slice(loaded.record, view, services.store.identity())
-    return SliceLook(loaded, sighting, view)
-
-
-def advance_slice(services: Services, name: str) -> tuple[Outcome, SliceLook]:
-    """One wave for one slice. Returns what it came to and what was seen before it acted."""
+    `reach` is what this pass knows about its own way to hosts.
+    """
     look = look_at_slice(services, name)
     plan = plan_slice(look.record, look.sighting, services.clock.now())
     if plan.effect is None and plan.state is look.record.state:
@@ -120,18 +59,31 @@ def advance_slice(services: Services, name: str) -> tuple[Outcome, SliceLook]:
         if get_slice(services, name).generation != look.loaded.generation:
             # Somebody acted between our look and our lease: what was planned may no longer be right.
             return Outcome(Wait("another look"), acted=True), look
-        outcome = _Wave(services, look, plan, held).apply()
+        if _needs_proof(look.record, plan):
+            again = look_again(services, look).sighting
+            if again.event is not look.sighting.event:
+                why = f"two reads that agree: {look.sighting.why}, then {again.why}"
+                return Outcome(Wait(why), acted=False), look
+        outcome = _Wave(services, look, plan, held, reach or Reach(services)).apply()
     return outcome, look
+
+
+def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
+    """Whether one bad read could cost something alive: losses, and deletions that nobody asked for."""
+    if plan.effect is Effect.DELETE:
+        return record.desired is Desired.UP
+    return plan.effect is Effect.RECORD_LOSS
 
 
 class _Wave:
     """The effects of one plan, under one lease. Every effect is preceded by a written record of it."""
 
-    def __init__(self, services: Services, look: SliceLook, plan: SlicePlan, held: Lease) -> None:
+    def __init__(self, services: Services, look: SliceLook, plan: SlicePlan, held: Lease, reach: Reach) -> None:
         self._services = services
         self._look = look
         self._plan = plan
         self._held = held
+        self._reach = reach
         self._loaded = look.loaded
 
     def apply(self) -> Outcome:
@@ -139,6 +91,8 @@ class _Wave:
             None: self._move,
             Effect.CREATE: self._create,
             Effect.PROBE_HOSTS: self._probe_hosts,
+            Effect.DOUBT: self._doubt,
+            Effect.TRUST: self._trust,
             Effect.RECORD_LOSS: self._record_loss,
             Effect.DELETE: self._delete,
             Effect.RENEW: self._renew,
@@ -177,6 +131,8 @@ class _Wave:
             uid = self._look.view.node.uid
             record = replace(record, incarnation=replace(record.incarnation, node_uid=uid))
         if self._plan.state is SliceState.BOOTING and record.incarnation is not None:
+            if record.incarnation.cloud_ready_at is None:
+                remember_ready(self._services, record)
             ready = replace(record.incarnation, cloud_ready_at=self._services.clock.now())
             record = replace(record, incarnation=ready)
         self._save(record)
@@ -186,10 +142,14 @@ class _Wave:
 
     def _create(self) -> Outcome:
         services, record = self._services, self._record
+        not_now = self._not_now()
+        if not_now is not None:
+            return Outcome(not_now, acted=False)
         now = services.clock.now()
         self._journal("create", self._plan.why)
         called = replace(self._incarnation, create_called_at=now)
         self._save(replace(record, incarnation=called, state=SliceState.REQUESTED))
+        remember_asked(services, self._record)
         kind = "queued resource" if record.spec.queued else "node"
         services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", self._plan.why))
         try:
@@ -198,12 +158,26 @@ class _Wave:
             # The name is taken: by an earlier call of ours whose answer was lost, or by a stranger.
             # The next look tells which.
             return Outcome(Wait("a look at what holds the name"), acted=True)
-        except (NoCapacityError, QuotaError, RateLimitedError) as error:
+        except RateLimitedError as error:
+            self._lose("create-failed", error.message, failed=True)
+            return Outcome(Wait(error.message, self._record.not_before), acted=True)
+        except (NoCapacityError, QuotaError) as error:
             return self._create_failed(error)
         except (InvalidRequestError, DeniedError) as error:
             return self._create_refused(error)
         self._save(replace(self._record, incarnation=replace(called, operation=operation.name)))
         return Outcome(Wait("the cloud to take the request"), acted=True)
+
+    def _not_now(self) -> Blocked | Wait | None:
+        """Why nothing may be created at this moment."""
+        ended = ended_grant(self._services, self._record)
+        if ended:
+            hint = f"tpuctl up {self._record.name} --pay, or tpuctl down {self._record.name}"
+            return Blocked(f"{ended}; nothing is created after that", hint)
+        seconds = self._services.pacer.take()
+        if seconds <= 0:
+            return None
+        return Wait("its turn: creates per minute are limited", self._services.clock.now() + seconds)
 
     def _call_create(self, incarnation: Incarnation) -> OperationInfo:
         services, record = self._services, self._record
@@ -215,41 +189,88 @@ class _Wave:
         return services.cloud.create_node(request)
 
     def _create_failed(self, error: TpuctlError) -> Outcome:
-        """Nothing was created, and asking again later may succeed."""
-        self._lose("create-failed", error.message, failed=True)
+        """Nothing was created, and asking again later or elsewhere may succeed."""
+        self._lose("create-failed", error.message, failed=True, zone=True)
         first = self._record.incarnation is not None and self._record.last_incarnation == 1
-        if isinstance(error, QuotaError) and first:
+        if isinstance(error, QuotaError) and first and not self._record.zones:
             hint = f"the slice stays wanted; tpuctl down {self._record.name} gives it up"
             return Outcome(Failed(QuotaError(error.message, hint=hint, details=error.details)), acted=True)
         return Outcome(Wait(error.message, self._record.not_before), acted=True)
 
     def _create_refused(self, error: TpuctlError) -> Outcome:
+        if self._drop_zone(error.message):
+            return Outcome(Wait("another zone"), acted=True)
         loss = Loss(self._services.clock.now(), "refused", error.message)
         self._journal("refused", error.message)
         self._save(replace(self._record, state=SliceState.REFUSED, loss=loss))
         return Outcome(Failed(error), acted=True)
 
-    def _record_loss(self) -> Outcome:
-        failed = self._look.sighting.event is not SliceEvent.PREEMPTED
-        kind = "create-failed" if failed else "preempted"
-        self._lose(kind, self._look.sighting.why, failed=failed, state=self._plan.state)
-        self._services.emit(Note(self._record.name, f"{kind}: {self._look.sighting.why}"))
-        return Outcome(Wait(self._look.sighting.why), acted=True)
+    def _drop_zone(self, why: str) -> bool:
+        """Goes on without a zone that will never serve this request, if there are others."""
+        record = self._record
+        left = tuple(zone for zone in record.candidates if zone != record.spec.zone)
+        if not left:
+            return False
+        self._services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
+        self._journal("zone-refused", f"{record.spec.zone}: {why}")
+        loss = Loss(self._services.clock.now(), "refused", why)
+        self._save(replace(record, state=SliceState.LOST, loss=loss, zones=left, not_before=0.0))
+        return True
 
-    def _lose(self, kind: str, detail: str, *, failed: bool, state: SliceState = SliceState.LOST) -> None:
-        now = self._services.clock.now()
-        failures = self._record.failures + 1 if failed else 0
-        not_before = now + timeouts.next_backoff(failures) if failed else now
+    def _record_loss(self) -> Outcome:
+        why, event = self._plan.why, self._look.sighting.event
+        taken = event in _TAKEN
+        if event is SliceEvent.CREATE_REFUSED and self._drop_zone(why):
+            return Outcome(Wait("another zone"), acted=True)
+        if taken:
+            remember_lost(self._services, self._record)
+        kind = "preempted" if taken else "create-failed"
+        self._lose(kind, why, failed=not taken, zone=not taken, state=self._plan.state)
+        self._services.emit(Note(self._record.name, f"{kind}: {why}"))
+        return Outcome(Wait(why), acted=True)
+
+    def _lose(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        failed: bool,
+        zone: bool = False,
+        state: SliceState = SliceState.LOST,
+    ) -> None:
+        """Writes down how the incarnation ended and until when what is left alone. `zone`: it was for want of
+        capacity or quota there, which other slices and the next hunt should know."""
+        services, record = self._services, self._record
+        now = services.clock.now()
+        failures = record.failures + 1 if failed else 0
+        until = now + timeouts.next_backoff(failures, record.name) if failed else now
         self._journal(kind, detail)
+        backoffs = dict(zone_backoffs(services, record.spec, record.candidates)) if record.zones else {}
+        if zone:
+            until = remember_failed(services, record, detail).not_before
+        backoffs[record.spec.zone] = until
         self._save(
             replace(
-                self._record,
+                record,
                 state=state,
                 loss=Loss(now, kind, detail),
                 failures=failures,
-                not_before=not_before,
+                not_before=min(backoffs.get(each, 0.0) for each in record.candidates),
+                zone_not_before=backoffs,
             )
         )
+
+    def _doubt(self) -> Outcome:
+        now = self._services.clock.now()
+        self._journal("doubt", self._plan.why)
+        doubted = replace(self._incarnation, doubt=Doubt(now, self._plan.why))
+        self._save(replace(self._record, state=self._plan.state, incarnation=doubted))
+        return Outcome(Wait(self._plan.why), acted=True)
+
+    def _trust(self) -> Outcome:
+        self._journal("trust", self._plan.why)
+        self._save(replace(self._record, incarnation=replace(self._incarnation, doubt=None)))
+        return Outcome(self._plan.verdict, acted=True)
 
     def _delete(self) -> Outcome:
         services, record = self._services, self._record
@@ -268,12 +289,22 @@ class _Wave:
         return Outcome(Wait(f"{name} to be gone"), acted=False)
 
     def _renew(self) -> Outcome:
-        incarnation = next_incarnation(self._record, self._services.clock.now())
-        self._journal("renew", f"{self._plan.why}; asking again as {incarnation.cloud_name}")
+        services, record = self._services, self._record
+        now = services.clock.now()
+        ended = ended_grant(services, record)
+        if ended:
+            hint = f"tpuctl up {record.name} --pay, or tpuctl down {record.name}"
+            return Outcome(Blocked(f"{ended}; nothing is restarted after that", hint), acted=False)
+        notes = read_notes(services, record.spec, record.zones)
+        choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
+        incarnation = next_incarnation(record, now)
+        where = f" in {choice.zone} ({choice.why})" if record.zones else ""
+        self._journal("renew", f"{self._plan.why}; asking again as {incarnation.cloud_name}{where}")
         self._save(
             replace(
-                self._record,
+                record,
                 state=SliceState.REQUESTED,
+                spec=replace(record.spec, zone=choice.zone),
                 incarnation=incarnation,
                 last_incarnation=incarnation.number,
             )
@@ -282,13 +313,15 @@ class _Wave:
 
     def _probe_hosts(self) -> Outcome:
         pinned = self._pin_workers()
-        if isinstance(pinned, str):
-            return Outcome(Wait(pinned), acted=False)
-        silent = silent_workers(self._services, self._record)
-        if silent:
-            return Outcome(Wait(f"SSH on {silent}"), acted=False)
+        if pinned is not None:
+            return pinned
+        answers = greet_workers(self._services, self._record)
+        if answers.answered:
+            self._reach.saw(self._record.name)
+        if not answers.all_well:
+            return self._silent(answers.trouble, some_answer=answers.answered > 0)
         now = self._services.clock.now()
-        incarnation = replace(self._incarnation, ready_at=now)
+        incarnation = replace(self._incarnation, ready_at=now, doubt=None)
         self._journal("ready", f"all {len(incarnation.workers)} hosts answered")
         self._save(replace(self._record, state=SliceState.READY, incarnation=incarnation, failures=0))
         took = now - incarnation.requested_at
@@ -297,89 +330,41 @@ class _Wave:
         )
         return Outcome(Done("all hosts answered"), acted=True)
 
-    def _pin_workers(self) -> str | None:
-        """Writes addresses and host keys of all workers into the record; a reason to wait otherwise."""
+    def _pin_workers(self) -> Outcome | None:
+        """Writes addresses and host keys of all workers into the record; an outcome while it cannot."""
         node = self._look.view.node
-        if node is None or not node.endpoints:
-            return "addresses of the workers"
-        if self._incarnation.workers and self._incarnation.node_uid == node.uid:
-            current = tuple(worker.endpoint for worker in self._incarnation.workers)
-            if current == node.endpoints:
-                return None
-        keys = {key.worker: key for key in self._services.cloud.list_host_keys(node.zone, node.name)}
-        if not keys and self._services.trust_first_use:
-            keys = self._keys_at_first_use(node)
-        missing = [index for index in range(len(node.endpoints)) if index not in keys]
-        if missing:
-            return f"host keys of {len(missing)} workers"
-        workers = tuple(
-            Worker(endpoint, keys[index].public_key, keys[index].hostname)
-            for index, endpoint in enumerate(node.endpoints)
-        )
-        incarnation = replace(self._incarnation, workers=workers, node_uid=node.uid)
-        self._save(replace(self._record, incarnation=incarnation))
-        self._services.ssh_entries.update(self._record.name, host_targets(self._services, self._record))
+        found = "the node" if node is None else find_workers(self._services, self._record, node)
+        if node is None or isinstance(found, str):
+            # Keys that are never published keep a slice from being ready, but are no reason to delete it.
+            return Outcome(Wait(str(found)), acted=False)
+        if found != self._incarnation.workers or node.uid != self._incarnation.node_uid:
+            self._save(
+                replace(self._record, incarnation=replace(self._incarnation, workers=found, node_uid=node.uid))
+            )
+            self._services.ssh_entries.update(self._record.name, host_targets(self._services, self._record))
         return None
 
-    def _keys_at_first_use(self, node: NodeInfo) -> dict[int, GuestHostKey]:
-        """The keys that hosts show, where the cloud has had time to publish them and did not."""
-        since = self._incarnation.cloud_ready_at
-        if since is None or self._services.clock.now() - since < timeouts.GUEST_ATTRIBUTES_S:
-            return {}
-        unproven = tuple(Worker(endpoint, "") for endpoint in node.endpoints)
-        incarnation = replace(self._incarnation, workers=unproven)
-        targets = host_targets(self._services, replace(self._record, incarnation=incarnation))
-        shown = enumerate(self._services.remote.read_host_keys(targets))
-        keys = {index: GuestHostKey(index, key) for index, key in shown if key is not None}
-        if len(keys) == len(targets):
-            text = (
-                f"the cloud publishes no host keys of {node.name}: the keys that its hosts show are believed "
-                "now, unproven, and pinned (setting host_keys: first-use)"
-            )
-            self._journal("host-keys-first-use", text)
-            self._services.emit(Warn(self._record.name, text))
-        return keys
-
-
-def host_targets(services: Services, record: SliceRecord) -> list[HostTarget]:
-    """How to reach every worker of the current incarnation, in worker order."""
-    incarnation = record.incarnation
-    if incarnation is None or not incarnation.workers:
-        raise TpuctlError(
-            f"slice {record.name} has no reachable workers ({record.state})",
-            hint=f"tpuctl status {record.name}",
-        )
-    external = record.spec.external_ips and not services.internal_ip
-    return [
-        HostTarget(
-            slice_name=record.name,
-            worker=index,
-            address=worker.endpoint.address if external else worker.endpoint.internal_ip,
-            port=services.ssh_port,
-            user=record.spec.login_user,
-            host_key=worker.host_key,
-            internal_ip=worker.endpoint.internal_ip,
-        )
-        for index, worker in enumerate(incarnation.workers)
-    ]
-
-
-def silent_workers(services: Services, record: SliceRecord) -> str:
-    """Which workers do not answer the helper's greeting, in words; empty when all do."""
-    helper = HostHelper(services.remote, services.helper_source)
-    replies = helper.call(host_targets(services, record), "hello", {})
-    silent = [reply for reply in replies if reply.data is None]
-    if not silent:
-        return ""
-    first = silent[0]
-    why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
-    return f"{len(silent)} of {len(replies)} workers (worker {first.worker}: {why})"
-
-
-def enrolled_keys(services: Services, login_user: str) -> str:
-    """`ssh-keys` metadata with the keys of every enrolled machine."""
-    documents = services.store.list("machines/")
-    return "\n".join(f"{login_user}:{document.data['public_key']}" for document in documents)
+    def _silent(self, trouble: str, *, some_answer: bool) -> Outcome:
+        """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up."""
+        now, incarnation = self._services.clock.now(), self._incarnation
+        if incarnation.doubt is None:
+            booting_until = (incarnation.cloud_ready_at or now) + timeouts.BOOT_GRACE_S
+            return Outcome(Wait(trouble, booting_until), False) if now < booting_until else self._doubt()
+        silent_s = now - incarnation.doubt.since
+        node = self._look.view.node
+        sick = node is not None and unhealthy(node)
+        late = silent_s >= timeouts.BOOT_GRACE_S
+        another = some_answer or (late and self._reach.another(self._record.name))
+        judged = judge_silence(silent_s, reached_another=another, unhealthy=sick)
+        if judged is Silence.BLIND:
+            return Outcome(Blind(f"{trouble}; this machine reaches no other host either"), acted=False)
+        if judged is Silence.WAIT:
+            return Outcome(Wait(trouble, incarnation.doubt.since + timeouts.UNREACHABLE_MAX_S), acted=False)
+        why = f"{trouble} for {silent_s / 60:.0f} min while the node is READY"
+        evidence = "the API calls it unhealthy" if sick else "other hosts answer this machine"
+        self._lose("unreachable", f"{why}; {evidence}", failed=True)
+        self._services.emit(Warn(self._record.name, f"given up: {why}"))
+        return Outcome(Wait(why), acted=True)
 
 
 def wait_for_slice(services: Services, name: str, *, deadline: float | None = None) -> SliceRecord:

@@ -1,0 +1,132 @@
+"""`pause`, `resume`, `capacity`: the fleet as a whole."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json
+from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.capacity import CapacityNote
+
+CAPACITY = (
+    Column("zone", "ZONE"),
+    Column("type", "TYPE"),
+    Column("tier", "TIER"),
+    Column("got", "GOT", right=True),
+    Column("wait", "WAIT", right=True),
+    Column("life", "LIFE", right=True),
+    Column("found", "LAST FOUND"),
+    Column("state", "NOW", give=1),
+)
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_until(text: str, now: float) -> float:
+    """`8h`, `30m`, `2d`, or a time such as 2026-11-30T08:00 (UTC if it names no zone), in epoch seconds.
+
+    Raises UsageError for anything else, and for a time that is past.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    try:
+        at = now + float(span[1]) * _UNITS[span[2]] if span else _moment(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--until {text!r} is neither a span nor a time", hint="--until 8h, or --until 2026-11-30T08:00"
+        ) from error
+    if at <= now:
+        raise UsageError(f"--until {text} is in the past", hint="--until 8h")
+    return at
+
+
+def _moment(text: str) -> float:
+    moment = datetime.fromisoformat(text.strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def pause(
+    ctx: typer.Context,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="When it ends by itself: 8h, 2d, 2026-11-30.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to everybody.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Stop every watchdog of this fleet; commands that you type go on working."""
+    from tpuctl.workflows.pausing import pause_fleet, paused_why
+
+    with open_context(ctx) as context:
+        end = None if until is None else parse_until(until, context.store.now())
+        if dry_run:
+            context.console.line("would pause every watchdog of this store")
+            return
+        pause_fleet(context, until=end, reason=reason)
+        context.console.say(paused_why(context))
+
+
+def resume(ctx: typer.Context, dry_run: DryRun = False) -> None:
+    """Let the watchdogs work again."""
+    from tpuctl.workflows.pausing import paused_why, resume_fleet
+
+    with open_context(ctx) as context:
+        if dry_run:
+            context.console.line(f"would lift: {paused_why(context) or 'nothing, the fleet is not paused'}")
+            return
+        context.console.say("resumed" if resume_fleet(context) else "the fleet was not paused")
+
+
+def capacity(
+    ctx: typer.Context,
+    accelerator: Annotated[
+        str | None, typer.Argument(metavar="[ACCELERATOR]", help="Only this type, such as v4-32.")
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Show what was learnt about capacity: per zone and type, how often it came, how soon, and for how long."""
+    from tpuctl.core.codec import to_data
+    from tpuctl.workflows.capacity import list_notes
+
+    with open_context(ctx) as context:
+        found = [note for note in list_notes(context) if accelerator in (None, note.accelerator_type)]
+        if context.console.json_mode:
+            context.console.data([to_data(note) for note in found])
+            return
+        rows = [_row(note, context.clock.now()) for note in found]
+        context.console.table(
+            rows, CAPACITY, empty="nothing is known yet; `tpuctl up` learns with every request"
+        )
+
+
+def _row(note: CapacityNote, now: float) -> dict[str, Any]:
+    return {
+        "zone": note.zone,
+        "type": note.accelerator_type,
+        "tier": str(note.tier),
+        "got": f"{note.granted}/{note.asked}",
+        "wait": _span(note.median_wait_s),
+        "life": _span(note.median_life_s),
+        "found": "never" if note.last_ready_at is None else f"{_span(now - note.last_ready_at)} ago",
+        "state": f"left alone for {_span(note.not_before - now)}: {note.last_error}"
+        if note.not_before > now
+        else "may be asked",
+    }
+
+
+def _span(seconds: float | None) -> str:
+    """A span in its largest fitting unit."""
+    if seconds is None:
+        return ""
+    span = timedelta(seconds=max(0.0, seconds))
+    hours = span.total_seconds() / 3600
+    if hours >= 48:
+        return f"{span.days} d"
+    return f"{hours:.1f} h" if hours >= 1 else f"{span.total_seconds() / 60:.0f} min"

@@ -1,0 +1,86 @@
+"""The memory of capacity: written where requests are made and end, read where a zone is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tpuctl.core import capacity as notes
+from tpuctl.core.capacity import CapacityNote, capacity_key
+from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.model import Tier
+from tpuctl.core.records import SliceRecord, SliceSpec
+from tpuctl.errors import ConflictError
+from tpuctl.workflows.services import Services
+
+_TRIES = 3
+"""Several commands may write one note at once; after three lost races the measurement is dropped."""
+
+
+def read_notes(services: Services, spec: SliceSpec, zones: Iterable[str]) -> dict[str, CapacityNote]:
+    """What is known about `spec`'s type and tier in each of `zones`."""
+    found: dict[str, CapacityNote] = {}
+    for zone in zones:
+        document = services.store.get(capacity_key(zone, spec.accelerator_type, spec.tier))
+        if document is not None:
+            found[zone] = from_data(CapacityNote, document.data)
+    return found
+
+
+def list_notes(services: Services) -> list[CapacityNote]:
+    """Everything that was learnt, by zone and type."""
+    return [from_data(CapacityNote, document.data) for document in services.store.list("capacity/")]
+
+
+def remember_asked(services: Services, record: SliceRecord) -> None:
+    """A create is being called."""
+    _update(services, record.spec, lambda note: notes.note_asked(note, services.clock.now()))
+
+
+def remember_ready(services: Services, record: SliceRecord) -> None:
+    """The node of the current incarnation became READY."""
+    asked_at = record.incarnation.create_called_at if record.incarnation else None
+    if asked_at is None:
+        return
+    _update(services, record.spec, lambda note: notes.note_ready(note, asked_at, services.clock.now()))
+
+
+def remember_lost(services: Services, record: SliceRecord) -> None:
+    """The cloud took the current incarnation away."""
+    ready_at = record.incarnation.cloud_ready_at if record.incarnation else None
+    if ready_at is None:
+        return
+    _update(services, record.spec, lambda note: notes.note_lost(note, ready_at, services.clock.now()))
+
+
+def remember_failed(services: Services, record: SliceRecord, error: str) -> CapacityNote:
+    """The request of the current incarnation got nothing. Returns the note with its back-off."""
+    seed = record.incarnation.cloud_name if record.incarnation else record.name
+    return _update(
+        services, record.spec, lambda note: notes.note_failed(note, error, seed, services.clock.now())
+    )
+
+
+def zone_backoffs(services: Services, spec: SliceSpec, zones: Iterable[str]) -> Mapping[str, float]:
+    """Until when each zone is left alone, as remembered now.
+
+    Kept in the record, so that failures of other slices do not push a slice's turn further and further away.
+    """
+    found = read_notes(services, spec, zones)
+    return {zone: note.not_before for zone, note in found.items() if note.not_before > services.clock.now()}
+
+
+def _update(
+    services: Services, spec: SliceSpec, change: Callable[[CapacityNote], CapacityNote]
+) -> CapacityNote:
+    key = capacity_key(spec.zone, spec.accelerator_type, Tier(spec.tier))
+    changed = change(CapacityNote(spec.zone, spec.accelerator_type, spec.tier))
+    for _ in range(_TRIES):
+        document = services.store.get(key)
+        if document is not None:
+            changed = change(from_data(CapacityNote, document.data))
+        try:
+            services.store.put(key, to_data(changed), if_generation=document.generation if document else 0)
+        except ConflictError:
+            continue
+        break
+    return changed

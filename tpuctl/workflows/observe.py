@@ -1,0 +1,132 @@
+"""Looking at slices in the cloud: one by one, or all at once with a handful of list calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpuctl.core.lifecycle import CloudView, Sighting, classify_slice
+from tpuctl.core.model import NodeInfo, OperationInfo, QueuedInfo
+from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.errors import RateLimitedError, TransientError
+from tpuctl.workflows.documents import Loaded, get_slice
+from tpuctl.workflows.services import Services
+
+_NEEDS_OPERATION = {
+    SliceState.REQUESTED,
+    SliceState.PROVISIONING,
+    SliceState.LOST,
+    SliceState.REFUSED,
+    SliceState.DELETING,
+}
+"""States in which a running or failed create operation says more than the absence of its node."""
+
+_HAD_A_NODE = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+"""States in which the cloud has shown the slice before."""
+
+
+@dataclass(frozen=True)
+class SliceLook:
+    """One slice as seen in this pass."""
+
+    loaded: Loaded[SliceRecord]
+    sighting: Sighting
+    view: CloudView
+
+    @property
+    def record(self) -> SliceRecord:
+        return self.loaded.record
+
+
+def look_at_slice(services: Services, name: str) -> SliceLook:
+    """Reads one slice and what the cloud shows of it."""
+    return _look(services, get_slice(services, name))
+
+
+def look_again(services: Services, look: SliceLook) -> SliceLook:
+    """A second, independent read of what `look` saw, for the same record."""
+    return _look(services, look.loaded)
+
+
+def _look(services: Services, loaded: Loaded[SliceRecord]) -> SliceLook:
+    view = _observe_slice(services, loaded.record)
+    return SliceLook(loaded, classify_slice(loaded.record, view, services.store.identity()), view)
+
+
+def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
+    """What the cloud shows of the current incarnation; passing trouble makes it unread, never empty."""
+    incarnation = record.incarnation
+    if incarnation is None or record.state is SliceState.GONE:
+        return CloudView()
+    cloud, zone, name = services.cloud, record.spec.zone, incarnation.cloud_name
+    try:
+        queued = cloud.find_queued(zone, name) if record.spec.queued else None
+        node = cloud.find_node(zone, name)
+        operation: OperationInfo | None = None
+        if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
+            operation = cloud.find_operation(incarnation.operation)
+        if node is None and queued is None and record.state in _HAD_A_NODE:
+            return _confirm_absence(services, record, operation)
+    except (TransientError, RateLimitedError) as error:
+        return CloudView(unread=error.message)
+    return CloudView(node=node, queued=queued, operation=operation)
+
+
+def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
+    """A second, different read before what was there counts as gone: one false answer proves nothing."""
+    incarnation = record.incarnation
+    zone = record.spec.zone
+    nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
+    if zone in nodes.unreachable | queued.unreachable:
+        return CloudView(unread=f"{zone} could not be read")
+    names = {node.name for node in nodes.items} | {request.name for request in queued.items}
+    if incarnation is not None and incarnation.cloud_name in names:
+        return CloudView(unread=f"{incarnation.cloud_name} is listed but was not found")
+    return CloudView(operation=operation)
+
+
+class Snapshot:
+    """Everything that the project's lists show at one moment, however many slices there are."""
+
+    def __init__(
+        self,
+        nodes: Mapping[tuple[str, str], NodeInfo],
+        queued: Mapping[tuple[str, str], QueuedInfo],
+        unreachable: frozenset[str],
+        unread: str = "",
+    ) -> None:
+        self.nodes = nodes
+        self.queued = queued
+        self.unreachable = unreachable
+        self.unread = unread
+
+    def look(self, loaded: Loaded[SliceRecord], store_id: str) -> SliceLook:
+        """What the lists amount to for one record."""
+        view = self._view(loaded.record)
+        return SliceLook(loaded, classify_slice(loaded.record, view, store_id), view)
+
+    def _view(self, record: SliceRecord) -> CloudView:
+        incarnation, zone = record.incarnation, record.spec.zone
+        if incarnation is None or record.state is SliceState.GONE:
+            return CloudView()
+        if self.unread:
+            return CloudView(unread=self.unread)
+        if zone in self.unreachable:
+            return CloudView(unread=f"{zone} could not be read")
+        place = (zone, incarnation.cloud_name)
+        return CloudView(
+            node=self.nodes.get(place), queued=self.queued.get(place) if record.spec.queued else None
+        )
+
+
+def take_snapshot(services: Services) -> Snapshot:
+    """Two list calls with the wildcard zone. Passing trouble makes everything unread, never empty."""
+    try:
+        nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    except (TransientError, RateLimitedError) as error:
+        return Snapshot({}, {}, frozenset(), error.message)
+    return Snapshot(
+        {(node.zone, node.name): node for node in nodes.items},
+        {(item.zone, item.name): item for item in queued.items},
+        nodes.unreachable | queued.unreachable,
+    )

@@ -1,0 +1,125 @@
+"""Do the hosts of a slice answer, with which keys, and if not: is it them or this machine?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tpuctl.core import timeouts
+from tpuctl.core.model import GuestHostKey, HostTarget, NodeInfo
+from tpuctl.core.records import Incarnation, SliceRecord, SliceState, Worker
+from tpuctl.workflows.documents import list_slices
+from tpuctl.workflows.events import Warn
+from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.targets import host_targets
+
+SAMPLED_SLICES = 5
+"""Of how many other slices one host each is tried before this machine takes itself for cut off."""
+
+
+@dataclass(frozen=True)
+class HostAnswers:
+    """How many workers answered the helper's greeting, and what is wrong with the others, in words."""
+
+    answered: int
+    asked: int
+    trouble: str
+
+    @property
+    def all_well(self) -> bool:
+        return self.answered == self.asked
+
+
+def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
+    """Asks every worker for the helper's greeting."""
+    helper = HostHelper(services.remote, services.helper_source)
+    replies = helper.call(host_targets(services, record), "hello", {})
+    silent = [reply for reply in replies if reply.data is None]
+    if not silent:
+        return HostAnswers(len(replies), len(replies), "")
+    first = silent[0]
+    why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
+    trouble = f"SSH on {len(silent)} of {len(replies)} workers (worker {first.worker}: {why})"
+    return HostAnswers(len(replies) - len(silent), len(replies), trouble)
+
+
+class Reach:
+    """Whether this machine reaches hosts at all: asked once per pass, of hosts of several slices."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._answers: dict[str, bool] | None = None
+
+    def another(self, slice_name: str) -> bool:
+        """Whether a host of another slice than `slice_name` answers on its SSH port right now."""
+        if self._answers is None:
+            self._answers = self._ask()
+        return any(answer for name, answer in self._answers.items() if name != slice_name)
+
+    @property
+    def cut_off(self) -> bool:
+        """It was asked, and nobody answered."""
+        return self._answers is not None and not any(self._answers.values())
+
+    def saw(self, slice_name: str) -> None:
+        """A host of `slice_name` has just answered."""
+        self._answers = {**(self._answers or {}), slice_name: True}
+
+    def _ask(self) -> dict[str, bool]:
+        targets: list[HostTarget] = []
+        for record in list_slices(self._services):
+            pinned = record.incarnation is not None and record.incarnation.workers
+            if record.state is SliceState.READY and pinned and len(targets) <= SAMPLED_SLICES:
+                targets.append(host_targets(self._services, record)[0])
+        keys = self._services.remote.read_host_keys(targets) if targets else []
+        return {target.slice_name: key is not None for target, key in zip(targets, keys, strict=True)}
+
+
+def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tuple[Worker, ...] | str:
+    """Addresses and host keys of all workers of `node`; what is still being waited for otherwise."""
+    incarnation = record.incarnation
+    if incarnation is None or not node.endpoints:
+        return "addresses of the workers"
+    if incarnation.workers and incarnation.node_uid == node.uid:
+        current = tuple(worker.endpoint for worker in incarnation.workers)
+        if current == node.endpoints:
+            return incarnation.workers
+    keys = {key.worker: key for key in services.cloud.list_host_keys(node.zone, node.name)}
+    if not keys and services.trust_first_use:
+        keys = _keys_at_first_use(services, record, incarnation, node)
+    missing = [index for index in range(len(node.endpoints)) if index not in keys]
+    if missing:
+        return f"host keys of {len(missing)} workers"
+    return tuple(
+        Worker(endpoint, keys[index].public_key, keys[index].hostname)
+        for index, endpoint in enumerate(node.endpoints)
+    )
+
+
+def _keys_at_first_use(
+    services: Services, record: SliceRecord, incarnation: Incarnation, node: NodeInfo
+) -> dict[int, GuestHostKey]:
+    """The keys that hosts show, where the cloud has had time to publish them and did not."""
+    since = incarnation.cloud_ready_at
+    if since is None or services.clock.now() - since < timeouts.GUEST_ATTRIBUTES_S:
+        return {}
+    unproven = replace(incarnation, workers=tuple(Worker(endpoint, "") for endpoint in node.endpoints))
+    targets = host_targets(services, replace(record, incarnation=unproven))
+    shown = enumerate(services.remote.read_host_keys(targets))
+    keys = {index: GuestHostKey(index, key) for index, key in shown if key is not None}
+    if len(keys) == len(targets):
+        text = (
+            f"the cloud publishes no host keys of {node.name}: the keys that its hosts show are believed "
+            "now, unproven, and pinned (setting host_keys: first-use)"
+        )
+        name = incarnation.cloud_name
+        record_decision(services, record.key, "host-keys-first-use", text, incarnation=name)
+        services.emit(Warn(record.name, text))
+    return keys
+
+
+def enrolled_keys(services: Services, login_user: str) -> str:
+    """`ssh-keys` metadata with the keys of every enrolled machine."""
+    documents = services.store.list("machines/")
+    return "\n".join(f"{login_user}:{document.data['public_key']}" for document in documents)
