@@ -21,6 +21,7 @@ import typer
 
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
+from tpuctl.core.ask_rules import WAYS
 from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
 from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.core.settings import SETTINGS
@@ -144,6 +145,20 @@ def render_types() -> str:
     return _table(("generation", "types", "hosts", "zones"), rows)
 
 
+def render_capacity() -> str:
+    rows = [
+        (
+            f"`{way.text}`",
+            way.asks,
+            ", ".join(f"`{flag}`" for flag in way.excludes if flag != way.flag) or "–",
+            f"`{way.needs}`" if way.needs else "–",
+            way.api,
+        )
+        for way in WAYS
+    ]
+    return _table(("flag", "asks for", "not with", "needs", "in the API"), rows)
+
+
 def render_version() -> str:
     return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
 
@@ -156,6 +171,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "states": render_states,
     "run-states": render_run_states,
     "types": render_types,
+    "capacity": render_capacity,
 }
 
 

@@ -23,8 +23,6 @@ from tpuctl.resources import load_accelerators
 
 HOW = {"--no-wait", "--timeout", "--dry-run", "--json", "--quiet", "--help"}
 """Options that say how the command works, not what is wanted."""
-OWN_SLICE = {"--up", "--keep", "--zone", "--pay", "--spot", "--on-demand", "--preemptible", "--reserved"}
-"""Options of `run` for a slice of its own, which a fleet file lists among its slices."""
 
 
 def settings(**values: object) -> Config:
@@ -32,7 +30,7 @@ def settings(**values: object) -> Config:
 
 
 def spec_of(wish: SliceWish, grants: tuple[Grant, ...] = (), **values: object):
-    return slice_spec(wish, settings(**values), load_accelerators(), grants)
+    return slice_spec(wish, settings(**values), load_accelerators(), grants, now=1_800_000_000.0)
 
 
 def options_of(command: str) -> set[str]:
@@ -60,7 +58,8 @@ def test_flags_of_up_are_the_fields_of_a_slice_wish():
 
 def test_flags_of_run_are_the_fields_of_a_run_wish():
     wanted = flags_of(RunWish, PolicyWish) - {"--policy"}
-    assert options_of("run") - HOW - OWN_SLICE - {"--name", "--detach"} == wanted
+    own_slice = {"--up", "--keep"} | flags_of(SliceWish)
+    assert options_of("run") - HOW - own_slice - {"--name", "--detach"} == wanted
 
 
 def test_settings_stand_in_for_what_was_not_said():
@@ -82,6 +81,20 @@ def test_settings_stand_in_for_what_was_not_said():
     )
 
 
+def test_what_was_said_wins_over_the_settings_and_durations_are_read():
+    said = SliceWish(accelerator="v4-16", network="mine", internal_ips=True, valid_for="90m")
+    spec = spec_of(
+        said, tier="spot", network="other", subnetwork="sub", service_account="a@p.iam.gserviceaccount.com"
+    )
+    assert (spec.network, spec.subnetwork, spec.service_account) == (
+        "mine",
+        "sub",
+        "a@p.iam.gserviceaccount.com",
+    )
+    assert (spec.external_ips, spec.valid_for_s) == (False, 5400.0)
+    assert spec_of(SliceWish(accelerator="v4-16"), tier="spot", external_ips=False).external_ips is False
+
+
 def test_the_only_grant_that_is_large_enough_says_tier_and_zone():
     grants = (
         Grant("europe-west4-b", Tier.SPOT, "v5e", 64),
@@ -100,6 +113,9 @@ def test_the_only_grant_that_is_large_enough_says_tier_and_zone():
         (SliceWish(accelerator="v6e-8", tier=Tier.SPOT), "zone", "no zone for v6e-8"),
         (SliceWish(accelerator="v4-8", tier=Tier.SPOT, zone=("us-east1-d",)), "zone", "us-east1-d"),
         (SliceWish(accelerator="v4-8", tier=Tier.SPOT, zone=("Nowhere",)), "zone", "Nowhere"),
+        (SliceWish(accelerator="v4-8", tier=Tier.SPOT, valid_for="soon"), "valid_for", "soon"),
+        (SliceWish(accelerator="v4-8", tier=Tier.SPOT, valid_until="2026-01-01"), "valid_until", "has passed"),
+        (SliceWish(accelerator="v4-8", tier=Tier.FLEX_START), "tier", "--flex-start needs"),
     ],
 )
 def test_what_cannot_be_names_its_key(wish, key, said):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.app import invocation
-from tpuctl.core.wishes import RunWish, SliceWish, help_of
+from tpuctl.core.wishes import RunWish, help_of
 
 
 def _set_json(ctx: typer.Context, value: bool) -> bool:
@@ -43,21 +43,4 @@ AllWorkers = Annotated[
 ]
 Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this long.")
-]
-
-Zone = Annotated[
-    list[str] | None,
-    typer.Option("--zone", metavar="ZONE", help=help_of(SliceWish, "zone")),
-]
-Spot = Annotated[bool, typer.Option("--spot", help="Spot capacity: cheap, may be taken away.")]
-OnDemand = Annotated[bool, typer.Option("--on-demand", help="On-demand capacity.")]
-Preemptible = Annotated[bool, typer.Option("--preemptible", help="Preemptible capacity (older than spot).")]
-Reserved = Annotated[bool, typer.Option("--reserved", help="Capacity of a reservation.")]
-Pay = Annotated[bool, typer.Option("--pay", help=help_of(SliceWish, "pay"))]
-Queued = Annotated[
-    bool | None,
-    typer.Option("--queued/--direct", help=help_of(SliceWish, "queued")),
-]
-RuntimeVersion = Annotated[
-    str | None, typer.Option("--runtime-version", metavar="NAME", help=help_of(SliceWish, "runtime_version"))
 ]

@@ -9,32 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl.cli.app import Invocation, invocation
+from tpuctl.cli.capacity import NOTHING_SAID, Capacity, with_capacity
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow_or_leave
-from tpuctl.cli.options import (
-    AllWorkers,
-    DryRun,
-    Json,
-    OnDemand,
-    Pay,
-    Preemptible,
-    Quiet,
-    Reserved,
-    Spot,
-    Timeout,
-    Workers,
-    Zone,
-)
+from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
 from tpuctl.cli.slice import wanted_slice
 from tpuctl.cli.words import split_words
-from tpuctl.core.wishes import (
-    PolicyWish,
-    RunWish,
-    SliceWish,
-    check_run_wish,
-    help_of,
-    tier_of_flags,
-)
+from tpuctl.core.wishes import PolicyWish, RunWish, check_run_wish, help_of
 from tpuctl.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.workflows.submit import FrozenCode, RunRequest
 
 
+@with_capacity
 def run(
     ctx: typer.Context,
     words: Annotated[
@@ -81,12 +63,7 @@ def run(
         float, typer.Option("--grace", metavar="SECONDS", min=0, help=help_of(PolicyWish, "grace"))
     ] = PolicyWish.grace,
     name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the run.")] = None,
-    zone: Zone = None,
-    spot: Spot = False,
-    on_demand: OnDemand = False,
-    preemptible: Preemptible = False,
-    reserved: Reserved = False,
-    pay: Pay = False,
+    capacity: Capacity = NOTHING_SAID,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
@@ -101,6 +78,11 @@ def run(
 
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
+    if up is None and capacity.given:
+        raise UsageError(
+            "flags about capacity go with --up: without it the slice is there already",
+            hint="add --up TYPE, or leave them out",
+        )
     shared = invocation(ctx)
     secrets = [parse_secret(word) for word in secret or []]
     wish = RunWish(
@@ -119,12 +101,10 @@ def run(
         run_id = check_run_id(name or context.ids.new_id())
         code = freeze_code(context, Path.cwd(), wish)
         if up is not None:
-            slice_name = _own_slice_name(context, on, up)
+            slice_name = _own_slice_name(context, on, up, capacity)
             early = _request(context, wish, slice_name, None, code, owns=True, keep=keep)
             _check(context, early)
-            tier = tier_of_flags(spot=spot, on_demand=on_demand, preemptible=preemptible, reserved=reserved)
-            place = SliceWish(accelerator=up, zone=tuple(zone or ()), tier=tier, pay=pay)
-            made = wanted_slice(context, place, slice_name, dry_run=dry_run, run_id=run_id)
+            made = wanted_slice(context, capacity.wish(up), slice_name, dry_run=dry_run, run_id=run_id)
             if made is None:
                 return
             request = _request(context, wish, slice_name, made.spec.hosts, code, owns=True, keep=keep)
@@ -177,16 +157,18 @@ def environment_of(context: AppContext, wish: RunWish, directory: Path) -> bytes
     return load_environment(name, directory) if name else None
 
 
-def _own_slice_name(context: AppContext, on: str | None, accelerator: str) -> str:
+def _own_slice_name(context: AppContext, on: str | None, accelerator: str, capacity: Capacity) -> str:
     """The name of a slice that goes with its run; the same for the same command, so that a repeat finds it.
 
     Raises ConflictError for a slice that somebody brought up for itself: it must not go with a run.
     """
+    from tpuctl.core.acquisition import find_accelerator, name_of
     from tpuctl.core.records import SliceState
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.documents import find_slice
 
-    name = on or load_accelerators().get(accelerator).name
+    found = find_accelerator(load_accelerators(), accelerator, capacity.topology)
+    name = on or name_of(found.name, capacity.slices or 1)
     loaded = find_slice(context, name)
     if loaded is not None and loaded.record.run_id is None and loaded.record.state is not SliceState.GONE:
         raise ConflictError(

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tpuctl.cli.app import invocation
+from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capacity
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import (
-    DryRun,
-    Json,
-    OnDemand,
-    Pay,
-    Preemptible,
-    Queued,
-    Quiet,
-    Reserved,
-    RuntimeVersion,
-    SliceName,
-    Spot,
-    Timeout,
-    Yes,
-    Zone,
-)
+from tpuctl.cli.options import DryRun, Json, Quiet, SliceName, Timeout, Yes
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
@@ -43,20 +30,15 @@ FLEET = (
 )
 
 
+@with_capacity
 def up(
     ctx: typer.Context,
     accelerator: Annotated[
-        str | None, typer.Argument(metavar="[ACCELERATOR]", help="Accelerator type, such as v4-32.")
+        str | None,
+        typer.Argument(metavar="[ACCELERATOR]", help="Accelerator type, such as v4-32; v4 with --topology."),
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
-    zone: Zone = None,
-    spot: Spot = False,
-    on_demand: OnDemand = False,
-    preemptible: Preemptible = False,
-    reserved: Reserved = False,
-    pay: Pay = False,
-    queued: Queued = None,
-    runtime_version: RuntimeVersion = None,
+    capacity: Capacity = NOTHING_SAID,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -67,18 +49,8 @@ def up(
 
     The same command again means the same slice and changes nothing once it is ready.
     """
-    from tpuctl.core.wishes import SliceWish, tier_of_flags
-
     with open_context(ctx) as context:
-        wish = SliceWish(
-            accelerator=accelerator,
-            zone=tuple(zone or ()),
-            tier=tier_of_flags(spot=spot, on_demand=on_demand, preemptible=preemptible, reserved=reserved),
-            pay=pay,
-            queued=queued,
-            runtime_version=runtime_version,
-        )
-        record = wanted_slice(context, wish, name, dry_run=dry_run)
+        record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
         if record is None:
             return
         invocation(
@@ -93,15 +65,19 @@ def wanted_slice(
     context: AppContext, wish: SliceWish, name: str | None, *, dry_run: bool, run_id: str | None = None
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
+    from tpuctl.core.acquisition import internal_note, name_of
     from tpuctl.core.naming import check_slice_name
     from tpuctl.core.wishes import slice_spec
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
     from tpuctl.workflows.payment import list_grants, quote
 
-    catalog = load_accelerators()
-    spec = slice_spec(wish, context.config, catalog, list_grants(context))
-    chosen = check_slice_name(name or spec.accelerator_type)
+    catalog, script = load_accelerators(), read_script(wish, Path.cwd())
+    now = context.clock.now()
+    spec = slice_spec(wish, context.config, catalog, list_grants(context), now=now, script=script)
+    if spec.slices > 1:
+        raise UsageError("several slices in one request are not supported yet", hint="--slices 1")
+    chosen = check_slice_name(name or name_of(spec.accelerator_type, spec.slices))
     offer = quote(context, catalog, chosen, spec)
     permit = offer.permit(pay=wish.pay)
     _ = context.credentials
@@ -112,7 +88,11 @@ def wanted_slice(
 
     def permit_and_say() -> None:
         permit()
+        if script is not None:
+            context.store.put_blob(script)
         context.console.say(offer.line)
+        if not spec.external_ips:
+            context.console.say(internal_note(spec))
 
     return request_slice(context, chosen, spec, pay=wish.pay, run_id=run_id, permit=permit_and_say)
 

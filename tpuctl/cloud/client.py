@@ -1,8 +1,9 @@
 """The Cloud TPU API of one project, through google-cloud-tpu over REST.
 
 REST is used for every endpoint because one construction (credentials and `api_endpoint`) then serves the real
-API and any local one. Endpoints are always explicit. Reads are retried here for transient errors; calls that
-change something are sent once, and the workflow's loop looks before it repeats them.
+API and any local one. What v2 cannot say goes to v2alpha1 as JSON (`alpha.py`). Endpoints are always explicit.
+Reads are retried here for transient errors; calls that change something are sent once, and the workflow's loop
+looks before it repeats them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
 from google.cloud import tpu_v2
 
-from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud import alpha, nodes, queued_resources
 from tpuctl.cloud.errors import translate
+from tpuctl.cloud.rest import RestClient
 from tpuctl.cloud.retry import read
 from tpuctl.core.model import (
     GuestHostKey,
@@ -43,6 +45,7 @@ class GoogleCloud:
             credentials=credentials,
             client_options=ClientOptions(api_endpoint=endpoint),
         )
+        self._alpha = RestClient(endpoint, credentials)
 
     def _parent(self, zone: str) -> str:
         return f"projects/{self._project}/locations/{zone}"
@@ -61,13 +64,11 @@ class GoogleCloud:
         return None if found is None else nodes.parse_node(found)
 
     def create_node(self, request: NodeRequest) -> OperationInfo:
-        message = tpu_v2.CreateNodeRequest(
-            parent=self._parent(request.zone), node_id=request.name, node=nodes.render_node(request)
-        )
-        return self._change(
-            f"create node {request.name} in {request.zone}",
-            lambda: self._client.create_node(request=message, **_ONCE),
-        )
+        what, parent = f"create node {request.name} in {request.zone}", self._parent(request.zone)
+        if alpha.needs_alpha(request):
+            return alpha.create_node(self._alpha, parent, request, what)
+        message = tpu_v2.CreateNodeRequest(parent=parent, node_id=request.name, node=nodes.render_node(request))
+        return self._change(what, lambda: self._client.create_node(request=message, **_ONCE))
 
     def delete_node(self, zone: str, name: str) -> OperationInfo | None:
         full = f"{self._parent(zone)}/nodes/{name}"
@@ -92,11 +93,11 @@ class GoogleCloud:
         return None if found is None else queued_resources.parse_queued(found)
 
     def create_queued(self, request: NodeRequest) -> OperationInfo:
-        message = queued_resources.render_create(self._parent(request.zone), request)
-        return self._change(
-            f"create queued resource {request.name} in {request.zone}",
-            lambda: self._client.create_queued_resource(request=message, **_ONCE),
-        )
+        what, parent = f"create queued resource {request.name} in {request.zone}", self._parent(request.zone)
+        if alpha.needs_alpha(request):
+            return alpha.create_queued(self._alpha, parent, request, what)
+        message = queued_resources.render_create(parent, request)
+        return self._change(what, lambda: self._client.create_queued_resource(request=message, **_ONCE))
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         full = f"{self._parent(zone)}/queuedResources/{name}"

@@ -63,13 +63,17 @@ def render_node(request: NodeRequest) -> tpu_v2.Node:
     if request.subnetwork:
         network.subnetwork = request.subnetwork
     node = tpu_v2.Node(
-        accelerator_type=request.accelerator_type,
         runtime_version=request.runtime_version,
         network_config=network,
         labels=dict(request.labels),
         metadata=dict(request.metadata),
         tags=list(request.tags),
     )
+    if request.topology is None:
+        node.accelerator_type = request.accelerator_type
+    else:
+        kind = getattr(tpu_v2.AcceleratorConfig.Type, str(request.config_type))
+        node.accelerator_config = tpu_v2.AcceleratorConfig(type_=kind, topology=request.topology)
     if request.service_account:
         node.service_account = tpu_v2.ServiceAccount(email=request.service_account)
     flags = {

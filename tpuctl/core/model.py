@@ -28,6 +28,7 @@ class Tier(StrEnum):
     PREEMPTIBLE = "preemptible"
     ON_DEMAND = "on-demand"
     RESERVED = "reserved"
+    FLEX_START = "flex-start"
 
 
 class NodeState(StrEnum):
@@ -164,6 +165,25 @@ class NodeRequest:
     subnetwork: str | None = None
     service_account: str | None = None
     tags: tuple[str, ...] = ()
+    config_type: str | None = None
+    """With `topology`, asks for an accelerator by shape instead of by `accelerator_type`."""
+    topology: str | None = None
+    boot_disk_gib: int | None = None
+    reservation: str | None = None
+    """A short name, or the full name of a reservation of another project."""
+    run_duration_s: float | None = None
+    valid_until: float | None = None
+    """Seconds since the epoch after which the queue must not fill the request any more."""
+    valid_for_s: float | None = None
+    slices: int = 1
+    """More than one: a queued resource with the nodes `NAME-0` to `NAME-<slices-1>`."""
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of all nodes, in the order in which their workers are counted."""
+        if self.slices == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{index}" for index in range(self.slices))
 
 
 T = TypeVar("T")

@@ -96,20 +96,37 @@ def next_incarnation(record: SliceRecord, now: float) -> Incarnation:
 
 
 def node_request(
-    record: SliceRecord, incarnation: Incarnation, labels: dict[str, str], ssh_keys: str
+    record: SliceRecord,
+    incarnation: Incarnation,
+    labels: dict[str, str],
+    ssh_keys: str,
+    startup_script: str | None = None,
 ) -> NodeRequest:
-    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH."""
+    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH.
+
+    `labels` are the owner's; nothing in the specification can replace them, nor the keys.
+    """
     spec = record.spec
+    script = {} if startup_script is None else {"startup-script": startup_script}
     return NodeRequest(
         name=incarnation.cloud_name,
         zone=spec.zone,
         accelerator_type=spec.accelerator_type,
         runtime_version=spec.runtime_version,
         tier=spec.tier,
-        labels=labels,
-        metadata={"ssh-keys": ssh_keys},
+        labels={**spec.labels, **labels},
+        metadata={**spec.metadata, **script, "ssh-keys": ssh_keys},
         external_ips=spec.external_ips,
         network=spec.network,
         subnetwork=spec.subnetwork,
         service_account=spec.service_account,
+        tags=spec.tags,
+        config_type=spec.config_type,
+        topology=spec.topology,
+        boot_disk_gib=spec.boot_disk_gib,
+        reservation=spec.reservation,
+        run_duration_s=spec.run_duration_s,
+        valid_until=spec.valid_until,
+        valid_for_s=spec.valid_for_s,
+        slices=spec.slices,
     )

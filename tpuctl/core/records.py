@@ -47,6 +47,21 @@ class SliceSpec:
     network: str | None = None
     subnetwork: str | None = None
     service_account: str | None = None
+    config_type: str | None = None
+    topology: str | None = None
+    slices: int = 1
+    """Nodes of one queued resource; `hosts` and `chips` count those of all."""
+    reservation: str | None = None
+    run_duration_s: float | None = None
+    valid_until: float | None = None
+    valid_for_s: float | None = None
+    """How long each request may wait for capacity."""
+    boot_disk_gib: int | None = None
+    tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    startup_script: str | None = None
+    """The sha256 of the blob with its text."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ either: v6e-8 is one host, v6e-16 is four, v5p-16 is two (docs.cloud.google.com/
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpuctl.errors import UsageError
 
 ALL_SIZES = "*"
+_TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Generation:
     in_tpu_api: bool
     hbm_gib: int
     prices: Mapping[str, Mapping[str, float | None]]
+    custom_multiple: int | None = None
+    """Topologies beside the table's: ascending dimensions, all multiples of this; None: there are none."""
+    custom_chips: int = 0
+    """Chips of the largest such topology."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,46 @@ class Catalog:
                 details={"accelerator_type": found.name},
             )
         return found
+
+    def find_generation(self, name: str) -> Generation | None:
+        """By name, prefix or alias: `v5e` is `v5litepod`; None for everything else."""
+        wanted = name.strip().lower()
+        return next(
+            (g for g in self.generations.values() if wanted in (g.name, g.name_prefix, *g.aliases)), None
+        )
+
+    def shaped(self, generation: Generation, topology: str) -> AcceleratorType | None:
+        """The accelerator with this topology, in the table or not; None where the generation has no such shape.
+
+        Rule: TPU types and topologies in the Cloud TPU documentation, checked against the table's sizes.
+        """
+        sizes = [found for found in self.types.values() if found.generation == generation.name]
+        listed = next((found for found in sizes if found.topology == topology), None)
+        multiple = generation.custom_multiple
+        if listed is not None or multiple is None or not _TOPOLOGY.fullmatch(topology):
+            return listed
+        dimensions = [int(part) for part in topology.split("x")]
+        chips, largest = math.prod(dimensions), sizes[-1]
+        fits = len(dimensions) == largest.topology.count("x") + 1 and dimensions == sorted(dimensions)
+        if not fits or chips > generation.custom_chips or any(each % multiple for each in dimensions):
+            return None
+        number = chips * _size(largest.name) // largest.chips
+        return replace(
+            largest,
+            name=f"{generation.name_prefix}-{number}",
+            chips=chips,
+            hosts=chips // largest.chips_per_host,
+            topology=topology,
+        )
+
+    def of(self, name: str, topology: str | None = None, slices: int = 1) -> AcceleratorType:
+        """The accelerator of a slice that was asked for before: all its nodes together. Raises UsageError."""
+        found = None
+        if topology is not None:
+            generation = self.find_generation(name.rpartition("-")[0])
+            found = self.shaped(generation, topology) if generation else None
+        one = found or self.get(name)
+        return one if slices == 1 else replace(one, chips=one.chips * slices, hosts=one.hosts * slices)
 
     def nearest(self, name: str) -> tuple[str, ...]:
         """The sizes just below and above within the generation; otherwise the nearest by spelling."""
@@ -148,6 +195,8 @@ def _generation(name: str, raw: Mapping[str, Any]) -> Generation:
         in_tpu_api=raw["in_tpu_api"],
         hbm_gib=raw["hbm_gib"],
         prices=raw["price_usd_per_chip_hour"],
+        custom_multiple=raw.get("custom_topology", {}).get("multiple"),
+        custom_chips=raw.get("custom_topology", {}).get("max_chips", 0),
     )
 
 

@@ -7,18 +7,21 @@ The fields below are the registry: flags take their help from it, a fleet file i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from tpuctl.core.acquisition import settle
+from tpuctl.core.ask import Ask, told
+from tpuctl.core.durations import parse_duration, parse_moment
 from tpuctl.core.entry import render_argv
-from tpuctl.core.grants import Grant, granted, same_pool
+from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
-from tpuctl.core.naming import check_zone_name, parse_secret, parse_var
+from tpuctl.core.naming import parse_secret, parse_var
 from tpuctl.core.records import Policy, SliceSpec
 from tpuctl.core.settings import Config
-from tpuctl.core.topology import AcceleratorType, Catalog
+from tpuctl.core.topology import Catalog
 from tpuctl.errors import UsageError
 
 ABOUT = "about"
@@ -65,7 +68,7 @@ class SliceWish:
     tier: Tier | None = _wish(  # noqa: RUF009 - makes a field
         None,
         "How the capacity is paid for.",
-        flags=("--spot", "--on-demand", "--preemptible", "--reserved"),
+        flags=("--spot", "--on-demand", "--preemptible", "--reserved", "--flex-start"),
         example="spot",
     )
     pay: bool = _wish(False, "Agree to pay for what no grant covers.")
@@ -75,6 +78,25 @@ class SliceWish:
         flags=("--queued", "--direct"),
     )
     runtime_version: str | None = _wish(None, "TPU VM software; default by type.")
+    reservation: str | None = _wish(None, "With --reserved: of this reservation.")
+    run_duration: str | None = _wish(None, "With --flex-start: how long; at most 7d.", example="4h")
+    valid_until: str | None = _wish(
+        None, "Create nothing after this time (UTC unless it says more).", example="2026-12-24T18:00Z"
+    )
+    valid_for: str | None = _wish(None, "Let each request wait at most this long.", example="6h")
+    topology: str | None = _wish(
+        None, "A shape, with a generation as the accelerator, such as v4.", example="4x4x12"
+    )
+    slices: int | None = _wish(None, "Several slices in one request: multislice.", minimum=1, example=2)
+    network: str | None = _wish(None, "VPC network.")
+    subnetwork: str | None = _wish(None, "Subnetwork of the region.")
+    internal_ips: bool = _wish(False, "No external addresses.")
+    service_account: str | None = _wish(None, "Whose permissions programs on the hosts have.")
+    tag: tuple[str, ...] = _wish((), "Network tag; repeatable.")
+    label: Mapping[str, str] = _wish({}, "Label; repeatable.", text=True)
+    metadata: Mapping[str, str] = _wish({}, "Entry of the metadata server; repeatable.", text=True)
+    boot_disk: int | None = _wish(None, "Size of the boot disk in GiB.", example=200)
+    startup_script: str | None = _wish(None, "File that runs as root at every boot of every host.")
 
 
 @dataclass(frozen=True)
@@ -152,74 +174,55 @@ def tier_of_flags(**given: bool) -> Tier | None:
     return chosen[0] if chosen else None
 
 
-def slice_spec(wish: SliceWish, config: Config, catalog: Catalog, grants: Sequence[Grant]) -> SliceSpec:
-    """The slice that was asked for, checked against the tables. Raises UsageError, with the key it is about in
-    its details."""
-    name = wish.accelerator or config.accelerator
-    if name is None:
-        raise _about("accelerator", "no accelerator type", "tpuctl up v4-32 --spot; `tpuctl types` lists them")
-    found = _told(catalog.get, "accelerator", name)
-    usable = granted(grants, found.generation, found.chips)
-    tier = _choose_tier(wish, config, usable)
-    return SliceSpec(
-        accelerator_type=found.name,
-        zone=_choose_zone(wish, config, catalog, found, tier, usable),
-        tier=tier,
-        runtime_version=wish.runtime_version or config.runtime_version or found.runtime_version,
-        hosts=found.hosts,
-        chips=found.chips,
-        queued=True if wish.queued is None else wish.queued,
-        external_ips=config.external_ips,
-        login_user=config.login_user,
-        network=config.network,
-        subnetwork=config.subnetwork,
-        service_account=config.service_account,
-    )
-
-
-def _choose_tier(wish: SliceWish, config: Config, usable: Sequence[Grant]) -> Tier:
-    """The one tier that was asked for, else the configured one, else the only one that is granted.
-
-    There is no default beyond that: money is opt-in.
-    """
-    asked = wish.tier or config.tier
-    if asked is not None:
-        return asked
-    tiers = {grant.tier for grant in usable}
-    if len(tiers) == 1:
-        return tiers.pop()
-    raise _about(
-        "tier",
-        "no tier: say how the capacity is paid for",
-        "--spot, --on-demand, --preemptible or --reserved; or settings: {tier: spot} in tpuctl.yaml",
-    )
-
-
-def _choose_zone(
+def slice_spec(
     wish: SliceWish,
     config: Config,
     catalog: Catalog,
-    found: AcceleratorType,
-    tier: Tier,
-    usable: Sequence[Grant],
-) -> str:
-    asked = list(wish.zone or config.zone)
-    covering = sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)})
-    if not asked and len(covering) == 1:
-        asked = covering
-    if not asked and len(found.zones) == 1:
-        asked = [found.zones[0]]
-    if not asked:
-        raise _about(
-            "zone",
-            f"no zone for {found.name}",
-            f"--zone {found.zones[0]}; also {', '.join(found.zones[1:])}",
-        )
-    for zone in asked:
-        _told(lambda zone: catalog.check_zone(found, check_zone_name(zone)), "zone", zone)
-    if len(asked) > 1 and wish.zone:
-        raise _about("zone", "more than one --zone is not supported yet", f"--zone {asked[0]}")
-    return asked[0]
+    grants: Sequence[Grant],
+    *,
+    now: float,
+    script: bytes | None = None,
+) -> SliceSpec:
+    """The slice that was asked for, checked against the tables. `script` is the content of the startup script.
+
+    Raises UsageError, with the key it is about in its details.
+    """
+    name = wish.accelerator or config.accelerator
+    if name is None:
+        raise _about("accelerator", "no accelerator type", "tpuctl up v4-32 --spot; `tpuctl types` lists them")
+    return settle(_ask(wish, config, script), name, catalog, grants, now)
+
+
+def _ask(wish: SliceWish, config: Config, script: bytes | None) -> Ask:
+    """The wish in the units of the core, with the settings where it says nothing."""
+
+    def parsed(parse: Callable[[str, str], float], key: str) -> float | None:
+        word, flag = getattr(wish, key), f"--{key.replace('_', '-')}"
+        return None if word is None else told(flag, lambda: parse(word, flag))
+
+    return Ask(
+        tier=wish.tier or config.tier,
+        zones=wish.zone,
+        default_zones=config.zone,
+        queued=wish.queued,
+        runtime_version=wish.runtime_version or config.runtime_version,
+        reservation=wish.reservation,
+        run_duration_s=parsed(parse_duration, "run_duration"),
+        valid_until=parsed(parse_moment, "valid_until"),
+        valid_for_s=parsed(parse_duration, "valid_for"),
+        topology=wish.topology,
+        slices=wish.slices,
+        network=wish.network or config.network,
+        subnetwork=wish.subnetwork or config.subnetwork,
+        external_ips=config.external_ips and not wish.internal_ips,
+        login_user=config.login_user,
+        service_account=wish.service_account or config.service_account,
+        tags=wish.tag,
+        labels=wish.label,
+        metadata=wish.metadata,
+        boot_disk_gib=wish.boot_disk,
+        startup_script=script,
+    )
 
 
 def _about(key: str, message: str, hint: str) -> UsageError:

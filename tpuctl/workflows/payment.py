@@ -44,20 +44,21 @@ def list_grants(services: Services) -> list[Grant]:
 
 def quote(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> Quote:
     """The quote for slice `name`; what other wanted slices use of the same grant counts against it."""
-    found = catalog.get(spec.accelerator_type)
+    found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     used = chips_in_use(services, catalog, name, spec)
     coverage = check_coverage(list_grants(services), found, spec.zone, spec.tier, used, services.clock.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
     hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
     paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
-    line = f"{name}: {found.name}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
+    kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
+    line = f"{name}: {kind}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
     return Quote(line, coverage, cost)
 
 
 def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> int:
     """Chips of other wanted slices that draw on the same grant as `spec`."""
-    generation = catalog.get(spec.accelerator_type).generation
+    generation = catalog.of(spec.accelerator_type, spec.topology).generation
     return sum(
         record.spec.chips
         for record in list_slices(services)
@@ -65,7 +66,7 @@ def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpe
         and record.desired is Desired.UP
         and record.spec.zone == spec.zone
         and same_pool(record.spec.tier, spec.tier)
-        and catalog.get(record.spec.accelerator_type).generation == generation
+        and catalog.of(record.spec.accelerator_type, record.spec.topology).generation == generation
     )
 
 

@@ -183,7 +183,10 @@ class _Wave:
         services, record = self._services, self._record
         labels = owner_labels(record, incarnation, services.store.identity())
         labels[USER_LABEL] = label_value(record.owner)
-        request = node_request(record, incarnation, labels, enrolled_keys(services, record.spec.login_user))
+        keys = enrolled_keys(services, record.spec.login_user)
+        digest = record.spec.startup_script
+        script = None if digest is None else services.store.get_blob(digest).decode()
+        request = node_request(record, incarnation, labels, keys, script)
         if record.spec.queued:
             return services.cloud.create_queued(request)
         return services.cloud.create_node(request)

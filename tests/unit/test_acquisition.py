@@ -1,0 +1,259 @@
+"""From what was said about capacity to a specification: what goes together, and what is refused with a hint."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, get_type_hints
+
+import pytest
+
+from tests.support.builders import a_slice, a_spec, an_incarnation
+from tpuctl.cli.capacity import Capacity
+from tpuctl.core.acquisition import RUN_END_SLACK_S, find_accelerator, name_of, settle, spent
+from tpuctl.core.ask import Ask
+from tpuctl.core.ask_rules import WAYS, check_together
+from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.grants import Grant
+from tpuctl.core.model import Tier
+from tpuctl.core.plan_slice import node_request
+from tpuctl.core.records import SliceSpec
+from tpuctl.core.wishes import SliceWish
+from tpuctl.errors import UsageError
+from tpuctl.resources import load_accelerators
+
+CATALOG = load_accelerators()
+NOW = 1_800_000_000.0
+FLEX_ZONE = "us-east5-a"
+
+
+def asked(accelerator: str = "v4-16", grants: tuple[Grant, ...] = (), **said: Any) -> SliceSpec:
+    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW)
+
+
+def refusal(accelerator: str = "v4-16", **said: Any) -> UsageError:
+    with pytest.raises(UsageError) as refused:
+        asked(accelerator, **said)
+    assert refused.value.hint
+    assert refused.value.details["key"] in SliceWish.__dataclass_fields__
+    return refused.value
+
+
+def test_the_plain_request_is_a_queued_spot_slice_as_the_table_knows_it():
+    spec = asked()
+    assert (spec.accelerator_type, spec.zone, spec.tier, spec.hosts, spec.chips) == (
+        "v4-16",
+        "us-central2-b",
+        Tier.SPOT,
+        2,
+        8,
+    )
+    assert (spec.queued, spec.external_ips, spec.slices, spec.topology) == (True, True, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "first", "second"),
+    [
+        ({"queued": False, "valid_until": NOW + 60}, "--valid-until", "--direct"),
+        ({"queued": False, "valid_for_s": 60.0}, "--valid-for", "--direct"),
+        ({"queued": False, "slices": 2}, "--slices", "--direct"),
+        ({"valid_until": NOW + 60, "valid_for_s": 60.0}, "--valid-until", "--valid-for"),
+        ({"tier": Tier.FLEX_START, "run_duration_s": 60.0, "queued": False}, "--flex-start", "--direct"),
+        ({"tier": Tier.RESERVED, "reservation": "r", "queued": False}, "--reservation", "--direct"),
+        ({"tier": Tier.PREEMPTIBLE, "queued": True}, "--preemptible", "--queued"),
+        ({"tier": Tier.PREEMPTIBLE, "slices": 2}, "--slices", "--preemptible"),
+    ],
+)
+def test_what_contradicts_itself_is_named_with_both_flags(said, first, second):
+    error = refusal(**said)
+    assert f"{first} and {second} exclude each other" in error.message
+
+
+@pytest.mark.parametrize(
+    ("said", "flag", "needed"),
+    [
+        ({"tier": Tier.FLEX_START}, "--flex-start", "--run-duration"),
+        ({"run_duration_s": 3600.0}, "--run-duration", "--flex-start"),
+        ({"reservation": "r"}, "--reservation", "--reserved"),
+    ],
+)
+def test_what_lacks_its_other_half_says_what_to_add(said, flag, needed):
+    error = refusal(**said)
+    assert f"{flag} needs {needed}" in error.message
+    assert needed in error.hint
+
+
+SAYING: dict[str, dict[str, Any]] = {
+    "--direct": {"queued": False},
+    "--queued": {"queued": True},
+    "--valid-until": {"valid_until": NOW + 60},
+    "--valid-for": {"valid_for_s": 60.0},
+    "--slices": {"slices": 2},
+    "--reservation": {"reservation": "r"},
+}
+TIER_FLAGS = {f"--{tier}": tier for tier in Tier}
+EXCLUSIONS = [
+    (way.flag, other)
+    for way in WAYS
+    for other in way.excludes
+    if not {way.flag, other} <= set(TIER_FLAGS) and {way.flag, other} != {"--queued", "--direct"}
+]
+"""What the table forbids; two tiers are `choose_tier`'s, and one option cannot be said both ways."""
+
+
+@pytest.mark.parametrize(("first", "second"), EXCLUSIONS)
+def test_every_exclusion_of_the_table_holds(first, second):
+    tier = TIER_FLAGS.get(first) or TIER_FLAGS.get(second) or Tier.RESERVED
+    ask = Ask(
+        run_duration_s=60.0 if tier is Tier.FLEX_START else None,
+        **SAYING.get(first, {}),
+        **SAYING.get(second, {}),
+    )
+    with pytest.raises(UsageError, match="exclude each other") as refused:
+        check_together(ask, tier)
+    assert refused.value.hint
+
+
+def test_every_flag_of_the_table_is_one_of_the_command_line():
+    known = set()
+    for hint in get_type_hints(Capacity, include_extras=True).values():
+        option = hint.__metadata__[0]
+        known |= set("/".join(option.param_decls or (option.default,)).split("/"))
+    assert {way.flag for way in WAYS} | {"--zone", "--pay", "--runtime-version"} == known
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"valid_until": NOW - 1}, "has passed"),
+        ({"slices": 0}, "none at all"),
+        ({"boot_disk_gib": 50}, "100 to 65536"),
+        ({"tags": ("Bad_Tag",)}, "Bad_Tag"),
+        ({"tags": ("a", "a")}, "twice"),
+        ({"network": "My Network"}, "My Network"),
+        ({"subnetwork": "projects/p/regions/europe-west4/subnetworks/s"}, "region europe-west4"),
+        ({"service_account": "not-an-address"}, "not-an-address"),
+        ({"labels": {"tpuctl-slice": "x"}}, "set by tpuctl"),
+        ({"labels": {"Team": "x"}}, "Team=x"),
+        ({"labels": {"team": "Vision!"}}, "Vision!"),
+        ({"metadata": {"ssh-keys": "x"}}, "cannot be set"),
+        ({"metadata": {"startup-script": "x"}}, "cannot be set"),
+        ({"metadata": {"enable-oslogin": "TRUE"}}, "cannot be set"),
+        ({"metadata": {"k": "x" * (256 * 1024 + 1)}}, "256 KiB"),
+        ({"startup_script": b"#!/bin/sh\n" + b"#" * 256 * 1024}, "256 KiB"),
+        ({"startup_script": b"  \n"}, "empty"),
+        ({"startup_script": b"\xff\xfe"}, "UTF-8"),
+        ({"metadata": {str(n): "x" * 250_000 for n in range(3)}}, "512 KiB"),
+        (
+            {"tier": Tier.RESERVED, "reservation": "projects/p/locations/us-east1-d/reservations/r"},
+            "us-east1-d",
+        ),
+        ({"zones": ("us-east1-d",)}, "not offered in zone"),
+        ({"tier": Tier.FLEX_START, "run_duration_s": 3600.0}, "no flex-start for v4-16"),
+        ({"topology": "2x2x8"}, "v4-16 is 2x2x2"),
+    ],
+)
+def test_bad_values_are_refused_with_a_hint(said, words):
+    assert words in refusal(**said).message
+
+
+def test_flex_start_is_taken_where_the_table_has_it_for_up_to_seven_days():
+    flexible = {"tier": Tier.FLEX_START, "zones": (FLEX_ZONE,)}
+    assert asked("v6e-8", run_duration_s=4 * 3600.0, **flexible).run_duration_s == 14400.0
+    assert "more than the 7 days" in refusal("v6e-8", run_duration_s=8 * 86400.0, **flexible).message
+    elsewhere = refusal("v6e-8", tier=Tier.FLEX_START, zones=("us-east1-d",), run_duration_s=60.0)
+    assert FLEX_ZONE in elsewhere.message
+
+
+@pytest.mark.parametrize(
+    ("generation", "topology", "name", "hosts"),
+    [
+        ("v4", "2x2x4", "v4-32", 4),
+        ("v4", "4x4x12", "v4-384", 48),
+        ("v4", "4x4x8", "v4-256", 32),
+        ("v5p", "4x8x8", "v5p-512", 64),
+        ("v5e", "4x4", "v5litepod-16", 4),
+        ("v6e", "2x4", "v6e-8", 1),
+    ],
+)
+def test_a_generation_is_asked_for_by_its_shape(generation, topology, name, hosts):
+    zone = find_accelerator(CATALOG, generation, topology).zones[0]
+    spec = asked(generation, topology=topology, zones=(zone,))
+    assert (spec.accelerator_type, spec.hosts, spec.topology) == (name, hosts, topology)
+    assert spec.config_type == CATALOG.get(f"{CATALOG.find_generation(generation).name_prefix}-8").config_type
+    assert CATALOG.of(spec.accelerator_type, spec.topology).hosts == hosts
+
+
+@pytest.mark.parametrize("topology", ["8x4x4", "4x4x6", "4x4", "2x2x8", "64x64x64", "4x4xx8", "0x4x4", ""])
+def test_a_shape_that_the_generation_does_not_have_is_refused(topology):
+    error = refusal("v4", topology=topology)
+    assert "topology" in error.message
+    assert "multiples of 4" in error.message
+
+
+def test_a_generation_alone_is_not_enough():
+    assert "say how large" in refusal("v5e").message
+
+
+def test_several_slices_count_all_hosts_and_chips():
+    spec = asked("v4-16", slices=3)
+    assert (spec.slices, spec.hosts, spec.chips) == (3, 6, 24)
+    assert CATALOG.of(spec.accelerator_type, spec.topology, spec.slices).chips == 24
+    assert name_of(spec.accelerator_type, spec.slices) == "v4-16-x3"
+
+
+def test_a_grant_that_is_too_small_for_all_slices_does_not_choose_the_zone():
+    grants = (Grant("us-east1-d", Tier.SPOT, "v6e", 8), Grant("europe-west4-a", Tier.SPOT, "v6e", 64))
+    assert asked("v6e-8", grants=grants, tier=None, slices=2).zone == "europe-west4-a"
+
+
+def test_the_startup_script_is_kept_by_digest_and_travels_in_the_metadata():
+    script = b"#!/bin/sh\necho hello\n"
+    spec = asked(startup_script=script, metadata={"k": "v"}, labels={"team": "a"})
+    assert spec.startup_script == hashlib.sha256(script).hexdigest()
+    record = a_slice(spec=spec)
+    request = node_request(record, an_incarnation(), {"tpuctl-slice": "big"}, "ada:key", script.decode())
+    assert request.metadata == {"k": "v", "startup-script": script.decode(), "ssh-keys": "ada:key"}
+    assert request.labels == {"team": "a", "tpuctl-slice": "big"}
+
+
+def test_owner_labels_and_keys_win_over_whatever_a_stored_specification_says():
+    spec = a_spec(labels={"tpuctl-slice": "other"}, metadata={"ssh-keys": "mallory:key"})
+    request = node_request(a_slice(spec=spec), an_incarnation(), {"tpuctl-slice": "big"}, "ada:key")
+    assert request.labels == {"tpuctl-slice": "big"}
+    assert request.metadata == {"ssh-keys": "ada:key"}
+
+
+def test_records_of_the_past_load_as_what_they_were():
+    new = {
+        *("config_type", "topology", "slices", "reservation", "run_duration_s", "valid_until", "valid_for_s"),
+        *("boot_disk_gib", "tags", "labels", "metadata", "startup_script"),
+    }
+    old = {key: value for key, value in to_data(a_spec()).items() if key not in new}
+    assert from_data(SliceSpec, old) == a_spec()
+    full = asked(slices=2, tags=("t",), labels={"a": "b"}, valid_for_s=60.0, boot_disk_gib=200)
+    assert from_data(SliceSpec, to_data(full)) == full
+
+
+def test_names_of_the_nodes_follow_from_the_request():
+    one = node_request(a_slice(), an_incarnation(), {}, "")
+    several = node_request(a_slice(spec=a_spec(slices=2)), an_incarnation(), {}, "")
+    assert one.node_names == ("big-1",)
+    assert several.node_names == ("big-1-0", "big-1-1")
+
+
+def test_a_slice_is_not_asked_for_again_when_its_time_is_over():
+    def why(spec: SliceSpec, now: float, came_up_at: float | None = None) -> str:
+        return spent(spec, requested_at=NOW, came_up_at=came_up_at, now=now)
+
+    until = a_spec(valid_until=NOW + 100)
+    assert why(until, NOW + 99) == ""
+    assert "has passed" in why(until, NOW + 100)
+    assert "has passed" in why(until, NOW + 100, came_up_at=NOW + 1)
+    waiting = a_spec(valid_for_s=3600.0)
+    assert why(waiting, NOW + 3599) == ""
+    assert "within --valid-for 1h" in why(waiting, NOW + 3600)
+    assert why(waiting, NOW + 9999, came_up_at=NOW + 60) == ""
+    flexible = a_spec(tier=Tier.FLEX_START, run_duration_s=4 * 3600.0)
+    assert why(flexible, NOW + 99999) == ""
+    assert why(flexible, NOW + 4 * 3600 - RUN_END_SLACK_S - 1, came_up_at=NOW) == ""
+    assert "of 4h is over" in why(flexible, NOW + 4 * 3600 - RUN_END_SLACK_S, came_up_at=NOW)
