@@ -50,6 +50,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),
+    Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),
     Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
     Entry("sim", "sim", "app", "Run the simulated cloud."),
     Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),

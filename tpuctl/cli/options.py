@@ -32,7 +32,9 @@ Quiet = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-SliceName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.")]
+OwnSlice = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The slice; may be left out if you have just one.")
+]
 OnSlice = Annotated[
     str | None, typer.Option("--on", metavar="NAME", help="The slice; may be left out if you have just one.")
 ]
@@ -40,6 +42,13 @@ RunId = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of the run; the 
 Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=help_of(RunWish, "worker"))]
 AllWorkers = Annotated[
     bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)
+]
+AllUsers = Annotated[
+    bool, typer.Option("--all-users", help="Other people's too; asks for the project id to be typed.")
+]
+Confirm = Annotated[
+    str | None,
+    typer.Option("--confirm", metavar="PROJECT", help="The project id for --all-users, without a terminal."),
 ]
 Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this long.")

@@ -11,7 +11,7 @@ from tpuctl.cli.app import invocation
 from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capacity
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json, Quiet, SliceName, Timeout, Yes
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet, Timeout, Yes
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
@@ -127,17 +127,23 @@ def down(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the slices.")],
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for the deletion and return.")] = False,
     timeout: Timeout = None,
+    all_users: AllUsers = False,
+    confirm_project: Confirm = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Take slices down: stop their runs, keep the logs, delete until the cloud says not-found."""
+    """Take your slices down: stop their runs, keep the logs, delete until the cloud says not-found."""
     from tpuctl.workflows.documents import get_slice
     from tpuctl.workflows.fleet import take_down
+    from tpuctl.workflows.ownership import check_owner
 
     with open_context(ctx) as context:
         records = [get_slice(context, name).record for name in names]
+        check_owner(context, records, all_users=all_users)
+        if all_users and not dry_run:
+            confirm_all_users(context, confirm_project)
         if dry_run:
             _show_what_goes(context, records)
             return
@@ -181,23 +187,57 @@ def confirm(context: AppContext, question: str, *, yes: bool) -> None:
         raise InterruptedByUserError("declined; nothing was changed")
 
 
-def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """List the slices of this project, as recorded and as the cloud shows them."""
+def confirm_all_users(context: AppContext, typed: str | None) -> None:
+    """Other people's work is at stake: the project id is typed, or said with --confirm. Raises UsageError."""
+    project = context.config.require_project()
+    if typed is None:
+        if context.console.json_mode or not context.console.interactive:
+            raise UsageError(
+                f"--all-users acts on everybody's TPUs in {project}: that has to be said twice",
+                hint=f"--all-users --confirm {project}",
+            )
+        question = f"{context.console.mark}this acts on other people's TPUs; type the project id to go on"
+        typed = str(typer.prompt(question, err=True))
+    if typed.strip() != project:
+        raise UsageError(f"{typed!r} is not this project; nothing was changed", hint="tpuctl config show")
+
+
+def ls(
+    ctx: typer.Context,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List everybody's slices and all other TPUs of the project, as recorded and as the cloud shows them."""
+    from tpuctl.core.naming import label_value
     from tpuctl.workflows.report import fleet_rows
 
     with open_context(ctx) as context:
         rows, unread = fleet_rows(context)
+        if mine:
+            rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
         if unread:
             context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
         context.console.table(rows, FLEET, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+        for state, advice in _ADVICE.items():
+            count = sum(row["state"] == state for row in rows)
+            if count:
+                context.console.say(f"{count} {state}: {advice}")
 
 
-def status(ctx: typer.Context, name: SliceName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+_ADVICE = {
+    "unmanaged": "made without tpuctl; `tpuctl adopt NAME` takes one over",
+    "looks-like-ours": "named like a slice of ours, without labels; `tpuctl adopt NAME` takes it over",
+    "unwanted": "no slice wants it; `tpuctl reap` deletes it",
+}
+
+
+def status(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show one slice in full."""
+    from tpuctl.workflows.execute import resolve_slice
     from tpuctl.workflows.report import slice_status
 
     with open_context(ctx) as context:
-        facts = slice_status(context, name)
+        facts = slice_status(context, resolve_slice(context, name).name)
         if context.console.json_mode:
             context.console.data(facts)
             return
@@ -216,8 +256,9 @@ def _flat(value: Any) -> Any:
     return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
 
 
-def why(ctx: typer.Context, name: SliceName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show the decisions about a slice (or one run) and their reasons, oldest first."""
+    from tpuctl.workflows.execute import resolve_slice
     from tpuctl.workflows.report import decisions
 
     columns = (
@@ -227,4 +268,5 @@ def why(ctx: typer.Context, name: SliceName, json: Json = False) -> None:  # noq
         Column("reason", "BECAUSE", give=2),
     )
     with open_context(ctx) as context:
-        context.console.table(decisions(context, name), columns)
+        subject = name if name is not None else resolve_slice(context, None).name
+        context.console.table(decisions(context, subject), columns)

@@ -95,6 +95,9 @@ class Incarnation:
     ready_at: float | None = None
     workers: tuple[Worker, ...] = ()
     doubt: Doubt | None = None
+    adopted_uid: str = ""
+    """Of a TPU that was made by hand and taken over: the node's id, or when its queued resource was created.
+    It is the identity where the API allows no labels."""
 
 
 @dataclass(frozen=True)

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.core.manifest import render_time
-from tpuctl.core.model import OWNER_LABEL, Listing, NodeInfo, QueuedInfo
+from tpuctl.core.reap import Caller, Fate, Judged, gather, judge
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.documents import get_slice, list_attempts, list_runs, list_slices
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.services import Services
 
+_STATES: Mapping[Fate, str] = {
+    Fate.UNMANAGED: "unmanaged",
+    Fate.LOOKALIKE: "looks-like-ours",
+    Fate.OTHER_FLEET: "other-fleet",
+    Fate.OTHER_USER: "unwanted",
+    Fate.DELETE: "unwanted",
+    Fate.WANTED: "unclear",
+}
+"""What `ls` calls a TPU that no slice of this store stands for now."""
+
 
 def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row per slice of this store and per other TPU of the project; and the zones not read."""
-    nodes = services.cloud.list_nodes()
-    records = [r for r in list_slices(services) if r.state is not SliceState.GONE]
-    queued: Listing[QueuedInfo] = services.cloud.list_queued()
-    seen = {node.name: node for node in nodes.items}
-    waiting = {item.name: item for item in queued.items}
-    rows = [_slice_row(record, seen, waiting) for record in records]
-    ours = {r.incarnation.cloud_name for r in records if r.incarnation}
-    rows += [_foreign_row(node) for node in nodes.items if node.name not in ours]
+    """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
+    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    records = {record.name: record for record in list_slices(services)}
+    live = [record for record in records.values() if record.state is not SliceState.GONE]
+    found = gather(nodes.items, queued.items)
+    hosts = Counter[tuple[str, str]]()
+    for node in nodes.items:
+        hosts[node.zone, node.queued_resource or node.name] += len(node.endpoints)
+    states = {(node.zone, node.name): str(node.state) for node in nodes.items}
+    waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
+    rows = [_slice_row(record, {**waiting, **states}) for record in live]
+    ours = {(record.spec.zone, record.incarnation.cloud_name) for record in live if record.incarnation}
+    caller = Caller(services.store.identity(), services.user, all_users=True)
+    rows += [
+        _other_row(judge(each, records, caller), states, hosts[each.zone, each.name])
+        for each in found
+        if (each.zone, each.name) not in ours
+    ]
     return rows, sorted(nodes.unreachable | queued.unreachable)
 
 
-def _slice_row(
-    record: SliceRecord, nodes: dict[str, NodeInfo], queued: dict[str, QueuedInfo]
-) -> dict[str, Any]:
+def _slice_row(record: SliceRecord, shown: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
     cloud_name = record.incarnation.cloud_name if record.incarnation else ""
-    node, request = nodes.get(cloud_name), queued.get(cloud_name)
     return {
         "name": record.name,
         "type": record.spec.accelerator_type,
@@ -37,7 +56,7 @@ def _slice_row(
         "tier": str(record.spec.tier),
         "hosts": record.spec.hosts,
         "state": str(record.state),
-        "cloud": str(node.state) if node else str(request.state) if request else "",
+        "cloud": shown.get((record.spec.zone, cloud_name), ""),
         "node": cloud_name,
         "user": record.owner,
         "created": render_time(record.created_at),
@@ -45,18 +64,19 @@ def _slice_row(
     }
 
 
-def _foreign_row(node: NodeInfo) -> dict[str, Any]:
+def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int) -> dict[str, Any]:
+    found = judged.found
     return {
-        "name": node.name,
-        "type": node.accelerator_type,
-        "zone": node.zone,
-        "tier": str(node.tier),
-        "hosts": len(node.endpoints),
-        "state": "unmanaged" if OWNER_LABEL not in node.labels else "other-store",
-        "cloud": str(node.state),
-        "node": node.name,
-        "user": node.labels.get("tpuctl-user", ""),
-        "created": node.create_time or None,
+        "name": found.name,
+        "type": found.accelerator_type,
+        "zone": found.zone,
+        "tier": found.tier,
+        "hosts": hosts,
+        "state": _STATES.get(judged.fate, str(judged.fate)),
+        "cloud": states.get((found.zone, found.name), found.state),
+        "node": found.name,
+        "user": found.user,
+        "created": found.created or None,
         "managed": False,
     }
 

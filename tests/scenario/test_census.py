@@ -1,0 +1,212 @@
+"""The whole project: who has what, what is unwanted, and that clean-up takes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import bring_up
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.model import OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
+from tpuctl.core.reap import Fate
+from tpuctl.errors import QuotaError, UsageError
+from tpuctl.workflows.documents import find_slice, get_slice, save
+from tpuctl.workflows.fleet import take_down
+from tpuctl.workflows.holders import holders, name_holders
+from tpuctl.workflows.ownership import check_owner
+from tpuctl.workflows.reap import caller_of, reap, survey
+from tpuctl.workflows.report import fleet_rows
+
+ZONE = "us-central2-b"
+PARENT = f"projects/sim-project/locations/{ZONE}"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def make_node(sim: RunningSim, name: str, labels: dict[str, str], zone: str = ZONE) -> None:
+    """A node that somebody made without this store."""
+    wanted = "v4-8" if zone == ZONE else "v6e-8"
+    node = {"acceleratorType": wanted, "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
+    parent = f"projects/sim-project/locations/{zone}"
+    sim.world.call("CreateNode", {"parent": parent, "nodeId": name, "node": node})
+    assert sim.world.settle()
+
+
+def labels_of(services: SimServices, name: str, **changes: str) -> dict[str, str]:
+    ours = {
+        OWNER_LABEL: name,
+        "tpuctl-incarnation": "1",
+        STORE_LABEL: services.store.identity(),
+        USER_LABEL: services.user,
+    }
+    return {**ours, **{key.replace("_", "-"): value for key, value in changes.items()}}
+
+
+def names(sim: RunningSim) -> set[str]:
+    return {node["name"].rsplit("/", 1)[-1] for node in sim.world.snapshot()["nodes"]}
+
+
+def deletions(sim: RunningSim) -> list[str]:
+    return [
+        entry.resource.rsplit("/", 1)[-1] for entry in sim.journal.entries() if entry.method.endswith(".delete")
+    ]
+
+
+def run_reap(services: SimServices, *, all_users: bool = False) -> dict[str, str]:
+    found = survey(services, all_users=all_users)
+    caller = caller_of(services, all_users=all_users)
+    results = reap(services, found.of(Fate.DELETE), caller, deadline=services.clock.now() + 600)
+    return {each.found.name: each.result for each in results}
+
+
+@pytest.fixture
+def crowd(sim, services) -> None:
+    """One wanted slice and one TPU of each kind that is not."""
+    bring_up(services, "big")
+    make_node(sim, "lost-1", labels_of(services, "lost"))
+    make_node(sim, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
+    make_node(sim, "fleet-1", labels_of(services, "fleet", tpuctl_store="another"))
+    make_node(sim, "hand", {})
+    make_node(sim, "hand", {}, "us-east1-d")
+
+
+def test_a_reap_takes_what_is_ours_and_unwanted_and_nothing_else(sim, services, crowd):
+    assert run_reap(services) == {"lost-1": "gone"}
+    assert names(sim) == {"big-1", "theirs-1", "fleet-1", "hand"}
+    assert deletions(sim) == ["lost-1"]
+    assert run_reap(services) == {}
+    entries = [document.data for document in services.store.list("journal/slices/lost/")]
+    assert [(entry["action"], entry["user"]) for entry in entries] == [("reap", services.user)]
+    assert run_reap(services, all_users=True) == {"theirs-1": "gone"}
+    assert names(sim) == {"big-1", "fleet-1", "hand"}
+
+
+def test_nothing_is_deleted_where_a_zone_cannot_be_read_whole(sim, services):
+    make_node(sim, "lost-1", labels_of(services, "lost"))
+    sim.fault(kind="unreachable", zone=ZONE, times=0)
+    found = survey(services)
+    assert (found.judged, found.unread) == ((), (ZONE,))
+    assert run_reap(services) == {}
+    assert deletions(sim) == []
+
+
+def test_two_reads_must_agree_on_the_same_thing(sim, services):
+    make_node(sim, "lost-1", labels_of(services, "lost"))
+    doomed = survey(services).of(Fate.DELETE)
+    sim.world.call("DeleteNode", {"name": f"{PARENT}/nodes/lost-1"})
+    assert sim.world.settle()
+    make_node(sim, "lost-1", labels_of(services, "lost"))
+    before = deletions(sim)
+    results = reap(services, doomed, caller_of(services, all_users=False), deadline=services.clock.now() + 600)
+    assert [(each.result, each.why) for each in results] == [
+        ("kept", "the second read shows another of that name")
+    ]
+    assert deletions(sim) == before
+
+
+def test_an_intent_that_comes_in_between_saves_it(sim, services):
+    bring_up(services, "big")
+    loaded = get_slice(services, "big")
+    services.store.delete("slices/big", if_generation=loaded.generation)
+    doomed = survey(services).of(Fate.DELETE)
+    assert [each.found.name for each in doomed] == ["big-1"]
+    save(services, replace(loaded, generation=0), loaded.record)
+    results = reap(services, doomed, caller_of(services, all_users=False), deadline=services.clock.now() + 600)
+    assert [each.result for each in results] == ["kept"]
+    assert names(sim) == {"big-1"}
+
+
+def test_a_deletion_that_fails_is_told_and_the_others_go_on(sim, services):
+    for name in ("a-1", "b-1"):
+        make_node(sim, name, labels_of(services, name[0]))
+    sim.fault(kind="error", method="nodes.delete", name="a-1", code=7, message="no tpu.nodes.delete")
+    assert run_reap(services) == {"a-1": "failed", "b-1": "gone"}
+    assert run_reap(services) == {"a-1": "gone"}
+
+
+def test_a_lost_answer_to_a_deletion_changes_nothing_about_its_end(sim, services):
+    make_node(sim, "a-1", labels_of(services, "a"))
+    sim.fault(kind="drop", method="nodes.delete", name="a-1")
+    run_reap(services)
+    assert run_reap(services) in ({}, {"a-1": "gone"})
+    assert names(sim) == set()
+
+
+def test_ls_shows_everybodys_with_their_user_and_what_is_unwanted(services, crowd):
+    rows, unread = fleet_rows(services)
+    assert unread == []
+    shown = {
+        (row["name"], row["zone"]): (row["state"], row["cloud"], row["user"], row["managed"]) for row in rows
+    }
+    assert shown == {
+        ("big", ZONE): ("ready", "READY", services.user, True),
+        ("lost-1", ZONE): ("unwanted", "READY", services.user, False),
+        ("theirs-1", ZONE): ("unwanted", "READY", "bob", False),
+        ("fleet-1", ZONE): ("other-fleet", "READY", services.user, False),
+        ("hand", ZONE): ("unmanaged", "READY", "", False),
+        ("hand", "us-east1-d"): ("unmanaged", "READY", "", False),
+    }
+
+
+def test_a_request_that_waits_is_listed_too(sim, services):
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    spec = {"parent": PARENT, "nodeId": "n", "node": node}
+    sim.fault(preset="queued-internal")
+    request = {"parent": PARENT, "queuedResourceId": "hand", "queuedResource": {"tpu": {"nodeSpec": [spec]}}}
+    sim.world.call("CreateQueuedResource", request)
+    assert sim.world.settle()
+    rows, _ = fleet_rows(services)
+    assert [(row["name"], row["state"], row["cloud"]) for row in rows] == [("hand", "unmanaged", "FAILED")]
+
+
+def test_a_slice_is_not_taken_for_one_of_the_same_name_elsewhere(sim, services):
+    bring_up(services, "big")
+    make_node(sim, "big-1", {}, "us-east1-d")
+    rows, _ = fleet_rows(services)
+    assert sorted((row["name"], row["zone"], row["state"]) for row in rows) == [
+        ("big", ZONE, "ready"),
+        ("big-1", "us-east1-d", "looks-like-ours"),
+    ]
+
+
+def test_another_persons_slice_is_taken_down_only_when_that_was_said(services):
+    bring_up(services, "big")
+    record = get_slice(services, "big").record
+    services.user = "somebody-else"
+    with pytest.raises(UsageError, match="not yours: big") as refused:
+        check_owner(services, [record], all_users=False)
+    assert "--all-users" in str(refused.value.hint)
+    check_owner(services, [record], all_users=True)
+    take_down(services, "big")
+    loaded = find_slice(services, "big")
+    assert loaded is not None
+    assert loaded.record.state == "gone"
+
+
+def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
+    bring_up(services, "big")
+    make_node(sim, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
+    make_node(sim, "far-1", labels_of(services, "far"), "us-east1-d")
+    spec = get_slice(services, "big").record.spec
+    held = holders(services, "v4", ZONE, Tier.SPOT)
+    assert [(holder.user, holder.name, holder.chips) for holder in held] == [(services.user, "big-1", 8)]
+    on_demand = holders(services, "v4", ZONE, Tier.ON_DEMAND)
+    assert [(holder.user, holder.name) for holder in on_demand] == [("bob", "theirs-1")]
+    error = name_holders(services, spec, QuotaError("quota used up", hint="ask"))
+    assert f"{services.user} holds big-1 (v4-16, {ZONE}, READY)" in error.message
+    assert error.details["holders"][0]["chips"] == 8
+    sim.fault(kind="error", method="nodes.list", code=7, message="denied")
+    assert name_holders(services, spec, QuotaError("quota used up")).message == "quota used up"

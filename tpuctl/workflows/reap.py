@@ -1,0 +1,169 @@
+"""Finds what is ours and unwanted in all zones, and deletes it until the API says not-found.
+
+Two different reads must agree on a thing and its identity before it is deleted, its intent is read once more
+under the lease of its slice, and the decision is in the journal before the call. Zones that could not be read
+are named, and nothing in them is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tpuctl.core import timeouts
+from tpuctl.core.reap import Caller, Fate, Found, Judged, gather, judge, node_found, queued_found
+from tpuctl.core.records import SliceRecord
+from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.workflows.documents import list_slices
+from tpuctl.workflows.events import Note, StepStarted, Waiting
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.leases import lease
+from tpuctl.workflows.services import Services
+
+ASK_AGAIN_S = 60.0
+"""A deletion that has not shown after so long is asked for once more: its operation may have failed."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every TPU of the project with its fate, and the zones that could not be read."""
+
+    judged: tuple[Judged, ...]
+    unread: tuple[str, ...]
+
+    def of(self, *fates: Fate) -> list[Judged]:
+        return [each for each in self.judged if each.fate in fates]
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What became of one: "gone", "kept" (it is wanted or another after all), "busy", "failed" or "pending"."""
+
+    found: Found
+    result: str
+    why: str
+
+
+def survey(services: Services, *, all_users: bool = False) -> Survey:
+    """Reads the project, then the intents: an intent is older than what it made, so none can be missed."""
+    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    caller = caller_of(services, all_users=all_users)
+    records = _records(services)
+    dark = nodes.unreachable | queued.unreachable
+    judged = tuple(
+        Judged(found, Fate.UNKNOWN, f"{found.zone} could not be read whole")
+        if found.zone in dark
+        else judge(found, records, caller)
+        for found in gather(nodes.items, queued.items)
+    )
+    return Survey(judged, tuple(sorted(dark)))
+
+
+def caller_of(services: Services, *, all_users: bool) -> Caller:
+    return Caller(services.store.identity(), services.user, all_users)
+
+
+def _records(services: Services) -> dict[str, SliceRecord]:
+    return {record.name: record for record in list_slices(services)}
+
+
+def reap(services: Services, doomed: Iterable[Judged], caller: Caller, *, deadline: float) -> list[Reaped]:
+    """Deletes what a survey condemned and waits until the API does not find it.
+
+    Trouble with one stops no other. `deadline` is in seconds since the epoch.
+    """
+    asked: list[Judged] = []
+    ended: list[Reaped] = []
+    for each in doomed:
+        refused = _guarded(services, each, caller)
+        if refused is None:
+            asked.append(each)
+        else:
+            ended.append(refused)
+    return [*ended, *_wait_until_gone(services, asked, caller, deadline)]
+
+
+def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | None:
+    """Asks for one deletion; why not, if it did not."""
+    try:
+        kept = _delete(services, judged, caller)
+    except LeaseHeldError as error:
+        return Reaped(judged.found, "busy", error.message)
+    except TpuctlError as error:
+        return Reaped(judged.found, "failed", error.message)
+    return None if not kept else Reaped(judged.found, "kept", kept)
+
+
+def _delete(services: Services, judged: Judged, caller: Caller) -> str:
+    """The second read, the decision, the call. Why it was kept, or an empty string."""
+    found = judged.found
+    with lease(services, found.slice_name) as held:
+        again = _find(services, found)
+        if again is None:
+            return ""  # gone by itself: what was wanted
+        if again.uid != found.uid or dict(again.labels) != dict(found.labels):
+            return "the second read shows another of that name"
+        verdict = judge(again, _records(services), caller)
+        if verdict.fate is not Fate.DELETE:
+            return verdict.why
+        why = f"{found.kind} {found.name} in {found.zone}: {verdict.why}; listed and read, id {found.uid}"
+        key = f"slices/{found.slice_name}"
+        record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
+        services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
+        _call_delete(services, found)
+    return ""
+
+
+def _find(services: Services, found: Found) -> Found | None:
+    if found.kind == "queued":
+        queued = services.cloud.find_queued(found.zone, found.name)
+        return None if queued is None else queued_found(queued)
+    node = services.cloud.find_node(found.zone, found.name)
+    return None if node is None else node_found(node)
+
+
+def _call_delete(services: Services, found: Found) -> None:
+    if found.kind == "queued":
+        services.cloud.delete_queued(found.zone, found.name)
+    else:
+        services.cloud.delete_node(found.zone, found.name)
+
+
+def _wait_until_gone(
+    services: Services, asked: Sequence[Judged], caller: Caller, deadline: float
+) -> list[Reaped]:
+    clock = services.clock
+    began = clock.now()
+    next_ask, pause = began + ASK_AGAIN_S, timeouts.POLL_FIRST_S
+    left, ended = list(asked), list[Reaped]()
+    while True:
+        looked = [(each, _look_for_end(services, each)) for each in left]
+        ended += [end for _, end in looked if end is not None]
+        left = [each for each, end in looked if end is None]
+        if not left:
+            return ended
+        if clock.now() >= deadline:
+            return [*ended, *(Reaped(each.found, "pending", "still being deleted") for each in left)]
+        if clock.now() >= next_ask:
+            next_ask = clock.now() + ASK_AGAIN_S
+            refused = {each.found.place: _guarded(services, each, caller) for each in left}
+            ended += [end for end in refused.values() if end is not None]
+            left = [each for each in left if refused[each.found.place] is None]
+        services.emit(Waiting("reap", f"{len(left)} to be gone", began, deadline))
+        clock.sleep(pause)
+        pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
+
+
+def _look_for_end(services: Services, judged: Judged) -> Reaped | None:
+    """Its end, if the API shows it: not found, or another under its name."""
+    found = judged.found
+    try:
+        again = _find(services, found)
+    except (TransientError, RateLimitedError):
+        return None
+    except TpuctlError as error:
+        return Reaped(found, "failed", f"asked for, but it cannot be read: {error.message}")
+    if again is None or again.uid != found.uid:
+        services.emit(Note(found.slice_name, f"{found.name} is gone"))
+        return Reaped(found, "gone", judged.why)
+    return None
