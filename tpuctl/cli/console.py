@@ -134,6 +134,13 @@ class Console:
             self.err.write(f"{self.mark}warning: {text}\n")
             self.err.flush()
 
+    def alarm(self, text: str, hint: str) -> None:
+        """A warning that must not be overlooked: red where a person looks."""
+        if not self.json_mode:
+            red = paint(f"warning: {text}", "failed", colour=wants_colour(self.err))
+            self.err.write(f"{self.mark}{red}\nhint: {hint}\n")
+            self.err.flush()
+
     def data(self, value: Any) -> None:
         """A JSON document on stdout."""
         self.line(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -18,6 +18,7 @@ def follow_or_leave(
     shared.if_interrupted = (
         f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
     )
+    warn_if_unwatched(context, f"run {record.id}", detached=detach)
     if not detach:
         follow(context, record.id, timeout=timeout)
         return
@@ -25,7 +26,18 @@ def follow_or_leave(
     start_run(context, record.id, deadline=deadline)
     context.emit.close()
     print_run(context, record.id)
-    context.console.say(f"`tpuctl attach {record.id}` follows it; `tpuctl watch once` keeps it going")
+    context.console.say(f"`tpuctl attach {record.id}` follows it")
+
+
+def warn_if_unwatched(context: AppContext, what: str, *, detached: bool) -> None:
+    """Says aloud when `what` would not come back after a preemption, because nobody makes passes."""
+    from tpuctl.core.watch import INSTALL_HINT
+    from tpuctl.workflows.watch import watchdog_health
+
+    health = watchdog_health(context)
+    if not health.good:
+        when = "" if detached else " once this terminal is closed"
+        context.console.alarm(f"nobody brings {what} back{when}: {health.why}", INSTALL_HINT)
 
 
 def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:

@@ -114,7 +114,10 @@ def _bring_up(context: AppContext, record: SliceRecord, *, wait: bool, timeout: 
     if wait:
         wait_for_slice(context, record.name, deadline=deadline)
     else:
+        from tpuctl.cli.follow import warn_if_unwatched
+
         advance_slice(context, record.name)
+        warn_if_unwatched(context, f"slice {record.name}", detached=True)
     status_now = slice_status(context, record.name)
     if context.console.json_mode:
         context.console.data(status_now)

@@ -1,17 +1,36 @@
-"""`watch`: one stateless pass over everything that is wanted."""
+"""`watch`: passes over everything that is wanted, and who makes them."""
 
 from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
+from tpuctl.cli.watch_install import install, uninstall
+from tpuctl.errors import PartialError, TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.core.watch import Heartbeat, Watcher
+    from tpuctl.local.pass_log import PassLog
+    from tpuctl.workflows.watch import PassReport
 
 app = new_group("Keep slices and runs as they are wanted.")
 
 COLUMNS = (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("why", "WHY", give=1))
+WATCHDOGS = (
+    Column("host", "MACHINE", give=2),
+    Column("user", "USER", give=1),
+    Column("every", "EVERY"),
+    Column("last", "LAST PASS"),
+    Column("next", "NEXT DUE"),
+    Column("did", "DID", give=3),
+)
 
 
 @app.callback()
@@ -19,22 +38,167 @@ def watch() -> None:
     """Keep slices and runs as they are wanted."""
 
 
+app.command("install")(install)
+app.command("uninstall")(uninstall)
+
+
 @app.command("once")
 def once(
     ctx: typer.Context,
+    every: Annotated[
+        int | None,
+        typer.Option(metavar="MIN", min=1, help="Says that passes come this often; `watch install` sets it."),
+    ] = None,
+    ping: Annotated[
+        str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead-man alarm.")
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Look at every slice and run once, do what is ready to be done, and return."""
-    from tpuctl.core.codec import to_data
-    from tpuctl.errors import PartialError
-    from tpuctl.workflows.fleet import run_pass
+    """Look at every slice and run once, do what is ready to be done, and return.
+
+    Without a terminal only what is new is printed, so that cron mails nothing while all is well. Ends with 3
+    when something needs a person. A pass that finds another one at work on this machine leaves it to that.
+    """
+    from tpuctl.core.watch import check_ping_url
+    from tpuctl.local.locks import try_lock
+    from tpuctl.local.pass_log import PassLog
 
     with open_context(ctx) as context:
-        lines = run_pass(context)
-        failed = [line for line in lines if line.result == "failed"]
-        if failed and context.console.json_mode:
-            raise PartialError(f"{len(failed)} of {len(lines)} failed", details={"lines": to_data(lines)})
-        context.console.table([to_data(line) for line in lines], COLUMNS, empty="nothing to do")
-        if failed:
-            raise PartialError(f"{failed[0].subject}: {failed[0].why}", hint=f"tpuctl why {failed[0].subject}")
+        url = context.config.ping_url if ping is None else check_ping_url(ping)
+        folder = watch_dir(context)
+        with try_lock(folder / "pass.lock") as mine:
+            if not mine:
+                context.console.table([], COLUMNS, empty="another pass is under way on this machine")
+                return
+            log = PassLog(folder / "watch.log")
+            try:
+                report = _logged_pass(context, log, None if every is None else every * 60.0, url)
+            finally:
+                log.close()
+            context.emit.close()
+            _tell(context, report)
+
+
+def watch_dir(context: AppContext) -> Path:
+    """Where the watchdog keeps its script, locks and log."""
+    return context.config.state_dir / "watch"
+
+
+def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
+    from tpuctl import __version__
+    from tpuctl.core.watch import Watcher
+
+    return Watcher(context.machine, socket.gethostname(), context.user, __version__, interval_s)
+
+
+def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
+    """A pass with all that belongs to it: the alarm, the heartbeat, and a line in the log in any case."""
+    from tpuctl.core.manifest import render_time
+    from tpuctl.local.alarm import ping
+    from tpuctl.workflows.watch import save_heartbeat, watched_pass
+
+    def write(text: str) -> None:
+        log.write(render_time(context.clock.now()) or "", text)
+
+    try:
+        report = watched_pass(context, this_watcher(context, interval_s))
+        note = ping(url) if url is not None and report.good else ""
+        save_heartbeat(context, report, note)
+    except BaseException as error:
+        write(f"no pass: {type(error).__name__}: {error}")
+        raise
+    _log_report(report, note, write)
+    return report
+
+
+def _log_report(report: PassReport, note: str, write: Any) -> None:
+    from tpuctl.core.watch import TROUBLED, render_counts
+
+    write(f"pass {report.beat.passes}: {render_counts(report.beat)} ({report.beat.seconds:.1f} s)")
+    for line in report.lines:
+        if line.acted or line.result in TROUBLED:
+            write(f"- {line.subject}: {line.result}: {line.why}")
+    if note:
+        write(f"- {note}")
+
+
+def _tell(context: AppContext, report: PassReport) -> None:
+    """Everything to a person or a program; otherwise only what was not said before. Raises PartialError when
+    something needs a person."""
+    from tpuctl.core.codec import to_data
+    from tpuctl.core.watch import is_new
+
+    console, troubles = context.console, report.troubles
+    everything = console.json_mode or console.out.isatty()
+    new = {trouble.subject for trouble in troubles if is_new(trouble)}
+    if troubles and console.json_mode:
+        count = f"{len(troubles)} of {len(report.lines)}"
+        raise PartialError(f"{count} need a person", details={"lines": to_data(report.lines)})
+    shown = [line for line in report.lines if everything or line.acted or line.subject in new]
+    if everything or shown:
+        console.table([to_data(line) for line in shown], COLUMNS, empty="nothing to do")
+    if not troubles:
+        return
+    if not everything and not new:
+        raise typer.Exit(PartialError.exit_code)
+    if report.error is not None:
+        raise report.error
+    first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])
+    raise PartialError(f"{first.subject} is {first.result}: {first.why}", hint=f"tpuctl why {first.subject}")
+
+
+@app.command("status")
+def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show which machines pass over this store, when they last did, and what needs a person.
+
+    Ends with 1 when no pass came within three intervals.
+    """
+    from tpuctl.core.codec import to_data
+    from tpuctl.core.watch import INSTALL_HINT, judge
+    from tpuctl.workflows.watch import list_heartbeats
+
+    with open_context(ctx) as context:
+        beats, now = list_heartbeats(context), context.store.now()
+        health, console = judge(beats, now), context.console
+        if console.json_mode:
+            console.data(
+                {
+                    "health": str(health.verdict),
+                    "why": health.why,
+                    "log": str(watch_dir(context) / "watch.log"),
+                    "watchdogs": [{**to_data(beat), "next_due": beat.next_due} for beat in beats],
+                }
+            )
+            if not health.good:
+                raise typer.Exit(TpuctlError.exit_code)
+            return
+        console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has passed here yet")
+        for beat in beats:
+            _print_troubles(context, beat)
+        if not health.good:
+            raise TpuctlError(health.why, hint=INSTALL_HINT)
+
+
+def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
+    from tpuctl.core.watch import is_late, render_counts, render_span
+
+    left = None if beat.next_due is None else beat.next_due - now
+    due = "-" if left is None else f"in {render_span(left)}" if left >= 0 else f"{render_span(-left)} ago"
+    return {
+        "host": beat.host,
+        "user": beat.user,
+        "every": "by hand" if beat.interval_s is None else render_span(beat.interval_s),
+        "last": f"{render_span(now - beat.at)} ago",
+        "next": "stopped" if beat.interval_s is not None and is_late(beat, now) else due,
+        "did": f"{render_counts(beat)} in {beat.seconds:.1f} s",
+    }
+
+
+def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
+    for trouble in beat.troubles:
+        context.console.warn(
+            f"{trouble.subject} is {trouble.result} ({trouble.passes} passes on {beat.host}): {trouble.why}"
+        )
+    if beat.note:
+        context.console.warn(f"{beat.host}: {beat.note}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import check_bucket_uri, check_project, check_zone_name
+from tpuctl.core.watch import check_ping_url
 from tpuctl.core.ways import check_jump_host, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
 
@@ -80,6 +81,7 @@ class Config:
     proxy_command: str | None
     jump_host: str | None
     host_keys: str
+    ping_url: str | None
     state_base: Path
     origins: Mapping[str, str]
 
@@ -200,6 +202,9 @@ SETTINGS: tuple[Setting, ...] = (
         "pinned",
         "`first-use` believes hosts where the cloud publishes no keys",
         _check_host_keys,
+    ),
+    Setting(
+        "ping_url", "string", None, "https URL called after each good pass of the watchdog", check_ping_url
     ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

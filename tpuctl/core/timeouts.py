@@ -64,6 +64,24 @@ MAX_RESTARTS = 20
 """Default budgets: how often a run is started again after its own failures (a bug does not go away), after
 preemptions, and after exit status 75."""
 
+WATCH_INTERVAL_S = 60.0
+"""Between two passes of the watchdog, unless it was installed with another: cron's shortest."""
+WATCH_STALE_INTERVALS = 3
+"""So many intervals without a pass mean that passes have stopped: one may be late, one may be skipped."""
+PASS_MAX_S = 900.0
+"""A pass that takes longer hangs and is killed; the next one goes on where things stand."""
+PING_TIMEOUT_S = 10.0
+HOOK_TIMEOUT_S = 30.0
+"""Default time for a hook's command or webhook."""
+HOOK_CLAIM_S = 300.0
+"""How long a machine has a hook to itself while it sends; longer than any hook may take."""
+HOOK_TRIES = 5
+"""Passes in which an event is tried before it is given up, so that later ones get their turn."""
+HOOK_MEMORY_S = 7 * 86400.0
+"""Runs that ended earlier are not looked at for events any more."""
+TROUBLE_PASSES = 3
+"""A subject that fails in so many passes in a row needs a human; once may be a blip of the API."""
+
 
 def next_backoff(failures: int, seed: str = "") -> float:
     """Seconds to wait after the `failures`-th failed create in a row (1-based).

@@ -1,0 +1,233 @@
+"""`watch install` and `watch uninstall`: passes from cron or a systemd user timer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.cli.slice import confirm
+
+Systemd = Annotated[bool, typer.Option("--systemd", help="A systemd user timer instead of cron.")]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that an install would write. `units` is None for cron."""
+
+    script: str
+    script_path: Path
+    line: str
+    units: dict[str, str] | None
+    unit: str
+    units_dir: Path
+
+
+def install(
+    ctx: typer.Context,
+    every: Annotated[int, typer.Option(metavar="MIN", min=1, max=60, help="Minutes between passes.")] = 1,
+    systemd: Systemd = False,
+    ping: Annotated[
+        str | None, typer.Option(metavar="URL", help="Call this after each good pass, as a dead-man alarm.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Let cron pass over everything once a minute, so that slices and runs come back while nobody looks.
+
+    Shows what it writes and asks. The same command again changes nothing; another --every replaces it.
+    """
+    with open_context(ctx) as context:
+        plan = _plan(context, every, systemd=systemd, ping=ping)
+        warnings = _warnings(context, systemd=systemd)
+        there = _is_installed(plan)
+        _show(context, plan, warnings, dry_run=dry_run, there=there)
+        if dry_run:
+            return
+        if not there:
+            confirm(context, f"install this for profile {context.config.profile}?", yes=yes)
+        changed = _write(plan)
+        context.console.say(
+            f"a pass every {every} min from now on; `tpuctl watch status` shows them"
+            if changed
+            else "nothing to change"
+        )
+        if context.console.json_mode:
+            context.console.data({**_facts(plan, warnings), "changed": changed})
+
+
+def uninstall(
+    ctx: typer.Context,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Remove what `watch install` wrote, and nothing else. Slices and runs stay as they are."""
+    from tpuctl.core.watch_setup import unit_name
+    from tpuctl.local.systemd import timer_exists, units_dir
+    from tpuctl.workflows.watch import forget_heartbeat
+
+    with open_context(ctx) as context:
+        state_dir = context.config.state_dir
+        name = unit_name(context.config.profile, context.config.require_project())
+        folder = units_dir(os.environ, Path.home())
+        lines = _installed_lines(str(state_dir))
+        found = [*lines, *([str(folder / f"{name}.timer")] if timer_exists(folder, name) else [])]
+        if not dry_run:
+            _remove(state_dir, folder, name)
+            if found:
+                forget_heartbeat(context, context.machine)
+        word = "would remove" if dry_run else "removed"
+        for item in found:
+            context.console.say(f"{word}: {item}")
+        if not found:
+            context.console.say("no watchdog is installed here")
+        if context.console.json_mode:
+            context.console.data({"removed": found, "dry_run": dry_run})
+
+
+def _plan(context: AppContext, every: int, *, systemd: bool, ping: str | None) -> _Plan:
+    from tpuctl.core.crontab import render_line
+    from tpuctl.core.watch import check_ping_url
+    from tpuctl.core.watch_setup import pick_environment, render_script, render_unit, unit_name
+    from tpuctl.local.systemd import units_dir
+    from tpuctl.resources import read_template
+
+    config = context.config
+    folder = config.state_dir / "watch"
+    environ = pick_environment(os.environ, config, str(Path.cwd()))
+    if ping is not None:
+        environ["TPUCTL_PING_URL"] = check_ping_url(ping)
+    subject = f"profile {config.profile}, project {config.require_project()}"
+    script = render_script(
+        read_template("watch_pass.sh").decode(),
+        subject=subject,
+        environ=environ,
+        program=[sys.executable, "-P", "-m", "tpuctl", "watch", "once", "--every", str(every)],
+        timeout=shutil.which("timeout"),
+    )
+    script_path = folder / "pass.sh"
+    unit = unit_name(config.profile, config.require_project())
+    units = None
+    if systemd:
+        units = {
+            suffix: render_unit(
+                read_template(f"tpuctl-watch.{suffix}").decode(),
+                subject=subject,
+                script=str(script_path),
+                every_min=every,
+            )
+            for suffix in ("service", "timer")
+        }
+    flock = shutil.which("flock")
+    guard = (flock, "-n", "-o", str(folder / "cron.lock")) if flock else ()
+    line = render_line(every, (*guard, "/bin/sh", str(script_path)), str(config.state_dir))
+    return _Plan(script, script_path, line, units, unit, units_dir(os.environ, Path.home()))
+
+
+def _warnings(context: AppContext, *, systemd: bool) -> list[str]:
+    from tpuctl.core.watch_setup import list_warnings
+    from tpuctl.local.surroundings import look_around
+    from tpuctl.workflows.watch import secrets_of_active_runs
+
+    config = context.config
+    around = look_around(os.environ, Path.home(), config.user, config.token_file)
+    secrets = secrets_of_active_runs(context)
+    return list_warnings(around, config, systemd=systemd, environ=os.environ, secrets=secrets)
+
+
+def _show(context: AppContext, plan: _Plan, warnings: list[str], *, dry_run: bool, there: bool) -> None:
+    console = context.console
+    if console.json_mode:
+        if dry_run:
+            console.data({**_facts(plan, warnings), "dry_run": True})
+        return
+    if dry_run or not there:
+        for where, text in _texts(plan).items():
+            (console.line if dry_run else console.say)(f"{where}\n{text}")
+    for warning in warnings:
+        console.warn(warning)
+
+
+def _texts(plan: _Plan) -> dict[str, str]:
+    """All that is written, by where it goes."""
+    if plan.units is None:
+        found = {"crontab line:": plan.line}
+    else:
+        found = {f"{plan.units_dir / plan.unit}.{suffix}:": text for suffix, text in plan.units.items()}
+    return {**found, f"{plan.script_path}:": plan.script}
+
+
+def _facts(plan: _Plan, warnings: list[str]) -> dict[str, Any]:
+    return {
+        "kind": "cron" if plan.units is None else "systemd",
+        "line": plan.line if plan.units is None else None,
+        "unit": None if plan.units is None else f"{plan.unit}.timer",
+        "script": str(plan.script_path),
+        "warnings": warnings,
+    }
+
+
+def _is_installed(plan: _Plan) -> bool:
+    same_script = plan.script_path.is_file() and plan.script_path.read_text() == plan.script
+    if plan.units is not None:
+        return same_script and (plan.units_dir / f"{plan.unit}.timer").exists()
+    return same_script and plan.line in _installed_lines(str(plan.script_path.parent.parent))
+
+
+def _installed_lines(state_dir: str) -> list[str]:
+    from tpuctl.core.crontab import find_lines
+    from tpuctl.local.crontab import read_crontab
+
+    if shutil.which("crontab") is None:
+        return []
+    return find_lines(read_crontab(), state_dir)
+
+
+def _write(plan: _Plan) -> bool:
+    """The script first: a line must not call what is not there. One kind replaces the other."""
+    from tpuctl.core.crontab import drop_line, put_line
+    from tpuctl.local.crontab import edit_crontab
+    from tpuctl.local.files import write_private
+    from tpuctl.local.systemd import check_available, install_timer, remove_timer
+
+    state_dir = str(plan.script_path.parent.parent)
+    if plan.units is not None:
+        check_available()
+    changed = not plan.script_path.is_file() or plan.script_path.read_text() != plan.script
+    if changed:
+        write_private(plan.script_path, plan.script.encode())
+    if plan.units is None:
+        changed |= edit_crontab(lambda text: put_line(text, plan.line, state_dir), _crontab_lock())
+        remove_timer(plan.units_dir, plan.unit)
+        return changed
+    units = plan.units
+    changed |= install_timer(plan.units_dir, plan.unit, units["service"], units["timer"])
+    if _installed_lines(state_dir):
+        edit_crontab(lambda text: drop_line(text, state_dir), _crontab_lock())
+    return changed
+
+
+def _remove(state_dir: Path, units_dir: Path, unit: str) -> None:
+    from tpuctl.core.crontab import drop_line
+    from tpuctl.local.crontab import edit_crontab
+    from tpuctl.local.systemd import remove_timer
+
+    if _installed_lines(str(state_dir)):
+        edit_crontab(lambda text: drop_line(text, str(state_dir)), _crontab_lock())
+    remove_timer(units_dir, unit)
+    (state_dir / "watch" / "pass.sh").unlink(missing_ok=True)
+
+
+def _crontab_lock() -> Path:
+    """One for all profiles, projects and state directories of this user, as there is one crontab."""
+    from tpuctl.config import find_state_base
+
+    return find_state_base({}, Path.home()) / "crontab.lock"

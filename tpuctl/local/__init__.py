@@ -1,0 +1,1 @@
+"""This machine: its crontab and user timers, locks between passes, alarms and hooks."""
