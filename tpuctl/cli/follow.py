@@ -18,7 +18,8 @@ def follow_or_leave(
     shared.if_interrupted = (
         f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
     )
-    warn_if_unwatched(context, f"run {record.id}", detached=detach)
+    if not record.state.final and (detach or record.policy.restarts):
+        warn_if_unwatched(context, f"run {record.id}", detached=detach)
     if not detach:
         follow(context, record.id, timeout=timeout)
         return

@@ -141,7 +141,7 @@ def _tell(context: AppContext, report: PassReport) -> None:
     if not troubles:
         return
     if not everything and not new:
-        raise typer.Exit(PartialError.exit_code)
+        raise typer.Exit((report.error or PartialError("")).exit_code)
     if report.error is not None:
         raise report.error
     first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])

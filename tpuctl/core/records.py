@@ -261,6 +261,11 @@ class Policy:
     max_restarts: int = timeouts.MAX_RESTARTS
     grace_s: float = timeouts.STOP_GRACE_S
 
+    @property
+    def restarts(self) -> bool:
+        """Whether anything is started again at all."""
+        return max(self.max_failures, self.max_preemptions, self.max_restarts) > 0
+
 
 @dataclass(frozen=True)
 class CodeState:

@@ -84,9 +84,7 @@ def build_request(
 
 def check_alone(request: RunRequest) -> None:
     """What can be refused of a request by itself. Raises UsageError."""
-    policy = request.policy
-    restartable = max(policy.max_failures, policy.max_preemptions, policy.max_restarts) > 0
-    if restartable and not request.checkpoint_dir and not request.no_checkpoint:
+    if request.policy.restarts and not request.checkpoint_dir and not request.no_checkpoint:
         raise UsageError(
             "a run that may be restarted needs a place for its checkpoints",
             hint="--checkpoint-dir gs://BUCKET/PREFIX, or --no-checkpoint to start from scratch each time",
