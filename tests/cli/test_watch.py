@@ -50,6 +50,17 @@ def test_a_pass_without_news_is_silent_and_leaves_a_heartbeat_and_a_log(session:
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
+def test_a_pause_shows_in_the_status_and_is_no_stop(session: Session) -> None:
+    session.type("pause", "--reason", "a talk")
+    session.type("watch", "once")
+    status = session.json("watch", "status")
+    assert (status["health"], status["watchdogs"][0]["counts"]) == ("good", {"paused": 1})
+    assert "a talk" in session.type("watch", "status").stderr
+    session.type("resume")
+    session.type("watch", "once")
+    assert session.json("watch", "status")["paused"] == ""
+
+
 def test_what_needs_a_person_is_told_once_and_stays_in_the_exit_status(session: Session) -> None:
     profile = session.root / "state" / "sim" / "profile.json"
     good = profile.read_text()

@@ -128,6 +128,7 @@ def _tell(context: AppContext, report: PassReport) -> None:
     something needs a person."""
     from tpuctl.core.codec import to_data
     from tpuctl.core.watch import is_new
+    from tpuctl.workflows.watch import FLEET
 
     console, troubles = context.console, report.troubles
     everything = console.json_mode or console.out.isatty()
@@ -145,7 +146,8 @@ def _tell(context: AppContext, report: PassReport) -> None:
     if report.error is not None:
         raise report.error
     first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])
-    raise PartialError(f"{first.subject} is {first.result}: {first.why}", hint=f"tpuctl why {first.subject}")
+    hint = "tpuctl watch status" if first.subject == FLEET else f"tpuctl why {first.subject}"
+    raise PartialError(f"{first.subject} is {first.result}: {first.why}", hint=hint)
 
 
 @app.command("status")
@@ -156,16 +158,18 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     """
     from tpuctl.core.codec import to_data
     from tpuctl.core.watch import INSTALL_HINT, judge
+    from tpuctl.workflows.pausing import paused_why
     from tpuctl.workflows.watch import list_heartbeats
 
     with open_context(ctx) as context:
         beats, now = list_heartbeats(context), context.store.now()
-        health, console = judge(beats, now), context.console
+        health, console, paused = judge(beats, now), context.console, paused_why(context)
         if console.json_mode:
             console.data(
                 {
                     "health": str(health.verdict),
                     "why": health.why,
+                    "paused": paused,
                     "log": str(watch_dir(context) / "watch.log"),
                     "watchdogs": [{**to_data(beat), "next_due": beat.next_due} for beat in beats],
                 }
@@ -174,6 +178,8 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
                 raise typer.Exit(TpuctlError.exit_code)
             return
         console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has passed here yet")
+        if paused:
+            console.warn(f"{paused}; `tpuctl resume` lifts that")
         for beat in beats:
             _print_troubles(context, beat)
         if not health.good:
