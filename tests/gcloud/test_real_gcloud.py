@@ -215,3 +215,36 @@ def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gc
     gcloud.ok("compute", "disks", "delete", "data", zone, "--quiet")
     assert listed("disks") == listed("snapshots") == listed("addresses") == []
     assert gcloud.run("compute", "disks", "describe", "data", zone).returncode == 1
+
+
+def test_gcloud_reads_the_projects_services_and_turns_one_on(gcloud: Gcloud) -> None:
+    control.fault(gcloud.info, {"preset": "api-off", "name": "cloudquotas.googleapis.com"})
+
+    def enabled() -> list[str]:
+        return gcloud.ok("services", "list", "--enabled", "--format=value(config.name)").split()
+
+    assert "tpu.googleapis.com" in enabled()
+    assert "cloudquotas.googleapis.com" not in enabled()
+    gcloud.ok("services", "enable", "cloudquotas.googleapis.com")
+    assert "cloudquotas.googleapis.com" in enabled()
+
+
+def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
+    control.set_quotas(gcloud.info, {"IN_USE_ADDRESSES/us-east1": 8, "us-east1-d/v6e": 64})
+    region = json.loads(gcloud.ok("compute", "regions", "describe", "us-east1", "--format=json"))
+    assert {"metric": "IN_USE_ADDRESSES", "limit": 8.0, "usage": 0.0} in region["quotas"]
+    project = json.loads(gcloud.ok("compute", "project-info", "describe", "--format=json"))
+    assert {each["metric"] for each in project["quotas"]} == {"HEALTH_CHECKS"}
+    infos = json.loads(
+        gcloud.ok(
+            "beta", "quotas", "info", "describe", "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI",
+            "--service=tpu.googleapis.com", f"--project={gcloud.info.project}", "--format=json",
+        )
+    )  # fmt: skip
+    assert infos["dimensionsInfos"][0]["dimensions"] == {"zone": "us-east1-d"}
+    assert infos["dimensionsInfos"][0]["details"]["value"] == "64"
+
+
+def test_gcloud_reads_the_project(gcloud: Gcloud) -> None:
+    found = json.loads(gcloud.ok("projects", "describe", gcloud.info.project, "--format=json"))
+    assert (found["projectId"], found["lifecycleState"]) == (gcloud.info.project, "ACTIVE")

@@ -67,6 +67,10 @@ def up(
     instant: Annotated[bool, typer.Option("--instant", help="No delays at all.")] = False,
     project: Annotated[str, typer.Option(metavar="ID", help="Id of the simulated project.")] = "sim-project",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of ids and addresses.")] = 1,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", metavar="KEY=N", help="Limit something, as `tpuctl sim quota`; repeatable."),
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Start the simulator, or keep the one that runs."""
@@ -74,7 +78,13 @@ def up(
     from tpuctl.sim.options import SimOptions
 
     delays = "instant" if instant else "realistic"
-    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays)
+    quotas = dict(_parse_quota(word) for word in quota or [])
+    if quotas:
+        from tpuctl.sim.catalog import load_catalog
+        from tpuctl.sim.quotas import check_keys
+
+        check_keys(quotas, load_catalog())
+    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays, quotas=quotas)
     if foreground:
         from tpuctl.sim.server import run_foreground
 
@@ -182,6 +192,32 @@ def _parse_field(word: str) -> tuple[str, Any]:
         return name, float(value) if "." in value else int(value)
     except ValueError:
         return name, value
+
+
+@app.command("quota")
+def quota(
+    ctx: typer.Context,
+    limits: Annotated[list[str] | None, typer.Argument(metavar="[KEY=N]...", help="What to limit.")] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Limit what the simulated project may have; without arguments, list the limits that are set.
+
+    KEY is ZONE or ZONE/GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without /REGION, or
+    HEALTH_CHECKS. What nobody limits is plenty.
+    """
+    from tpuctl.sim import control
+
+    now = control.set_quotas(_running(), dict(_parse_quota(word) for word in limits or []))
+    rows = [{"quota": key, "limit": limit} for key, limit in sorted(now.items())]
+    columns = (Column("quota", "QUOTA"), Column("limit", "LIMIT", right=True))
+    _console(ctx).table(rows, columns, empty="no limits")
+
+
+def _parse_quota(word: str) -> tuple[str, int]:
+    key, equals, limit = word.partition("=")
+    if not equals or not limit.isdecimal():
+        raise UsageError(f"{word!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
+    return key, int(limit)
 
 
 @app.command("reset")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.messages import Request, Response, json_response
 from tpuctl.sim.status import ApiError, Code
 from tpuctl.sim.tpu_rest import parse_body
@@ -30,6 +30,8 @@ class AdminDoor:
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
             ("POST", "preempt"): self._preempt,
+            ("POST", "quotas"): self._set_quotas,
+            ("POST", "metadata"): self._set_metadata,
             ("POST", "reset"): self._reset,
             ("POST", "shutdown"): self._shutdown,
         }
@@ -53,6 +55,17 @@ class AdminDoor:
     def _preempt(self, request: Request) -> object:
         body = parse_body(request)
         return {"preempted": self._world.preempt(str(body.get("node")), body.get("zone"))}
+
+    def _set_quotas(self, request: Request) -> object:
+        body = parse_body(request)
+        for key, limit in body.items():
+            if not isinstance(limit, int) or isinstance(limit, bool):
+                raise UsageError(f"quota {key}: {limit!r} is not a whole number", hint=f"{key}=8")
+        return self._world.set_quotas(body)
+
+    def _set_metadata(self, request: Request) -> object:
+        self._world.metadata.update({key: str(value) for key, value in parse_body(request).items()})
+        return dict(self._world.metadata)
 
     def _reset(self, request: Request) -> object:
         del request

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from tpuctl.sim.compute_state import (
@@ -25,6 +26,7 @@ from tpuctl.sim.kernel import Json
 from tpuctl.sim.listing import page_of
 from tpuctl.sim.messages import Request, Response, json_response
 from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.quotas import Quotas
 from tpuctl.sim.status import ApiError, Code, DroppedConnectionError, not_found, unknown_method
 from tpuctl.sim.tpu_rest import parse_body
 from tpuctl.sim.world import World
@@ -54,6 +56,8 @@ class ComputeDoor:
             return self._project(match.group(1))
         if read and (match := _PLACE.fullmatch(path)):
             self._check_project(match.group(1))
+            needed = f"compute.{match.group(2)}.{'get' if match.group(3) else 'list'}"
+            self._world.access.check_permission(needed, f"projects/{match.group(1)}")
             return self._places(match.group(2), match.group(3))
         if read and (match := _AGGREGATED.fullmatch(path)):
             self._check_project(match.group(1))
@@ -73,12 +77,18 @@ class ComputeDoor:
 
     def _project(self, project: str) -> Response:
         self._check_project(project)
+        self._world.access.check_permission("compute.projects.get", f"projects/{project}")
         return json_response(
             {
                 "kind": "compute#project",
                 "id": "1",
                 "name": project,
-                "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": "AAAA", "items": []},
+                "commonInstanceMetadata": {
+                    "kind": "compute#metadata",
+                    "fingerprint": "AAAA",
+                    "items": [{"key": k, "value": v} for k, v in sorted(self._world.metadata.items())],
+                },
+                "quotas": self._world.read_quotas(Quotas.of_project),
                 "selfLink": f"{ROOT}/projects/{project}",
             }
         )
@@ -97,12 +107,14 @@ class ComputeDoor:
     def _regions(self) -> list[str]:
         return sorted({zone.rsplit("-", 1)[0] for zone in self._world.zones()})
 
-    def _place(self, kind: str, name: str) -> dict[str, str]:
+    def _place(self, kind: str, name: str) -> dict[str, Any]:
         base = f"{ROOT}/projects/{self._world.options.project}"
-        place = {"kind": f"compute#{kind[:-1]}", "name": name, "status": "UP", "id": "1"}
+        place: dict[str, Any] = {"kind": f"compute#{kind[:-1]}", "name": name, "status": "UP", "id": "1"}
         place["selfLink"] = f"{base}/{kind}/{name}"
         if kind == "zones":
             place["region"] = f"{base}/regions/{name.rsplit('-', 1)[0]}"
+        else:
+            place["quotas"] = self._world.read_quotas(lambda quotas: quotas.of_region(name))
         return place
 
     # Resources.

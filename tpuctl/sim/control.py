@@ -218,6 +218,9 @@ def environment(info: SimInfo) -> dict[str, str]:
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{info.http}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{info.http}/compute/v1/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{info.http}/storage/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE": f"{info.http}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDQUOTAS": f"{info.http}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{info.http}/",
         "GOOGLE_CLOUD_PROJECT": info.project,
         "STORAGE_EMULATOR_HOST": f"{info.http}/_t/{info.token}",
         "TPUCTL_SIM_SSH_PORT": str(info.ssh_port),
@@ -249,6 +252,16 @@ def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None
 def preempt(info: SimInfo, node: str, zone: str | None = None) -> list[str]:
     """Preempts a node, or all nodes of a queued resource of that name; their full names."""
     return list(_admin(info, "POST", "preempt", {"node": node, "zone": zone})["preempted"])
+
+
+def set_quotas(info: SimInfo, quotas: Mapping[str, int]) -> dict[str, int]:
+    """Changes quotas, by the keys of `tpuctl.sim.quotas`; all that are set now."""
+    return dict(_admin(info, "POST", "quotas", quotas))
+
+
+def set_metadata(info: SimInfo, items: Mapping[str, str]) -> dict[str, str]:
+    """Changes the project's metadata, such as `enable-oslogin`; all of it now."""
+    return dict(_admin(info, "POST", "metadata", items))
 
 
 def fault(info: SimInfo, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,14 @@ class FaultKind(StrEnum):
     """A matching node is preempted `seconds` after it became READY; `method` plays no part."""
     QUEUED_FAILURE = "queued-failure"
     """A queued resource goes PROVISIONING → SUSPENDING → FAILED with `code` and `message`."""
+    SERVICE_OFF = "service-off"
+    """The API called `name`, such as compute.googleapis.com, is not enabled. Stands until it is cleared."""
+    NO_PERMISSION = "no-permission"
+    """The caller lacks the permission `name`, such as tpu.nodes.create. Stands until it is cleared."""
+    EXPIRED_TOKEN = "expired-token"  # noqa: S105 - a word
+    """Every API call is refused with 401. Stands until it is cleared."""
+    CLOCK = "clock"
+    """The cloud's clock, as its Date headers show it, is `seconds` ahead. Stands until it is cleared."""
 
 
 STOCKOUT = (
@@ -69,6 +77,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "lost-response": {"kind": "drop", "method": "nodes.create"},
     "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
+    "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
+    "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
+    "expired-token": {"kind": "expired-token"},
+    "clock-off": {"kind": "clock", "seconds": 600.0},
 }
 """Named faults; texts as users of the real API have quoted them."""
 
@@ -192,6 +204,11 @@ class FaultPlan:
                 fault.struck += 1
                 return fault
         return None
+
+    def standing(self, kind: FaultKind, name: str) -> list[Fault]:
+        """Faults of a kind that lasts; asking does not count as a strike, so reads change nothing."""
+        with self._lock:
+            return [f for f in self._faults if f.kind == kind and fnmatchcase(name, f.name)]
 
     def unreachable_zones(self, zones: list[str]) -> list[str]:
         """Which zones list calls cannot read; does not count as a strike, so reads change nothing."""

@@ -10,6 +10,7 @@ import hmac
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -85,6 +86,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     handle_request_message: Handler
     allowed_hosts: frozenset[str]
+    clock_skew: Callable[[], float]
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: set[socket.socket] = set()
@@ -113,6 +115,10 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The Date header: clients that compare clocks read it."""
+        return super().date_time_string((timestamp or time.time()) + self.server.clock_skew())
 
     def _read_chunked(self) -> bytes:
         parts = []
@@ -176,12 +182,14 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
 
 class HttpServer:
-    """Serves a handler on 127.0.0.1 until `close`; `port` 0 takes a free one."""
+    """Serves a handler on 127.0.0.1 until `close`; `port` 0 takes a free one. `clock_skew`: seconds by which
+    the Date headers are ahead."""
 
-    def __init__(self, handler: Handler, *, port: int = 0) -> None:
+    def __init__(self, handler: Handler, *, port: int = 0, clock_skew: Callable[[], float] = float) -> None:
         self._server = _Server(("127.0.0.1", port), _HttpHandler)
         self.port = int(self._server.server_address[1])
         self._server.handle_request_message = handler
+        self._server.clock_skew = clock_skew
         self._server.allowed_hosts = frozenset(f"{name}:{self.port}" for name in _LOOPBACK_NAMES)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="sim-http", daemon=True

@@ -77,7 +77,7 @@ class Kernel:
     hosts: HostBackend
     faults: FaultPlan
     quotas: dict[str, int]
-    """Most chips per `ZONE` or `ZONE/GENERATION`; absent means plenty."""
+    """Limits by the keys of `tpuctl.sim.quotas`; absent means plenty."""
     host_environment: Callable[[], dict[str, str]]
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Node] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from tpuctl.sim.listing import list_resources
 from tpuctl.sim.machines import Machines
 from tpuctl.sim.operations import Operations, show_operation
 from tpuctl.sim.paths import ResourcePath, check_id, check_labels, parse_path
+from tpuctl.sim.quotas import Quotas
 from tpuctl.sim.status import ApiError, Code, bad_request, not_found
 from tpuctl.sim.validation import check_quota, prepare_spec
 
@@ -110,6 +111,7 @@ class Nodes:
         if queued is None:
             spot = bool(scheduling.get("spot") or scheduling.get("preemptible"))
             check_quota(self._kernel, path, offer, offer.chips, spot=spot)
+        Quotas(self._kernel).check_side(path, offer, clean)
         uid = self._kernel.ids.node_id()
         data = {
             **clean,

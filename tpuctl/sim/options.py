@@ -58,7 +58,8 @@ class Delays:
 class SimOptions:
     """How to run the simulator; plain data, so that it can travel to the background process.
 
-    `delays`: `realistic`, `instant` or a mapping of single ones; ports 0: any free one.
+    `delays`: `realistic`, `instant` or a mapping of single ones; `quotas`: see `tpuctl.sim.quotas`; ports 0:
+    any free one.
     """
 
     project: str = "sim-project"

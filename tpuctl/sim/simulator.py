@@ -8,13 +8,15 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuctl.sim import admin, compute
+from tpuctl.sim import admin, compute, project
+from tpuctl.sim.access import COMPUTE, STORAGE
 from tpuctl.sim.admin import AdminDoor
 from tpuctl.sim.clock import Clock
 from tpuctl.sim.compute import ComputeDoor
 from tpuctl.sim.hosts.process import ProcessHosts
 from tpuctl.sim.http import STORAGE_PREFIXES, TOKEN_PREFIX, Handler, HttpServer, Router
 from tpuctl.sim.options import Delays, SimOptions
+from tpuctl.sim.project import ProjectDoor
 from tpuctl.sim.storage import Storage
 from tpuctl.sim.tpu_grpc import TpuGrpcDoor
 from tpuctl.sim.tpu_rest import TpuRestDoor
@@ -55,7 +57,9 @@ class Simulator:
         )
         self.storage = Storage(root / "gcs", self.world)
         self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port)
-        self.http = HttpServer(Router(token, self._doors()).handle, port=options.port)
+        self.http = HttpServer(
+            Router(token, self._doors()).handle, port=options.port, clock_skew=self.world.access.clock_skew
+        )
         self.grpc.start()
         self.http.start()
 
@@ -89,6 +93,7 @@ class Simulator:
     def _doors(self) -> dict[str, Handler]:
         tpu = TpuRestDoor(self.world)
         computing = ComputeDoor(self.world)
+        access = self.world.access
 
         def reset() -> None:
             self.storage.reset()
@@ -98,9 +103,10 @@ class Simulator:
         return {
             "/v2/": tpu.handle,
             "/v2alpha1/": tpu.handle,
-            compute.PREFIX: computing.handle,
+            compute.PREFIX: access.guard(COMPUTE, computing.handle),
             admin.PREFIX: control.handle,
-            **dict.fromkeys(STORAGE_PREFIXES, self.storage.handle),
+            **dict.fromkeys(project.PREFIXES, ProjectDoor(self.world).handle),
+            **dict.fromkeys(STORAGE_PREFIXES, access.guard(STORAGE, self.storage.handle)),
         }
 
     def close(self) -> None:

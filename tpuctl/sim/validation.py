@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tpuctl.core.topology import AcceleratorType
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued
 from tpuctl.sim.paths import ResourcePath, check_labels
+from tpuctl.sim.quotas import TPU_QUOTA_NAMES
 from tpuctl.sim.status import ApiError, Code, bad_request
 
 _INPUT_FIELDS = frozenset(
@@ -31,15 +32,6 @@ _INPUT_FIELDS = frozenset(
     }
 )
 MAX_DESCRIPTION = 512
-
-_QUOTA_NAMES = {
-    "v2": "TPUV2s{}Pod",
-    "v3": "TPUV3s{}Pod",
-    "v4": "TPUV4s{}Pod",
-    "v5e": "TPUV5s{}Litepod",
-    "v5p": "TPUV5P{}",
-    "v6e": "TPUV6E{}",
-}
 
 
 def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> AcceleratorType:
@@ -106,7 +98,7 @@ def check_quota(kernel: Kernel, path: ResourcePath, offer: AcceleratorType, chip
         if limit is None:
             continue
         if _used_chips(kernel.nodes.values(), kernel.queued.values(), path.zone, generation) + chips > limit:
-            name = _QUOTA_NAMES[offer.generation].format("Preemptible" if spot else "")
+            name = TPU_QUOTA_NAMES[offer.generation].format("Preemptible" if spot else "")
             text = (
                 f"Quota limit '{name}PerProjectPerZoneForTPUAPI' has been exceeded. "
                 f"Limit: {limit} in zone {path.zone}."

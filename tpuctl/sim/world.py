@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.sim.access import TPU, Access, permission_of
 from tpuctl.sim.catalog import SimCatalog, load_catalog
 from tpuctl.sim.clock import Clock, RealClock, schedule_for
 from tpuctl.sim.faults import FaultKind, FaultPlan
@@ -28,13 +29,13 @@ from tpuctl.sim.operations import Operations
 from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.queued import QueuedResources
+from tpuctl.sim.quotas import Quotas, check_keys
 from tpuctl.sim.status import ApiError, DroppedConnectionError
 
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: most chips per `ZONE` or
-    `ZONE/GENERATION`."""
+    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: see `tpuctl.sim.quotas`."""
 
     project: str = "sim-project"
     seed: int = 1
@@ -75,6 +76,10 @@ class World:
         self.faults = FaultPlan()
         self.journal = Journal(self.clock.now)
         self.catalog = catalog or load_catalog()
+        check_keys(self.options.quotas, self.catalog)
+        self.access = Access(self.faults, self.options.project)
+        self.metadata: dict[str, str] = {}
+        """The project's metadata in Compute Engine."""
         self._kernel = Kernel(
             project=self.options.project,
             clock=self.clock,
@@ -160,6 +165,9 @@ class World:
         return answer
 
     def _answer(self, rpc: Rpc, path: ResourcePath, request: Json, version: str) -> Json:
+        self.access.check_token()
+        self.access.check_service(TPU)
+        self.access.check_permission(permission_of(rpc.name), path.name)
         fault = self.faults.take(FaultKind.ERROR, rpc.name, path)
         if fault is not None:
             raise ApiError(fault.code, fault.text(path))
@@ -207,6 +215,18 @@ class World:
         names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())
         return name in names and zone in (None, node.path.zone)
 
+    def set_quotas(self, quotas: Mapping[str, int]) -> dict[str, int]:
+        """Changes limits from now on and returns all that are set; what exists already stays."""
+        check_keys(quotas, self.catalog)
+        with self._kernel.lock:
+            self._kernel.quotas.update(quotas)
+            return dict(self._kernel.quotas)
+
+    def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
+        """What `read` finds in the quotas as they are at one moment."""
+        with self._kernel.lock:
+            return read(Quotas(self._kernel))
+
     def snapshot(self) -> dict[str, Any]:
         """The whole state as the API would show it, and which hosts stand behind it."""
         with self._kernel.lock:
@@ -241,6 +261,8 @@ class World:
             self._kernel.queued.clear()
             self._kernel.operations.clear()
             self._kernel.requests.clear()
+            self._kernel.quotas = dict(self.options.quotas)
+            self.metadata.clear()
         for node in nodes:
             self._machines.destroy(node)
         self.faults.clear()

@@ -1,0 +1,224 @@
+"""What the simulated project says about itself and enforces: APIs, permissions, quotas, metadata, its clock."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.cloud import tpu_v2
+from google.oauth2.credentials import Credentials
+
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.errors import UsageError
+from tpuctl.sim.access import SERVICES
+from tpuctl.sim.world import WorldOptions
+
+ZONE = "us-central2-b"
+PARENT = f"projects/sim-project/locations/{ZONE}"
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+def ask(sim: RunningSim, path: str, verb: str = "GET", body: Any = None) -> tuple[int, Any, Any]:
+    """Status, decoded body and headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(sim.endpoint.rsplit(":", 1)[1]), timeout=30)
+    try:
+        text = None if body is None else json.dumps(body)
+        connection.request(verb, path, body=text, headers={"authorization": f"Bearer {sim.token}"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null"), answer.headers
+    finally:
+        connection.close()
+
+
+def reasons(body: Any) -> list[str]:
+    return [each["reason"] for each in body["error"]["details"] if "reason" in each]
+
+
+def create(sim: RunningSim, id: str, type: str = "v4-16", *, external: bool = True) -> tuple[int, Any]:
+    node = {
+        "acceleratorType": type,
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "networkConfig": {"enableExternalIps": external},
+    }
+    status, body, _ = ask(sim, f"/v2/{PARENT}/nodes?nodeId={id}", "POST", node)
+    assert sim.world.settle()
+    return status, body
+
+
+def compute_quota(sim: RunningSim, place: str, metric: str) -> tuple[float, float]:
+    """Limit and usage."""
+    _, body, _ = ask(sim, f"/compute/v1/projects/sim-project{place}")
+    found = next(each for each in body["quotas"] if each["metric"] == metric)
+    return found["limit"], found["usage"]
+
+
+def test_services_are_listed_with_their_state(sim: RunningSim) -> None:
+    sim.fault(preset="api-off", name="compute.googleapis.com")
+    _, enabled, _ = ask(sim, "/v1/projects/sim-project/services?filter=state:ENABLED")
+    names = {each["config"]["name"] for each in enabled["services"]}
+    assert names == set(SERVICES) - {"compute.googleapis.com"}
+    asked = "names=projects/sim-project/services/"
+    _, batch, _ = ask(
+        sim,
+        f"/v1/projects/sim-project/services:batchGet?{asked}tpu.googleapis.com&{asked}compute.googleapis.com",
+    )
+    assert [each["state"] for each in batch["services"]] == ["ENABLED", "DISABLED"]
+
+
+def test_an_api_that_is_off_refuses_as_google_does_until_it_is_enabled(sim: RunningSim) -> None:
+    sim.fault(preset="api-off")
+    status, body, _ = ask(sim, f"/v2/{PARENT}/nodes")
+    assert (status, body["error"]["status"], reasons(body)) == (403, "PERMISSION_DENIED", ["SERVICE_DISABLED"])
+    assert "Cloud TPU API has not been used in project" in body["error"]["message"]
+    enable = "/v1/projects/sim-project/services/tpu.googleapis.com:enable"
+    assert ask(sim, enable, "POST", {})[0] == 200
+    assert ask(sim, f"/v2/{PARENT}/nodes")[0] == 200
+
+
+def test_googles_own_client_sees_the_reason(sim: RunningSim) -> None:
+    sim.fault(preset="api-off")
+    client = tpu_v2.TpuClient(
+        transport="rest",
+        credentials=Credentials(token=sim.token),
+        client_options=ClientOptions(api_endpoint=sim.endpoint),
+    )
+    with pytest.raises(exceptions.Forbidden) as caught:
+        client.list_nodes(parent=PARENT)
+    assert caught.value.reason == "SERVICE_DISABLED"
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "permission"),
+    [
+        ("POST", f"/v2/{PARENT}/nodes?nodeId=a", "tpu.nodes.create"),
+        ("POST", f"/v2/{PARENT}/queuedResources?queuedResourceId=a", "tpu.nodes.create"),
+        ("GET", f"/v2/{PARENT}/queuedResources", "tpu.nodes.list"),
+        ("GET", f"/v2/{PARENT}/acceleratorTypes", "tpu.acceleratortypes.list"),
+        ("GET", "/compute/v1/projects/sim-project", "compute.projects.get"),
+        ("GET", "/compute/v1/projects/sim-project/regions/us-central2", "compute.regions.get"),
+        ("GET", "/v1/projects/sim-project/services", "serviceusage.services.list"),
+        (
+            "GET",
+            "/v1/projects/sim-project/locations/global/services/tpu.googleapis.com/quotaInfos",
+            "cloudquotas.quotas.get",
+        ),
+    ],
+)
+def test_a_missing_permission_is_named(sim: RunningSim, verb: str, path: str, permission: str) -> None:
+    sim.fault(preset="no-permission", name=permission)
+    status, body, _ = ask(sim, path, verb, {} if verb == "POST" else None)
+    assert (status, reasons(body)) == (403, ["IAM_PERMISSION_DENIED"])
+    assert f"'{permission}'" in body["error"]["message"]
+
+
+def test_permissions_can_be_tested(sim: RunningSim) -> None:
+    sim.fault(preset="no-permission", name="tpu.*")
+    asked = {"permissions": ["tpu.nodes.create", "compute.regions.get"]}
+    for version in ("v1", "v3"):
+        _, body, _ = ask(sim, f"/{version}/projects/sim-project:testIamPermissions", "POST", asked)
+        assert body == {"permissions": ["compute.regions.get"]}
+
+
+def test_expired_tokens_open_no_door_but_the_admins(sim: RunningSim) -> None:
+    sim.fault(preset="expired-token")
+    for path in (f"/v2/{PARENT}/nodes", "/compute/v1/projects/sim-project", "/storage/v1/b/sim-bucket"):
+        status, body, _ = ask(sim, path)
+        assert status == 401, path
+        assert reasons(body) == ["ACCESS_TOKEN_EXPIRED"]
+    assert ask(sim, "/_sim/faults", "DELETE")[0] == 200
+    assert ask(sim, f"/v2/{PARENT}/nodes")[0] == 200
+
+
+def test_the_date_header_shows_the_clouds_clock(sim: RunningSim) -> None:
+    def ahead() -> float:
+        headers = ask(sim, "/")[2]
+        return email.utils.parsedate_to_datetime(headers["Date"]).timestamp() - time.time()
+
+    assert abs(ahead()) < 5
+    sim.fault(preset="clock-off", seconds=-900.0)
+    assert ahead() == pytest.approx(-900, abs=5)
+
+
+def test_addresses_count_workers_and_are_enforced(sim: RunningSim) -> None:
+    assert ask(sim, "/_sim/quotas", "POST", {"IN_USE_ADDRESSES/us-central2": 3})[0] == 200
+    assert create(sim, "one")[0] == 200
+    assert compute_quota(sim, "/regions/us-central2", "IN_USE_ADDRESSES") == (3.0, 2.0)
+    assert compute_quota(sim, "/regions/us-central1", "IN_USE_ADDRESSES")[1] == 0.0
+    status, body = create(sim, "two")
+    assert status == 429
+    assert "Quota 'IN_USE_ADDRESSES' exceeded" in body["error"]["message"]
+    assert create(sim, "two", external=False)[0] == 200
+    assert compute_quota(sim, "/regions/us-central2", "INSTANCES")[1] == 4.0
+
+
+def test_health_checks_are_counted_per_node(sim: RunningSim) -> None:
+    ask(sim, "/_sim/quotas", "POST", {"HEALTH_CHECKS": 3})
+    assert create(sim, "one")[0] == 200
+    assert compute_quota(sim, "", "HEALTH_CHECKS") == (3.0, 2.0)
+    status, body = create(sim, "two")
+    assert (status, body["error"]["message"]) == (429, "You have reached HEALTH_CHECKS limit")
+
+
+def test_a_queued_resource_without_room_on_the_side_fails(sim: RunningSim) -> None:
+    ask(sim, "/_sim/quotas", "POST", {"INSTANCES": 1})
+    spec = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+    queued = {"tpu": {"nodeSpec": [{"parent": PARENT, "nodeId": "q", "node": spec}]}, "spot": {}}
+    assert ask(sim, f"/v2/{PARENT}/queuedResources?queuedResourceId=q", "POST", queued)[0] == 200
+    assert sim.world.settle()
+    _, body, _ = ask(sim, f"/v2/{PARENT}/queuedResources/q")
+    assert body["state"]["state"] == "FAILED"
+    assert "INSTANCES" in body["state"]["failedData"]["error"]["message"]
+
+
+def test_tpu_quotas_are_shown_by_zone_in_their_own_unit(sim: RunningSim) -> None:
+    ask(sim, "/_sim/quotas", "POST", {f"{ZONE}/v4": 8, "us-east1-d/v6e": 64})
+    path = "/v1/projects/sim-project/locations/global/services/tpu.googleapis.com/quotaInfos"
+    _, body, _ = ask(sim, path)
+    infos = {each["quotaId"]: each["dimensionsInfos"] for each in body["quotaInfos"]}
+    v4 = infos["TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI"]
+    assert v4[0] == {
+        "dimensions": {"zone": ZONE},
+        "details": {"value": "16"},
+        "applicableLocations": [ZONE],
+    }, "8 chips of v4 are 16 TensorCores"
+    v6e = infos["TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"]
+    assert v6e[0]["details"] == {"value": "64"}
+    assert "us-east1-d" not in v6e[-1]["applicableLocations"]
+    _, one, _ = ask(sim, f"{path}/TPUV6EPerProjectPerZoneForTPUAPI")
+    assert one["quotaId"] == "TPUV6EPerProjectPerZoneForTPUAPI"
+
+
+def test_reset_gives_quotas_and_metadata_back(sim: RunningSim) -> None:
+    ask(sim, "/_sim/quotas", "POST", {"HEALTH_CHECKS": 0})
+    ask(sim, "/_sim/metadata", "POST", {"enable-oslogin": "TRUE"})
+    _, project, _ = ask(sim, "/compute/v1/projects/sim-project")
+    assert project["commonInstanceMetadata"]["items"] == [{"key": "enable-oslogin", "value": "TRUE"}]
+    ask(sim, "/_sim/reset", "POST", {})
+    _, project, _ = ask(sim, "/compute/v1/projects/sim-project")
+    assert project["commonInstanceMetadata"]["items"] == []
+    assert compute_quota(sim, "", "HEALTH_CHECKS")[0] > 0
+
+
+@pytest.mark.parametrize(
+    "quotas", [{"us-nowhere1-a": 4}, {"CPUS": 4}, {"HEALTH_CHECKS/us-east1": 4}, {ZONE: -1}]
+)
+def test_a_quota_that_limits_nothing_is_refused(
+    sim: RunningSim, tmp_path: Path, quotas: dict[str, int]
+) -> None:
+    status, body, _ = ask(sim, "/_sim/quotas", "POST", quotas)
+    assert (status, body["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    with pytest.raises(UsageError):
+        type(sim.world)(sim.simulator.hosts, WorldOptions(quotas=quotas))
