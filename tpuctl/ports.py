@@ -22,6 +22,7 @@ from tpuctl.core.model import (
     QueuedInfo,
     RemoteResult,
 )
+from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota
 
 
 class Clock(Protocol):
@@ -71,6 +72,31 @@ class Inventory(Protocol):
 
     def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
         """All of one kind, in all locations."""
+        ...
+
+
+class ProjectApi(Protocol):
+    """What the project is and allows. Reads only; each method may be denied alone."""
+
+    def list_services(self) -> frozenset[str]:
+        """The enabled APIs, such as `tpu.googleapis.com`."""
+        ...
+
+    def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        """Those of `permissions` that the caller has on the project."""
+        ...
+
+    def project_info(self) -> ProjectInfo: ...
+
+    def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]: ...
+
+    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
+        """The limits of the TPU API, in every place where one applies. The API does not tell their use."""
+        ...
+
+    def clock_ahead(self) -> float:
+        """Seconds by which the API's clock is ahead of this machine's, as its Date header shows it (so within
+        a second or two). Needs no credentials."""
         ...
 
 

@@ -16,6 +16,7 @@ from google.oauth2.credentials import Credentials
 from tests.support.sim import RunningSim
 from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.cloud.client import GoogleCloud
+from tpuctl.cloud.project import GoogleProject
 from tpuctl.errors import UsageError
 from tpuctl.remote.keys import ensure_keypair
 from tpuctl.remote.ssh import SshRemote
@@ -73,6 +74,11 @@ class SimServices:
         keys = ensure_keypair(state_dir)
         self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
         self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
+        self.project = project
+        endpoints = ("resource_manager", "service_usage", "compute", "quotas", "tpu")
+        self.project_api: Any = GoogleProject(
+            project, lambda: credentials, **dict.fromkeys(endpoints, sim.endpoint)
+        )
         self.store: Any = SqliteStore(state_dir / "state.db")
         self.remote: Any = RepinningRemote(
             SshRemote(keys.private_path), lambda target: renewed_pin(self, target)

@@ -21,7 +21,7 @@ from tpuctl.errors import BadConfigError, UsageError
 if TYPE_CHECKING:
     from tpuctl.cli.render import Renderer
     from tpuctl.core.settings import Config
-    from tpuctl.ports import Cloud, Inventory, Objects, Pacer, Remote, RunLogs, Store
+    from tpuctl.ports import Cloud, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
     from tpuctl.remote.keys import KeyPair
     from tpuctl.remote.ssh_config import SshConfigFiles
 
@@ -149,6 +149,25 @@ class AppContext:
         from tpuctl.cloud.buckets import GoogleObjects
 
         return GoogleObjects(self.config.require_project(), self.config.endpoint_storage, self.credentials)
+
+    @property
+    def project(self) -> str:
+        return self.config.require_project()
+
+    @cached_property
+    def project_api(self) -> ProjectApi:
+        from tpuctl.cloud.project import GoogleProject
+
+        config = self.config
+        return GoogleProject(
+            self.project,
+            lambda: self.credentials,
+            resource_manager=config.endpoint_resource_manager,
+            service_usage=config.endpoint_service_usage,
+            compute=config.endpoint_compute,
+            quotas=config.endpoint_quotas,
+            tpu=config.endpoint_tpu,
+        )
 
     @cached_property
     def inventory(self) -> Inventory:

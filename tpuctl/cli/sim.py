@@ -78,12 +78,7 @@ def up(
     from tpuctl.sim.options import SimOptions
 
     delays = "instant" if instant else "realistic"
-    quotas = dict(_parse_quota(word) for word in quota or [])
-    if quotas:
-        from tpuctl.sim.catalog import load_catalog
-        from tpuctl.sim.quotas import check_keys
-
-        check_keys(quotas, load_catalog())
+    quotas = _parse_quotas(quota or [])
     options = SimOptions(project=project, speed=speed, seed=seed, delays=delays, quotas=quotas)
     if foreground:
         from tpuctl.sim.server import run_foreground
@@ -178,8 +173,14 @@ def fault(
         spec["preset"] = preset
     if spec:
         control.fault(info, spec)
-    columns = (Column("kind", "KIND"), Column("method", "METHOD"), Column("times", "TIMES", right=True))
-    console.table(control.faults(info), (*columns, Column("message", "MESSAGE", give=1)), empty="no faults")
+    columns = (
+        Column("kind", "KIND"),
+        Column("method", "METHOD"),
+        Column("name", "NAME", give=1),
+        Column("times", "TIMES", right=True),
+        Column("message", "MESSAGE", give=2),
+    )
+    console.table(control.faults(info), columns, empty="no faults")
 
 
 def _parse_field(word: str) -> tuple[str, Any]:
@@ -207,17 +208,25 @@ def quota(
     """
     from tpuctl.sim import control
 
-    now = control.set_quotas(_running(), dict(_parse_quota(word) for word in limits or []))
+    now = control.set_quotas(_running(), _parse_quotas(limits or []))
     rows = [{"quota": key, "limit": limit} for key, limit in sorted(now.items())]
     columns = (Column("quota", "QUOTA"), Column("limit", "LIMIT", right=True))
     _console(ctx).table(rows, columns, empty="no limits")
 
 
-def _parse_quota(word: str) -> tuple[str, int]:
-    key, equals, limit = word.partition("=")
-    if not equals or not limit.isdecimal():
-        raise UsageError(f"{word!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
-    return key, int(limit)
+def _parse_quotas(words: list[str]) -> dict[str, int]:
+    from tpuctl.sim.catalog import load_catalog
+    from tpuctl.sim.quotas import check_keys
+
+    quotas = {}
+    for word in words:
+        key, _, limit = word.partition("=")
+        if not limit.isdecimal():
+            raise UsageError(f"{word!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
+        quotas[key] = int(limit)
+    if quotas:
+        check_keys(quotas, load_catalog())
+    return quotas
 
 
 @app.command("reset")

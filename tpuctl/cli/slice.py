@@ -71,6 +71,7 @@ def wanted_slice(
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
     from tpuctl.workflows.payment import list_grants, quote
+    from tpuctl.workflows.quotas import check_side_quotas
 
     catalog, script = load_accelerators(), read_script(wish, Path.cwd())
     now = context.clock.now()
@@ -83,11 +84,13 @@ def wanted_slice(
     _ = context.credentials
     if dry_run:
         permit()
+        check_side_quotas(context, chosen, spec)
         _show_dry_run(context, chosen, spec, offer.line)
         return None
 
     def permit_and_say() -> None:
         permit()
+        check_side_quotas(context, chosen, spec)
         if script is not None:
             context.store.put_blob(script)
         context.console.say(offer.line)

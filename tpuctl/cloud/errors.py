@@ -66,7 +66,12 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     kind = classify(table, http_status=http_status, status=_status_name(error), message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
     details = {"status": http_status, "kind": str(kind)}
-    return _CLASSES[kind](f"could not {what}: {message.splitlines()[0]}", hint=hint, details=details)
+    return _CLASSES[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
+
+
+def _shorten(message: str) -> str:
+    """The first line, without the long address that Google adds for SERVICE_DISABLED; the hint is shorter."""
+    return message.splitlines()[0].partition(" Enable it by visiting ")[0]
 
 
 def _status_name(error: api.GoogleAPICallError) -> str | None:

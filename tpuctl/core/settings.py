@@ -75,6 +75,9 @@ class Config:
     endpoint_tpu: str
     endpoint_storage: str
     endpoint_compute: str
+    endpoint_resource_manager: str
+    endpoint_service_usage: str
+    endpoint_quotas: str
     token_file: str | None
     ssh_port: int
     internal_ip: bool
@@ -184,6 +187,27 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "endpoint_compute", "string", "https://compute.googleapis.com", "Compute Engine API", _check_endpoint
+    ),
+    Setting(
+        "endpoint_resource_manager",
+        "string",
+        "https://cloudresourcemanager.googleapis.com",
+        "Resource Manager API, for doctor's permissions",
+        _check_endpoint,
+    ),
+    Setting(
+        "endpoint_service_usage",
+        "string",
+        "https://serviceusage.googleapis.com",
+        "Service Usage API, for doctor's list of enabled APIs",
+        _check_endpoint,
+    ),
+    Setting(
+        "endpoint_quotas",
+        "string",
+        "https://cloudquotas.googleapis.com",
+        "Cloud Quotas API, for the limits of TPU quotas",
+        _check_endpoint,
     ),
     Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
     Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),

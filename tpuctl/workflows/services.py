@@ -11,6 +11,7 @@ from tpuctl.ports import (
     IdSource,
     Objects,
     Pacer,
+    ProjectApi,
     Remote,
     RunLogs,
     SecretResolver,
@@ -27,6 +28,14 @@ class Services(Protocol):
 
     @property
     def objects(self) -> Objects: ...
+
+    @property
+    def project_api(self) -> ProjectApi: ...
+
+    @property
+    def project(self) -> str:
+        """The project's id."""
+        ...
 
     @property
     def store(self) -> Store: ...

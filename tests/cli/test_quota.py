@@ -1,0 +1,107 @@
+"""`tpuctl quota`, and the check of side quotas before `up`, through the real command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+ADDRESSES = "IN_USE_ADDRESSES/us-central2"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session("--instant", "--quota", f"{ADDRESSES}=3", "--quota", "us-central2-b/v4=32") as session:
+        session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
+        session.type("up", "v4-16", "big", "--spot")
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def no_faults(session: Session) -> Iterator[None]:
+    yield
+    session.type("sim", "fault", "--clear")
+
+
+def creates(session: Session) -> list[str]:
+    return [each["resource"] for each in session.sim_journal() if each["method"].endswith(".create")]
+
+
+def test_limits_use_holders_grants_and_cost_are_shown(session: Session) -> None:
+    found = session.json("quota")
+    spot = next(row for row in found["tpu"] if row["tier"] == "spot")
+    assert (spot["place"], spot["limit"], spot["used"], spot["unit"]) == (
+        "us-central2-b",
+        64,
+        16,
+        "tensorcores",
+    )
+    side = {row["metric"]: row for row in found["side"]}
+    assert (side["IN_USE_ADDRESSES"]["used"], side["IN_USE_ADDRESSES"]["hosts"]) == (2, 1)
+    assert [(row["name"], row["chips"], row["dead"]) for row in found["holders"]] == [("big-1", 8, False)]
+    assert [(row["live"], row["chips"]) for row in found["grants"]] == [(8, 32)]
+    assert found["cost_usd_per_hour"] == pytest.approx(7.73)
+    assert "date" in found["prices"]
+    assert found["unread"] == []
+
+
+def test_the_tables_fit_eighty_columns(session: Session) -> None:
+    lines = session.type("quota").stdout.splitlines()
+    assert any("IN_USE_ADDRESSES" in line and "1 more hosts" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_up_is_refused_before_the_create_with_both_ways_out(session: Session) -> None:
+    before = creates(session)
+    done = session.type("up", "v4-16", "more", "--spot", status=7)
+    assert "IN_USE_ADDRESSES in us-central2: 2 needed, 1 free" in done.stderr
+    assert "gcloud beta quotas preferences create" in done.stderr
+    assert "--internal-ips" in done.stderr
+    assert session.type("up", "v4-16", "more", "--spot", "--dry-run", status=7).stdout == ""
+    assert creates(session) == before
+    assert session.type("status", "more", status=5)
+
+
+def test_an_up_of_what_is_there_already_asks_for_no_more_room(session: Session) -> None:
+    assert "big is ready" in session.type("up", "v4-16", "big", "--spot").stderr
+
+
+def test_a_quota_that_is_not_readable_is_said_and_blocks_nothing(session: Session) -> None:
+    session.type("sim", "fault", "no-permission", "--set", "name=compute.*")
+    session.type("sim", "fault", "api-off", "--set", "name=cloudquotas.googleapis.com")
+    found = session.json("quota")
+    assert found["tpu"] == []
+    assert found["side"] == []
+    unread = {row["what"]: row for row in found["unread"]}
+    assert set(unread) == {"TPU quotas", "quotas of the project", "quotas of region us-central2"}
+    assert unread["TPU quotas"]["fix"] == "gcloud services enable cloudquotas.googleapis.com"
+    assert "compute.regions.get" in unread["quotas of region us-central2"]["why"]
+    done = session.type("up", "v4-8", "small", "--spot")
+    assert "the quotas of region us-central2 could not be read" in done.stderr
+    session.type("down", "small", "--yes")
+
+
+def test_a_dead_request_is_marked_with_what_collects_it(session: Session) -> None:
+    session.type("up", "v4-8", "dead", "--spot")
+    session.type("sim", "preempt", "dead-1")
+    done = session.type("quota")
+    assert "dead-1 in us-central2-b is SUSPENDED and still holds quota: tpuctl watch once" in done.stderr
+    row = next(row for row in session.json("quota")["holders"] if row["name"] == "dead-1")
+    assert (row["dead"], row["chips"], row["price"]) == (True, 4, None)
+    session.type("down", "dead", "--yes")
+
+
+def test_zones_that_were_not_reached_leave_use_unknown(session: Session) -> None:
+    session.type("sim", "fault", "--set", "kind=unreachable", "--set", "zone=us-east1-d", "--set", "times=0")
+    found = session.json("quota")
+    assert {row["used"] for row in found["tpu"]} == {None}
+    assert [row["live"] for row in found["grants"]] == [None]
+    assert any("us-east1-d" in row["why"] for row in found["unread"])
+
+
+def test_a_limit_that_limits_nothing_is_refused(session: Session) -> None:
+    for word in ("CPUS=3", "us-central2-b", "us-nowhere1-a=3", "HEALTH_CHECKS=-1"):
+        done = session.type("sim", "quota", "--", word, status=2)
+        assert "hint: " in done.stderr

@@ -1,0 +1,168 @@
+"""Quotas: what an id means, what is taken, what is short, and how to ask for more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.builders import LABELS, a_node, a_queued
+from tpuctl.core.model import USER_LABEL, Endpoint, NodeState, QueuedState, Tier
+from tpuctl.core.quotas import (
+    ADDRESSES,
+    HEALTH_CHECKS,
+    INSTANCES,
+    ComputeQuota,
+    collect_command,
+    find_holdings,
+    find_shortages,
+    find_tpu_quotas,
+    hosts_allowed,
+    parse_tpu_quota,
+    quota_units,
+    units_used,
+)
+from tpuctl.resources import load_accelerators
+
+REGION = "us-central2"
+V4_SPOT = "TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI"
+CATALOG = load_accelerators()
+
+
+@pytest.mark.parametrize(
+    ("quota_id", "generation", "preemptible", "serving"),
+    [
+        ("TPUV6EPerProjectPerZoneForTPUAPI", "v6e", False, False),
+        ("TPUV6EPreemptiblePerProjectPerRegionForTPUAPI", "v6e", True, False),
+        ("TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI", "v5e", True, False),
+        ("TPUV5sLitepodServingPerProjectPerZoneForTPUAPI", "v5e", False, True),
+        ("TPUV5PPerProjectPerZoneForTPUAPI", "v5p", False, False),
+        (V4_SPOT, "v4", True, False),
+        ("TPUV3sPerProjectPerZoneForTPUAPI", "v3", False, False),
+        ("TPUV2sPodPerProjectPerRegionForTPUAPI", "v2", False, False),
+    ],
+)
+def test_ids_say_what_they_limit(quota_id, generation, preemptible, serving):
+    found = parse_tpu_quota(quota_id, "us-east1-d", 64)
+    assert found is not None
+    assert (found.generation, found.preemptible, found.serving) == (generation, preemptible, serving)
+
+
+def test_request_rates_are_no_capacity():
+    assert parse_tpu_quota("CreateRequestsPerMinutePerProject", "global", 60) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "units"), [("v4-8", 8), ("v5p-8", 8), ("v3-8", 8), ("v6e-8", 8), ("v5litepod-16", 16)]
+)
+def test_a_slice_takes_units_of_its_generation(name, units):
+    assert quota_units(CATALOG.get(name)) == units
+
+
+def test_a_queued_resource_and_its_node_count_once():
+    held = find_holdings(
+        CATALOG, [a_node(queued_resource="big-1", endpoints=(Endpoint("1.1.1.1"),) * 2)], [a_queued()]
+    )
+    assert [(each.name, each.kind, each.chips, each.hosts) for each in held] == [
+        ("big-1", "queued resource", 8, 2)
+    ]
+
+
+def test_multislice_requests_count_all_their_nodes():
+    held = find_holdings(CATALOG, [], [a_queued(node_ids=("a-0", "a-1", "a-2"))])
+    assert held[0].chips == 24
+
+
+def test_dead_requests_hold_quota_and_preempted_direct_nodes_do_not():
+    spot = parse_tpu_quota(V4_SPOT, "us-central2-b", 64)
+    dead = find_holdings(CATALOG, [], [a_queued(state=QueuedState.SUSPENDED)])
+    assert units_used(dead, spot) == 16
+    direct = find_holdings(CATALOG, [a_node(state=NodeState.PREEMPTED)], [])
+    assert direct[0].dead
+    assert units_used(direct, spot) == 0
+
+
+def test_use_counts_tier_and_place():
+    spot = parse_tpu_quota(V4_SPOT, "us-central2-b", 64)
+    regional = parse_tpu_quota("TPUV4sPodPerProjectPerRegionForTPUAPI", REGION, 64)
+    held = find_holdings(
+        CATALOG, [a_node(), a_node(name="b", tier=Tier.ON_DEMAND), a_node(name="c", zone="us-east1-d")], []
+    )
+    assert units_used(held, spot) == 16
+    assert units_used(held, regional) == 16
+
+
+def test_something_of_unknown_size_makes_use_unknown():
+    spot = parse_tpu_quota(V4_SPOT, "us-central2-b", 64)
+    held = find_holdings(CATALOG, [a_node(accelerator_type="v99-8")], [])
+    assert units_used(held, spot) is None
+
+
+def test_a_slice_draws_on_zone_and_region_of_its_tier():
+    quotas = [
+        parse_tpu_quota(V4_SPOT, "us-central2-b", 1),
+        parse_tpu_quota(V4_SPOT, "us-east1-d", 2),
+        parse_tpu_quota("TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI", REGION, 3),
+        parse_tpu_quota("TPUV4sPodPerProjectPerZoneForTPUAPI", "us-central2-b", 4),
+    ]
+    found = find_tpu_quotas(quotas, "us-central2-b", "v4", Tier.PREEMPTIBLE)
+    assert [quota.limit for quota in found] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "ours", "said"),
+    [
+        (LABELS, {"big"}, "tpuctl watch once"),
+        (
+            LABELS,
+            set(),
+            "queued-resources delete big-1 --zone=us-central2-b --project=p-roject --quiet --force",
+        ),
+        ({USER_LABEL: "bob"}, {"big"}, "queued-resources delete big-1"),
+    ],
+)
+def test_dead_requests_name_the_command_that_collects_them(labels, ours, said):
+    held = find_holdings(CATALOG, [], [a_queued(state=QueuedState.FAILED, labels=labels)])
+    assert said in (collect_command(held[0], frozenset(ours), "p-roject") or "")
+
+
+def test_nothing_collects_what_lives():
+    held = find_holdings(CATALOG, [a_node()], [a_queued(name="w", state=QueuedState.WAITING_FOR_RESOURCES)])
+    assert [collect_command(each, frozenset({"big"}), "p-roject") for each in held] == [None, None]
+
+
+def shortages(quotas, **need):
+    values = {"hosts": 4, "external_ips": True, **need}
+    return [(each.quota.metric, each.certain) for each in find_shortages(quotas, "p-roject", **values)]
+
+
+@pytest.mark.parametrize(
+    ("quota", "need", "found"),
+    [
+        (ComputeQuota(ADDRESSES, 8, 4, REGION), {}, []),
+        (ComputeQuota(ADDRESSES, 8, 5, REGION), {}, [(ADDRESSES, True)]),
+        (ComputeQuota(ADDRESSES, 8, 9, REGION), {"hosts": 1}, [(ADDRESSES, True)]),
+        (ComputeQuota(ADDRESSES, 0, 0, REGION), {"external_ips": False}, []),
+        (ComputeQuota(INSTANCES, 3, 0, REGION), {}, [(INSTANCES, False)]),
+        (ComputeQuota(HEALTH_CHECKS, 75, 75), {}, [(HEALTH_CHECKS, True)]),
+        (ComputeQuota(HEALTH_CHECKS, 75, 74), {}, [(HEALTH_CHECKS, False)]),
+        (ComputeQuota(HEALTH_CHECKS, 75, 70), {"nodes": 2}, []),
+        (ComputeQuota(HEALTH_CHECKS, 75, 72), {"nodes": 2}, [(HEALTH_CHECKS, False)]),
+        (ComputeQuota("CPUS", 0, 0, REGION), {}, []),
+    ],
+)
+def test_only_what_the_api_surely_refuses_is_certain(quota, need, found):
+    assert shortages([quota], **need) == found
+
+
+def test_both_ways_out_of_an_address_shortage_are_said():
+    found = find_shortages([ComputeQuota(ADDRESSES, 8, 6, REGION)], "p-roject", hosts=4, external_ips=True)
+    ask, internal = found[0].ways_out
+    assert "--quota-id=IN-USE-ADDRESSES-per-project-region --preferred-value=10" in ask
+    assert "--dimensions=region=us-central2 --project=p-roject" in ask
+    assert "--internal-ips" in internal
+    assert "Cloud NAT" in internal
+
+
+def test_the_tightest_side_quota_says_how_many_hosts_there_may_be():
+    quotas = [ComputeQuota(ADDRESSES, 8, 6, REGION), ComputeQuota(INSTANCES, 24, 0, REGION)]
+    assert hosts_allowed(quotas, REGION) == 2
+    assert hosts_allowed(quotas, "us-east1") is None

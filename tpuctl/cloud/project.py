@@ -1,0 +1,134 @@
+"""The project itself: enabled APIs, the caller's permissions, metadata, quotas; each from the API that knows.
+
+- Service Usage v1 `services.list`, Resource Manager v3 `projects.testIamPermissions`
+- Compute v1 `projects.get` and `regions.get`, which show limit and usage
+- Cloud Quotas v1 `quotaInfos.list`, which shows limits only
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import requests
+from google.auth.credentials import Credentials
+
+from tpuctl.cloud.errors import translate
+from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
+from tpuctl.cloud.retry import read
+from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
+from tpuctl.errors import TransientError
+
+_TPU = "tpu.googleapis.com"
+_PAGE = 200
+
+
+class GoogleProject:
+    """Implements `ports.ProjectApi`. `credentials` are asked for when the first call needs them."""
+
+    def __init__(
+        self,
+        project: str,
+        credentials: Callable[[], Credentials],
+        *,
+        resource_manager: str,
+        service_usage: str,
+        compute: str,
+        quotas: str,
+        tpu: str,
+    ) -> None:
+        self._project = project
+        self._credentials = credentials
+        self._resource_manager = resource_manager
+        self._service_usage = service_usage
+        self._compute = compute
+        self._quotas = quotas
+        self._tpu = tpu
+
+    def _client(self, endpoint: str) -> RestClient:
+        """A session for each call: calls may run at the same time, and sessions are not thread-safe."""
+        return RestClient(endpoint, self._credentials())
+
+    def list_services(self) -> frozenset[str]:
+        pages = self._client(self._service_usage).pages(
+            f"/v1/projects/{self._project}/services",
+            "list the enabled APIs",
+            {"filter": "state:ENABLED", "pageSize": _PAGE},
+        )
+        return frozenset(
+            str((service.get("config") or {}).get("name") or service["name"].rpartition("/")[2])
+            for page in pages
+            for service in page.get("services", ())
+        )
+
+    def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        # A POST that changes nothing: asked again like any read.
+        client = self._client(self._resource_manager)
+        what = f"test permissions on project {self._project}"
+        path = f"/v3/projects/{self._project}:testIamPermissions"
+        answer = read(what, lambda: client.change("POST", path, what, {"permissions": list(permissions)}))
+        return frozenset(answer.get("permissions", ()))
+
+    def project_info(self) -> ProjectInfo:
+        found = self._client(self._compute).get(
+            f"/compute/v1/projects/{self._project}", f"read project {self._project} in Compute Engine"
+        )
+        items = (found.get("commonInstanceMetadata") or {}).get("items", ())
+        metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
+        return ProjectInfo(metadata, _compute_quotas(found, ""))
+
+    def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]:
+        found = self._client(self._compute).get(
+            f"/compute/v1/projects/{self._project}/regions/{region}", f"read the quotas of region {region}"
+        )
+        return _compute_quotas(found, region)
+
+    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
+        pages = self._client(self._quotas).pages(
+            f"/v1/projects/{self._project}/locations/global/services/{_TPU}/quotaInfos",
+            "list the TPU quotas",
+            {"pageSize": _PAGE},
+        )
+        infos = (info for page in pages for info in page.get("quotaInfos", ()))
+        return tuple(quota for info in infos for quota in _tpu_quotas(info))
+
+    def clock_ahead(self) -> float:
+        """Any answer has a Date, also a refusal; half of the way there and back is taken off."""
+        what = "compare clocks with the API"
+        before = time.time()
+        try:
+            answer = requests.get(f"{self._tpu}/", timeout=CALL_TIMEOUT_S)
+        except Exception as error:  # every transport error becomes ours
+            raise translate(error, what) from error
+        after = time.time()
+        try:
+            date = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        except (KeyError, ValueError) as error:
+            raise TransientError(f"could not {what}: the answer has no Date") from error
+        return date + 0.5 - (before + after) / 2
+
+
+def _compute_quotas(found: Mapping[str, Any], region: str) -> tuple[ComputeQuota, ...]:
+    """Quotas without a number are left out, so that nothing unread looks like 0."""
+    return tuple(
+        ComputeQuota(str(row["metric"]), int(row["limit"]), int(row.get("usage", 0)), region)
+        for row in found.get("quotas", ())
+        if "metric" in row and "limit" in row
+    )
+
+
+def _tpu_quotas(info: Mapping[str, Any]) -> Iterable[TpuQuota]:
+    """One quota per place. Values are int64 in proto3 JSON, where 0 is left out: empty details mean 0.
+
+    An entry without dimensions is the default of all places it names.
+    """
+    for entry in info.get("dimensionsInfos", ()):
+        limit = int((entry.get("details") or {}).get("value", 0))
+        dimensions = entry.get("dimensions") or {}
+        place = dimensions.get("zone") or dimensions.get("region")
+        for location in [place] if place else entry.get("applicableLocations", ()):
+            quota = parse_tpu_quota(str(info.get("quotaId", "")), str(location), limit)
+            if quota is not None:
+                yield quota

@@ -1,0 +1,36 @@
+"""What a look at something gave, or why it gave nothing: what was not read is never taken for empty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tpuctl.errors import TpuctlError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading(Generic[T]):
+    """Either `value` or `error`."""
+
+    value: T | None = None
+    error: TpuctlError | None = None
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no value; empty where there is one."""
+        return "" if self.error is None else self.error.message
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Something that could not be read: what, why, and the command that mends it, if there is one."""
+
+    what: str
+    why: str
+    fix: str | None = None
+
+    @classmethod
+    def of(cls, what: str, error: TpuctlError) -> Unread:
+        return cls(what, error.message, error.hint)
