@@ -46,6 +46,10 @@ class RunningSim:
     def preempt(self, name: str, zone: str | None = None) -> list[str]:
         return self.world.preempt(name, zone)
 
+    def fail_hosts(self, name: str) -> None:
+        """The hosts of a node die, and the API goes on calling it READY."""
+        self.world.fail_hosts(name)
+
     def cut_connections(self, name: str) -> None:
         self.world.cut_connections(name)
 

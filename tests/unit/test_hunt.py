@@ -41,6 +41,11 @@ def test_zones_that_are_backed_off_are_left_alone():
     assert choose_zone(ZONES, {ZONES[0]: NOW + 1}, {}, NOW).zone == ZONES[1]
 
 
+def test_a_zone_that_has_just_failed_is_tried_again_after_the_others():
+    assert choose_zone(ZONES, {ZONES[0]: NOW - 1}, {}, NOW).zone == ZONES[1]
+    assert choose_zone(ZONES, {ZONES[0]: NOW - 1, ZONES[1]: NOW - 2}, {}, NOW).zone == ZONES[2]
+
+
 def test_the_zone_where_capacity_was_last_found_comes_first_for_a_day():
     found = {
         ZONES[1]: a_note(ZONES[1], last_ready_at=NOW - 60),

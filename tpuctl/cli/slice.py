@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,39 +66,75 @@ def wanted_slice(
     context: AppContext, wish: SliceWish, name: str | None, *, dry_run: bool, run_id: str | None = None
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
-    from tpuctl.core.acquisition import internal_note, name_of
+    from tpuctl.core.acquisition import SliceChoice, internal_note, name_of
     from tpuctl.core.naming import check_slice_name
-    from tpuctl.core.wishes import slice_spec
+    from tpuctl.core.wishes import slice_choice
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
     from tpuctl.workflows.payment import list_grants, quote
     from tpuctl.workflows.quotas import check_side_quotas
 
     catalog, script = load_accelerators(), read_script(wish, Path.cwd())
-    now = context.clock.now()
-    spec = slice_spec(wish, context.config, catalog, list_grants(context), now=now, script=script)
+    known = _known_slice(context, wish, name)
+    if known is None:
+        now, grants = context.clock.now(), list_grants(context)
+        choice = slice_choice(wish, context.config, catalog, grants, now=now, script=script)
+        chosen = check_slice_name(name or name_of(choice.spec.accelerator_type, choice.spec.slices))
+    else:
+        choice, chosen = SliceChoice(known.spec, known.candidates), known.name
+    spec = choice.spec
     if spec.slices > 1:
         raise UsageError("several slices in one request are not supported yet", hint="--slices 1")
-    chosen = check_slice_name(name or name_of(spec.accelerator_type, spec.slices))
-    offer = quote(context, catalog, chosen, spec)
-    permit = offer.permit(pay=wish.pay)
+    places = [replace(spec, zone=zone) for zone in choice.zones]
+    offers = [quote(context, catalog, chosen, place) for place in places]
+    line = "\n  or ".join(offer.line for offer in offers)
     _ = context.credentials
+
+    def permit() -> None:
+        for offer in offers:
+            offer.permit(pay=wish.pay)()
+        for place in places:
+            check_side_quotas(context, chosen, place)
+
     if dry_run:
         permit()
-        check_side_quotas(context, chosen, spec)
-        _show_dry_run(context, chosen, spec, offer.line)
+        _show_dry_run(context, chosen, spec, line)
         return None
 
     def permit_and_say() -> None:
         permit()
-        check_side_quotas(context, chosen, spec)
         if script is not None:
             context.store.put_blob(script)
-        context.console.say(offer.line)
+        context.console.say(line)
         if not spec.external_ips:
             context.console.say(internal_note(spec))
 
-    return request_slice(context, chosen, spec, pay=wish.pay, run_id=run_id, permit=permit_and_say)
+    return request_slice(
+        context, chosen, spec, pay=wish.pay, run_id=run_id, zones=choice.zones, permit=permit_and_say
+    )
+
+
+def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> SliceRecord | None:
+    """The slice that `up NAME` means, as it was asked for before; None for an accelerator type.
+
+    Raises UsageError when flags would make it another one.
+    """
+    from tpuctl.core.wishes import SliceWish
+    from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.documents import find_slice
+
+    if name is not None or wish.accelerator is None or load_accelerators().find(wish.accelerator) is not None:
+        return None
+    loaded = find_slice(context, wish.accelerator)
+    if loaded is None:
+        return None
+    if wish != SliceWish(accelerator=wish.accelerator, pay=wish.pay):
+        record = loaded.record
+        raise UsageError(
+            f"{record.name} is a slice, which comes up as it was asked for before",
+            hint=f"tpuctl up {record.name}; with flags: tpuctl up {record.spec.accelerator_type} {record.name}",
+        )
+    return loaded.record
 
 
 def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tpuctl.core.ask import Ask, refused, told
@@ -21,6 +22,8 @@ from tpuctl.core.records import SliceSpec
 from tpuctl.core.topology import AcceleratorType, Catalog, Generation
 from tpuctl.errors import UsageError
 
+AUTO = "auto"
+"""As a zone: every one in which the slice may be."""
 MAX_RUN_DURATION_S = 7 * 86_400.0
 """Flex-start gives capacity for at most 7 days (docs.cloud.google.com/tpu/docs/request-using-flex-start)."""
 RUN_END_SLACK_S = 900.0
@@ -28,8 +31,16 @@ RUN_END_SLACK_S = 900.0
 interval of the watchdog or more."""
 
 
-def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant], now: float) -> SliceSpec:
-    """The slice that was asked for, checked against rules and tables.
+@dataclass(frozen=True)
+class SliceChoice:
+    """A spec, and every zone in which the slice may be, in order; `spec.zone` is the first of them."""
+
+    spec: SliceSpec
+    zones: tuple[str, ...]
+
+
+def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant], now: float) -> SliceChoice:
+    """The slice that was asked for and where it may be, checked against rules and tables.
 
     Raises UsageError, with the key it is about in its details.
     """
@@ -38,13 +49,14 @@ def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant]
     usable = granted(grants, found.generation, found.chips * max(slices, 1))
     tier = ask.tier or _granted_tier(usable)
     check_together(ask, tier)
-    zone = choose_zone(ask, catalog, found, tier, usable)
-    _check_flex_start(ask, tier, found, zone)
+    zones = choose_zones(ask, catalog, found, tier, usable)
     _check_times(ask, now)
-    check_values(ask, zone)
-    return SliceSpec(
+    for zone in zones:
+        _check_flex_start(ask, tier, found, zone)
+        check_values(ask, zone)
+    spec = SliceSpec(
         accelerator_type=found.name,
-        zone=zone,
+        zone=zones[0],
         tier=tier,
         runtime_version=ask.runtime_version or found.runtime_version,
         hosts=found.hosts * slices,
@@ -68,6 +80,7 @@ def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant]
         metadata=dict(ask.metadata),
         startup_script=None if ask.startup_script is None else hashlib.sha256(ask.startup_script).hexdigest(),
     )
+    return SliceChoice(spec, zones)
 
 
 def find_accelerator(catalog: Catalog, accelerator: str, topology: str | None) -> AcceleratorType:
@@ -121,23 +134,39 @@ def _granted_tier(usable: Sequence[Grant]) -> Tier:
     )
 
 
-def choose_zone(ask: Ask, catalog: Catalog, found: AcceleratorType, tier: Tier, usable: Sequence[Grant]) -> str:
-    """The zone that was asked for, else the only one that is granted, or that has the type at all."""
-    asked = list(ask.zones or ask.default_zones)
-    covering = sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)})
+def choose_zones(
+    ask: Ask, catalog: Catalog, found: AcceleratorType, tier: Tier, usable: Sequence[Grant]
+) -> tuple[str, ...]:
+    """Every zone that was named, else that of the only grant or the only one that has the type; for `auto` all
+    that the grants cover or, where the user pays, all that have the type."""
+    asked = tuple(dict.fromkeys(ask.zones or ask.default_zones))
+    covering = tuple(sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)}))
+    if AUTO in asked:
+        return _automatic(ask, asked, found, tier, covering)
     if not asked and len(covering) == 1:
         asked = covering
     if not asked and len(found.zones) == 1:
-        asked = [found.zones[0]]
+        asked = tuple(found.zones)
     if not asked:
-        raise refused(
-            "--zone", f"no zone for {found.name}", f"--zone {found.zones[0]}; also {', '.join(found.zones[1:])}"
-        )
+        others = ", ".join(found.zones[1:])
+        hint = f"--zone {found.zones[0]}; also {others}, or --zone {AUTO} for all that is allowed"
+        raise refused("--zone", f"no zone for {found.name}", hint)
     for zone in asked:
         told("--zone", partial(_check_zone, catalog, found, zone))
-    if len(asked) > 1 and ask.zones:
-        raise refused("--zone", "more than one --zone is not supported yet", f"--zone {asked[0]}")
-    return asked[0]
+    return asked
+
+
+def _automatic(
+    ask: Ask, asked: Sequence[str], found: AcceleratorType, tier: Tier, covering: tuple[str, ...]
+) -> tuple[str, ...]:
+    if len(asked) > 1:
+        raise refused("--zone", f"{AUTO} stands for every zone", f"--zone {AUTO}")
+    having = found.flex_start_zones if tier is Tier.FLEX_START else found.zones
+    zones = tuple(having) if ask.pay else tuple(zone for zone in covering if zone in having)
+    if not zones:
+        hint = "tpuctl grant import LETTER, or name a --zone and add --pay"
+        raise refused("--zone", f"no grant covers {tier} {found.name} in any zone", hint)
+    return zones
 
 
 def _check_zone(catalog: Catalog, found: AcceleratorType, zone: str) -> None:

@@ -17,6 +17,7 @@ class Ask:
     """What was said about capacity, or stands in the settings instead. Empty means: not said."""
 
     tier: Tier | None = None
+    pay: bool = False
     zones: tuple[str, ...] = ()
     default_zones: tuple[str, ...] = ()
     queued: bool | None = None

@@ -28,15 +28,16 @@ def choose_zone(
 ) -> Choice:
     """The zone to ask next.
 
-    Of those that are not backed off, the one where capacity was last found (within a day), else the first in
-    the user's order. When all are backed off, the one whose back-off ends first. `zones` must not be empty.
+    Of those that are not backed off, the one where capacity was last found (within a day), else the one that
+    failed longest ago, else the first in the user's order. When all are backed off, the one whose back-off ends
+    first. `zones` must not be empty; `not_before` also holds back-offs that are over.
     """
     ready = [zone for zone in zones if not_before.get(zone, 0.0) <= now]
     if not ready:
         zone = min(zones, key=lambda each: not_before.get(each, 0.0))
         return Choice(zone, not_before.get(zone, 0.0), "every zone had no capacity a moment ago")
     found = {zone: _found_at(notes.get(zone), now) for zone in ready}
-    best = max(ready, key=lambda zone: (found[zone], -zones.index(zone)))
+    best = max(ready, key=lambda zone: (found[zone], -not_before.get(zone, 0.0), -zones.index(zone)))
     return Choice(best, 0.0, "capacity was last found here" if found[best] else "first of the zones to try")
 
 

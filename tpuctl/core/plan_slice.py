@@ -28,6 +28,9 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if overdue:
         return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, overdue, Wait(overdue))
     to = TRANSITIONS.get(pair)
+    if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
+        # Not taken back as one that came up late: its hosts do not answer.
+        to = To(SliceState.LOST, Effect.DELETE)
     if to is None:
         if pair not in IGNORED:
             raise AssertionError(f"no transition for {pair}")

@@ -98,6 +98,8 @@ class Incarnation:
     adopted_uid: str = ""
     """Of a TPU that was made by hand and taken over: the node's id, or when its queued resource was created.
     It is the identity where the API allows no labels."""
+    given_up: bool = False
+    """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
 
 
 @dataclass(frozen=True)

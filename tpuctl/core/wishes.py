@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from tpuctl.core.acquisition import settle
+from tpuctl.core.acquisition import SliceChoice, settle
 from tpuctl.core.ask import Ask, told
 from tpuctl.core.durations import parse_duration, parse_moment
 from tpuctl.core.entry import render_argv
@@ -63,7 +63,9 @@ class SliceWish:
         None, "Accelerator type, such as v4-32.", flags=("ACCELERATOR",), example="v4-32"
     )
     zone: tuple[str, ...] = _wish(
-        (), "Where; repeat it to name more, in order of preference.", example="us-central2-b"
+        (),
+        "Where; repeat it to hunt through several, in order; `auto` for all that is allowed.",
+        example="us-central2-b",
     )
     tier: Tier | None = _wish(  # noqa: RUF009 - makes a field
         None,
@@ -183,6 +185,19 @@ def slice_spec(
     now: float,
     script: bytes | None = None,
 ) -> SliceSpec:
+    """The spec of `slice_choice`, in the first of its zones."""
+    return slice_choice(wish, config, catalog, grants, now=now, script=script).spec
+
+
+def slice_choice(
+    wish: SliceWish,
+    config: Config,
+    catalog: Catalog,
+    grants: Sequence[Grant],
+    *,
+    now: float,
+    script: bytes | None = None,
+) -> SliceChoice:
     """The slice that was asked for, checked against the tables. `script` is the content of the startup script.
 
     Raises UsageError, with the key it is about in its details.
@@ -202,6 +217,7 @@ def _ask(wish: SliceWish, config: Config, script: bytes | None) -> Ask:
 
     return Ask(
         tier=wish.tier or config.tier,
+        pay=wish.pay,
         zones=wish.zone,
         default_zones=config.zone,
         queued=wish.queued,

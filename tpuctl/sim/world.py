@@ -210,6 +210,13 @@ class World:
         for node in nodes:
             self._kernel.hosts.cut(node.key)
 
+    def fail_hosts(self, name: str, zone: str | None = None) -> None:
+        """The hosts of the nodes called `name` die, and the API goes on calling them READY, as happens."""
+        with self._kernel.lock:
+            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
+        for node in nodes:
+            self._kernel.hosts.stop(node.key)
+
     @staticmethod
     def _meant(node: Node, name: str, zone: str | None) -> bool:
         names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())

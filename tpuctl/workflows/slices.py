@@ -239,16 +239,22 @@ class _Wave:
         *,
         failed: bool,
         zone: bool = False,
+        give_up: bool = False,
         state: SliceState = SliceState.LOST,
     ) -> None:
-        """Writes down how the incarnation ended and until when what is left alone. `zone`: it was for want of
-        capacity or quota there, which other slices and the next hunt should know."""
+        """Writes down how the incarnation ended and until when what is left alone.
+
+        `zone`: it was for want of capacity or quota there, which other slices and the next hunt should know.
+        `give_up`: it is to go although the cloud shows it alive.
+        """
         services, record = self._services, self._record
         now = services.clock.now()
         failures = record.failures + 1 if failed else 0
         until = now + timeouts.next_backoff(failures, record.name) if failed else now
         self._journal(kind, detail)
-        backoffs = dict(zone_backoffs(services, record.spec, record.candidates)) if record.zones else {}
+        backoffs = dict(record.zone_not_before)
+        if record.zones:
+            backoffs |= zone_backoffs(services, record.spec, record.candidates)
         if zone:
             until = remember_failed(services, record, detail).not_before
         backoffs[record.spec.zone] = until
@@ -260,6 +266,7 @@ class _Wave:
                 failures=failures,
                 not_before=min(backoffs.get(each, 0.0) for each in record.candidates),
                 zone_not_before=backoffs,
+                incarnation=replace(self._incarnation, given_up=give_up),
             )
         )
 
@@ -365,7 +372,7 @@ class _Wave:
             return Outcome(Wait(trouble, incarnation.doubt.since + timeouts.UNREACHABLE_MAX_S), acted=False)
         why = f"{trouble} for {silent_s / 60:.0f} min while the node is READY"
         evidence = "the API calls it unhealthy" if sick else "other hosts answer this machine"
-        self._lose("unreachable", f"{why}; {evidence}", failed=True)
+        self._lose("unreachable", f"{why}; {evidence}", failed=True, give_up=True)
         self._services.emit(Warn(self._record.name, f"given up: {why}"))
         return Outcome(Wait(why), acted=True)
 

@@ -1,0 +1,332 @@
+"""The watchdog's pass: what it may conclude from what it sees, and what it never does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core import timeouts
+from tpuctl.core.model import INCARNATION_LABEL, USER_LABEL, NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.core.plan import Blocked
+from tpuctl.core.records import RunState, SliceSpec, SliceState
+from tpuctl.workflows.capacity import list_notes
+from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.intents import request_down, request_slice
+from tpuctl.workflows.observe import look_at_slice
+from tpuctl.workflows.pausing import pause_fleet, resume_fleet
+from tpuctl.workflows.report import decisions
+from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
+
+V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
+ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
+SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def changes(sim: RunningSim) -> list[str]:
+    """Every call so far that changed something in the cloud."""
+    verbs = ("create", "delete", "patch", "start", "stop", "reset")
+    return [entry.method for entry in sim.journal.entries() if entry.method.endswith(verbs)]
+
+
+def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> list[PassLine]:
+    """Passes a minute apart until `wanted`; the lines of the last one."""
+    for _ in range(passes):
+        lines = run_pass(services)
+        if wanted():
+            return lines
+        services.clock.sleep(60.0)
+    raise AssertionError(f"it never happened: {lines}")
+
+
+class Counting:
+    """A cloud that remembers which of its methods were called."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._inner, name)
+
+
+class Lying:
+    """A cloud whose `method` answers with `answer` for the first `times` calls, then with the truth."""
+
+    def __init__(self, inner: Any, method: str, answer: Callable[[Any], Any], times: int) -> None:
+        self._inner, self._method, self._answer, self._left = inner, method, answer, times
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name != self._method:
+            return found
+
+        def call(*args: Any) -> Any:
+            truth = found(*args)
+            if self._left <= 0:
+                return truth
+            self._left -= 1
+            return self._answer(truth)
+
+        return call
+
+
+def blocked_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_pass_over_a_fleet_in_order_costs_two_list_calls(services):
+    for number in range(3):
+        bring_up(services, f"slice-{number}")
+    services.cloud = counted = Counting(services.cloud)
+    assert {line.result for line in run_pass(services)} == {"done"}
+    assert counted.calls == ["list_nodes", "list_queued"]
+
+
+def test_a_pass_brings_a_preempted_slice_back(sim, services):
+    bring_up(services, "big")
+    sim.preempt("big-1")
+    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.READY)
+    assert [queued.name for queued in services.cloud.list_queued().items] == ["big-2"]
+
+
+def test_one_false_read_of_a_live_node_loses_nothing(sim, services):
+    bring_up(services, "big", queued=False)
+    before = changes(sim)
+    truth = services.cloud
+    services.cloud = Lying(truth, "find_node", lambda node: replace(node, state=NodeState.PREEMPTED), times=1)
+    outcome, _ = advance_slice(services, "big")
+    assert "two reads that agree" in outcome.verdict.why
+    assert get_slice(services, "big").record.state is SliceState.READY
+    assert changes(sim) == before
+
+
+def test_a_list_that_lies_is_not_believed_either(sim, services):
+    bring_up(services, "big", queued=False)
+    before = changes(sim)
+    services.cloud = Lying(
+        services.cloud,
+        "list_nodes",
+        lambda listing: replace(
+            listing, items=tuple(replace(node, state=NodeState.PREEMPTED) for node in listing.items)
+        ),
+        times=5,
+    )
+    for _ in range(3):
+        run_pass(services)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    assert changes(sim) == before
+
+
+def test_another_node_under_our_name_and_labels_is_left_alone(services):
+    bring_up(services, "big", queued=False)
+    loaded = get_slice(services, "big").record
+    assert loaded.incarnation.node_uid
+    services.cloud = Lying(
+        services.cloud,
+        "find_node",
+        lambda node: replace(node, uid="777", state=NodeState.PREEMPTED),
+        times=1000,
+    )
+    assert look_at_slice(services, "big").sighting.event == "foreign"
+    advance_slice(services, "big")
+    assert get_slice(services, "big").record.state is SliceState.READY
+
+
+def test_a_zone_that_cannot_be_read_neither_loses_nor_creates_anything(sim, services):
+    bring_up(services, "big")
+    request_slice(
+        services,
+        "small",
+        replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4),
+        pay=False,
+        permit=lambda: None,
+    )
+    before = changes(sim)
+    sim.fault(kind="unreachable", zone="us-central2-b", times=0)
+    lines = {line.subject: line for line in run_pass(services)}
+    assert {line.result for line in lines.values()} == {"waiting"}
+    assert "could not be read" in lines["big"].why
+    assert changes(sim) == before
+
+
+def test_what_a_lost_answer_left_behind_is_collected(sim, services):
+    bring_up(services, "big", queued=False)
+    sim.preempt("big-1")
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.READY)
+    node = services.cloud.find_node(SPEC.zone, "big-2")
+    stale = {**node.labels, INCARNATION_LABEL: "1"}
+    services.cloud.create_node(_request("big-1", stale))
+    foreign = {**stale, "tpuctl-store": "another"}
+    services.cloud.create_node(_request("huge-1", foreign))
+    lines = run_pass(services)
+    assert [line.subject for line in lines if line.acted] == ["big-1"]
+    assert sim.world.settle()
+    assert sorted(found.name for found in services.cloud.list_nodes().items) == ["big-2", "huge-1"]
+    assert [row["action"] for row in decisions(services, "big")][-1] == "collect"
+
+
+def _request(name: str, labels: dict[str, str]) -> NodeRequest:
+    return NodeRequest(
+        name=name,
+        zone=SPEC.zone,
+        accelerator_type="v4-8",
+        runtime_version=SPEC.runtime_version,
+        tier=Tier.SPOT,
+        labels={**labels, USER_LABEL: "ada"},
+        metadata={},
+    )
+
+
+def test_a_paused_fleet_is_left_alone_until_it_is_resumed(sim, services):
+    bring_up(services, "big")
+    sim.preempt("big-1")
+    before = changes(sim)
+    pause_fleet(services, until=None, reason="maintenance")
+    assert [(line.result, line.needs_a_human) for line in run_pass(services)] == [("paused", False)]
+    assert changes(sim) == before
+    assert resume_fleet(services)
+    assert not resume_fleet(services)
+    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
+
+
+def test_a_pause_ends_by_itself(services):
+    bring_up(services, "big")
+    pause_fleet(services, until=services.store.now() - 1)
+    assert [line.result for line in run_pass(services)] == ["done"]
+
+
+def test_a_hunt_goes_where_capacity_is_and_the_next_one_begins_there(sim, services):
+    sim.fault(preset="stockout-now", zone="us-east1-d", times=0)
+    request_slice(services, "one", replace(V6E, queued=False), pay=False, zones=ZONES, permit=lambda: None)
+    record = wait_for_slice(services, "one")
+    assert record.spec.zone == "europe-west4-a"
+    notes = {note.zone: note for note in list_notes(services)}
+    assert notes["us-east1-d"].failures == 1
+    assert "no more capacity" in notes["us-east1-d"].last_error
+    assert (notes["europe-west4-a"].asked, notes["europe-west4-a"].granted) == (1, 1)
+    request_slice(services, "two", replace(V6E, queued=False), pay=False, zones=ZONES, permit=lambda: None)
+    assert wait_for_slice(services, "two").incarnation.number == 1
+    assert get_slice(services, "two").record.spec.zone == "europe-west4-a"
+
+
+def test_a_zone_that_refuses_for_good_is_left_out_of_the_hunt(sim, services):
+    sim.fault(
+        kind="error",
+        method="*.create",
+        zone="us-east1-d",
+        code=7,
+        message="Location us-east1-d is not found or access is unauthorized.",
+        times=0,
+    )
+    request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], permit=lambda: None)
+    record = wait_for_slice(services, "one")
+    assert (record.spec.zone, record.zones) == ("europe-west4-a", ("europe-west4-a",))
+
+
+def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
+    with (
+        running_sim(tmp_path, delays={"queued_wait": 1e6, "queued_delete": 0.0}) as sim,
+        sim_services(sim, tmp_path / "state") as services,
+    ):
+        request_slice(services, "one", V6E, pay=False, zones=ZONES, permit=lambda: None)
+        pass_until(services, lambda: get_slice(services, "one").record.spec.zone == "europe-west4-a")
+        pass_until(services, lambda: len(services.cloud.list_queued().items) == 1)
+        (left,) = services.cloud.list_queued().items
+        assert (left.zone, left.name) == ("europe-west4-a", "one-2")
+        request_down(services, "one")
+        wait_until_gone(services, "one")
+
+
+def test_a_machine_that_is_cut_off_decides_nothing_and_another_one_does(sim, services, tmp_path):
+    bring_up(services, "idle")
+    bring_up(services, "big")
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    before, stored = changes(sim), get_run(services, run.id).generation
+    with sim_services(sim, tmp_path / "state", process=2) as blind:
+        blind.ssh_port = blocked_port()
+        blind.clock = services.clock
+        for _ in range(30):
+            lines = {line.subject: line.result for line in run_pass(blind)}
+            assert lines == {"idle": "done", run.id: "blind"}
+            services.clock.sleep(60.0)
+    assert get_run(services, run.id).generation == stored
+    assert changes(sim) == before
+    lines = {line.subject: line.result for line in run_pass(services)}
+    assert lines == {"idle": "done", run.id: "waiting"}
+
+
+def test_hosts_that_stay_silent_are_replaced_when_others_answer(sim, services):
+    bring_up(services, "idle")
+    bring_up(services, "big", queued=False)
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    sim.fail_hosts("big-1")
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.BOOTING)
+    assert get_run(services, run.id).record.preemptions == 1
+    assert get_slice(services, "big").record.incarnation.number == 1
+    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
+    actions = [row["action"] for row in decisions(services, "big")]
+    assert actions.index("doubt") < actions.index("unreachable") < actions.index("renew")
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+
+
+def test_a_node_deleted_under_its_queued_resource_comes_back_when_the_queue_notices(services):
+    bring_up(services, "big")
+    services.cloud = Lying(services.cloud, "find_node", lambda _: None, times=10_000)
+    services.cloud = Lying(
+        services.cloud, "list_nodes", lambda listing: replace(listing, items=()), times=10_000
+    )
+    run_pass(services)
+    record = get_slice(services, "big").record
+    assert record.state is SliceState.BOOTING
+    assert "its node is not there" in record.incarnation.doubt.why
+    services.clock.sleep(timeouts.NODE_MISSING_MAX_S)
+    run_pass(services)
+    assert get_slice(services, "big").record.loss.kind == "preempted"
+
+
+def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
+    from tpuctl.core.codec import to_data
+    from tpuctl.core.grants import Grant
+
+    bring_up(services, "big")
+    grant = Grant(SPEC.zone, Tier.SPOT, "v4", 64, "2026-01-31")
+    services.store.put(grant.key, to_data(grant), if_generation=0)
+    assert [line.result for line in run_pass(services)] == ["done"]
+    sim.preempt("big-1")
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.LOST)
+    lines = pass_until(services, lambda: not services.cloud.list_queued().items)
+    lines = run_pass(services)
+    assert [(line.result, line.needs_a_human) for line in lines] == [("blocked", True)]
+    assert "ended on 2026-01-31; nothing is restarted" in lines[0].why
+    outcome, _ = advance_slice(services, "big")
+    assert isinstance(outcome.verdict, Blocked)
+    assert not [
+        found for found in services.cloud.list_queued().items if found.state is not QueuedState.DELETING
+    ]
