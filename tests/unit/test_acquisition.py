@@ -27,7 +27,7 @@ FLEX_ZONE = "us-east5-a"
 
 
 def asked(accelerator: str = "v4-16", grants: tuple[Grant, ...] = (), **said: Any) -> SliceSpec:
-    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW)
+    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW).spec
 
 
 def refusal(accelerator: str = "v4-16", **said: Any) -> UsageError:
@@ -257,3 +257,35 @@ def test_a_slice_is_not_asked_for_again_when_its_time_is_over():
     assert why(flexible, NOW + 99999) == ""
     assert why(flexible, NOW + 4 * 3600 - RUN_END_SLACK_S - 1, came_up_at=NOW) == ""
     assert "of 4h is over" in why(flexible, NOW + 4 * 3600 - RUN_END_SLACK_S, came_up_at=NOW)
+
+
+V6E_GRANTS = tuple(Grant(zone, Tier.SPOT, "v6e", 64) for zone in ("us-east1-d", "europe-west4-a"))
+
+
+def zones_of(accelerator, grants=(), **said):
+    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW).zones
+
+
+def test_every_zone_that_is_named_is_a_candidate_once_and_in_order():
+    named = ("us-east5-b", "us-east1-d", "us-east5-b")
+    assert zones_of("v6e-8", zones=named) == ("us-east5-b", "us-east1-d")
+    assert settle(Ask(tier=Tier.SPOT, zones=named), "v6e-8", CATALOG, (), NOW).spec.zone == "us-east5-b"
+
+
+def test_auto_means_the_zones_of_the_grants_and_with_pay_all_that_have_the_type():
+    assert zones_of("v6e-8", V6E_GRANTS, zones=("auto",)) == ("europe-west4-a", "us-east1-d")
+    everywhere = zones_of("v6e-8", V6E_GRANTS, zones=("auto",), pay=True)
+    assert set(everywhere) > {"europe-west4-a", "us-east1-d"}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"zones": ("auto", "us-east1-d")}, "auto stands for every zone"),
+        ({"zones": ("auto",)}, "no grant covers spot v6e-8 in any zone"),
+        ({"zones": ("us-east1-d", "us-central2-b")}, "us-central2-b"),
+    ],
+)
+def test_zones_that_cannot_be_are_refused(said, message):
+    with pytest.raises(UsageError, match=message):
+        zones_of("v6e-8", **said)
