@@ -7,11 +7,13 @@ import getpass
 import json
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tpuctl.core.hooks import Hook, parse_hooks
 from tpuctl.core.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
@@ -27,6 +29,9 @@ from tpuctl.core.settings import (
 from tpuctl.errors import BadConfigError
 
 PROJECT_FILE = "tpuctl.yaml"
+USER_KEYS = ("settings", "profiles", "hooks")
+LOCAL_ONLY = frozenset({"ping_url"})
+"""Settings that a project file cannot set."""
 EMULATOR_VARIABLES = (
     "STORAGE_EMULATOR_HOST",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
@@ -46,7 +51,7 @@ def load_config(flags: Mapping[str, Any], *, cwd: Path, environ: Mapping[str, st
     state_base = find_state_base(environ, home)
     user_file = _user_file(environ, home)
     user = _read_yaml(user_file)
-    user_layer = Layer(str(user_file), _section(user, "settings", user_file, ("settings", "profiles")))
+    user_layer = Layer(str(user_file), _section(user, "settings", user_file, USER_KEYS))
     above = [Layer("flag", _given(flags)), *_env_layers(environ), _project_layer(cwd, home)]
     below = [user_layer, _gcloud_layer(environ, home), Layer("login name", {"user": _login_name(environ)})]
     profile = resolve([*above, user_layer], state_base).profile
@@ -54,6 +59,25 @@ def load_config(flags: Mapping[str, Any], *, cwd: Path, environ: Mapping[str, st
     config = resolve([*above, *own, *below], state_base)
     _check_real_or_simulated(config, environ)
     return config
+
+
+def load_hooks(environ: Mapping[str, str], home: Path, profile: str) -> tuple[Hook, ...]:
+    """The user's hooks for a profile. They run programs, so they come from the user's own file alone.
+
+    Raises BadConfigError for mistakes, and when somebody else could have written the file.
+    """
+    path = _user_file(environ, home)
+    value = _read_yaml(path).get("hooks")
+    if not value:
+        return ()
+    for place in (path, path.parent):
+        found = place.stat()
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or found.st_uid not in {0, os.geteuid()}:
+            raise BadConfigError(
+                f"{place} can be written by others, so its hooks are not run", hint=f"chmod go-w {place}"
+            )
+    hooks = parse_hooks(value, str(path))
+    return tuple(hook for hook in hooks if not hook.profiles or profile in hook.profiles)
 
 
 def find_state_base(environ: Mapping[str, str], home: Path) -> Path:
@@ -109,10 +133,21 @@ def _project_layer(cwd: Path, home: Path) -> Layer:
                     f"{path}: fleet is not supported by this version of tpuctl",
                     hint=f"remove the key fleet from {path}",
                 )
-            return Layer(str(path), _section(data, "settings", path, ("settings", "fleet")))
+            values = _section(data, "settings", path, ("settings", "fleet"))
+            _check_not_local(values, path)
+            return Layer(str(path), values)
         if directory == home:
             break
     return Layer(PROJECT_FILE, {})
+
+
+def _check_not_local(values: Mapping[str, Any], path: Path) -> None:
+    """A project file may come with somebody else's code: it does not say whom this machine calls unasked."""
+    for key in LOCAL_ONLY & values.keys():
+        raise BadConfigError(
+            f"{_at(path, key)}: {key} is read from your own configuration only",
+            hint="move it to ~/.config/tpuctl/config.yaml",
+        )
 
 
 def _user_file(environ: Mapping[str, str], home: Path) -> Path:
@@ -147,6 +182,12 @@ def _section(data: Mapping[str, Any], name: str, path: Path, known: tuple[str, .
     for key in data:
         if key in BY_NAME:
             raise BadConfigError(f"{_at(path, key)}: {key!r} belongs below settings:", hint="settings: {...}")
+        if key == "hooks" and key not in known:
+            raise BadConfigError(
+                f"{_at(path, key)}: hooks run programs on this machine and are read from your own "
+                "configuration file only",
+                hint="move them to ~/.config/tpuctl/config.yaml",
+            )
         if key not in known:
             raise unknown_key(key, _at(path, key), known)
     return _settings(data.get(name) or {}, path, name)

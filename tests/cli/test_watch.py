@@ -220,3 +220,46 @@ def test_an_installed_alarm_is_called_and_not_in_the_arguments(session: Session,
     assert f"{url}/beat" not in spool.table.read_text()
     subprocess.run(["/bin/sh", str(script)], env={}, check=True)
     assert handler.seen == ["/beat"]
+
+
+def write_user_config(session: Session, text: str) -> Path:
+    path = session.root / ".config" / "tpuctl" / "config.yaml"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> None:
+    heard = session.root / "heard"
+    command = ["/bin/sh", "-c", f"cat >>{heard}; echo >>{heard}; echo told $TPUCTL_EVENT"]
+    hook = {"name": "diary", "events": ["preempted", "recovered"], "command": command}
+    config = write_user_config(session, json.dumps({"hooks": [hook]}))
+    try:
+        session.type("watch", "once")
+        session.type("watch", "hooks", "--test", "diary")
+        assert json.loads(heard.read_text())["event"] == "test"
+        heard.unlink()
+        session.type("watch", "hooks", "--test", "dairy", status=5)
+        node = session.json("status", "small")["node"]
+        session.type("sim", "preempt", node)
+        for _ in range(30):
+            session.type("watch", "once")
+            if session.json("status", "small")["state"] == "ready":
+                break
+        session.type("watch", "once")
+        events = [json.loads(line) for line in heard.read_text().splitlines()]
+        assert [(event["event"], event["name"]) for event in events] == [
+            ("preempted", "small"),
+            ("recovered", "small"),
+        ]
+        assert events[0]["id"].endswith(f"slices/small/{node.rpartition('-')[2]}/preempted")
+        assert "hook diary: told recovered" in (folder(session) / "watch.log").read_text()
+        assert [row["name"] for row in session.json("watch", "hooks")] == ["diary"]
+        # A mistake in the hooks does not keep the watchdog from its work, and is said.
+        config.write_text("hooks: [{command: x}]")
+        session.type("watch", "once")
+        assert "hooks: " in session.type("watch", "status").stderr
+        session.type("watch", "hooks", status=2)
+    finally:
+        config.unlink()

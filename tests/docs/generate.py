@@ -22,6 +22,7 @@ import typer
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
 from tpuctl.core.ask_rules import WAYS
+from tpuctl.core.hooks import OCCASION_NOTES
 from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
 from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.core.settings import SETTINGS
@@ -118,6 +119,10 @@ def render_states() -> str:
     return _table(("state", "set by", "final", "meaning"), rows)
 
 
+def render_hooks() -> str:
+    return _table(("event", "told when"), [(f"`{name}`", note) for name, note in OCCASION_NOTES.items()])
+
+
 def render_run_states() -> str:
     rows = [
         (f"`{state}`", "yes" if state.final else "no", meaning) for state, meaning in RUN_STATE_NOTES.items()
@@ -170,6 +175,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": render_errors,
     "states": render_states,
     "run-states": render_run_states,
+    "hooks": render_hooks,
     "types": render_types,
     "capacity": render_capacity,
 }

@@ -12,6 +12,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
+from tpuctl.cli.watch_hooks import hooks, tell_about
 from tpuctl.cli.watch_install import install, uninstall
 from tpuctl.errors import PartialError, TpuctlError
 
@@ -40,6 +41,7 @@ def watch() -> None:
 
 app.command("install")(install)
 app.command("uninstall")(uninstall)
+app.command("hooks")(hooks)
 
 
 @app.command("once")
@@ -93,7 +95,7 @@ def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
 
 
 def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
-    """A pass with all that belongs to it: the alarm, the heartbeat, and a line in the log in any case."""
+    """A pass with what belongs to it: hooks, the alarm, the heartbeat, and in any case a line in the log."""
     from tpuctl.core.manifest import render_time
     from tpuctl.local.alarm import ping
     from tpuctl.workflows.watch import save_heartbeat, watched_pass
@@ -103,7 +105,10 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
 
     try:
         report = watched_pass(context, this_watcher(context, interval_s))
-        note = ping(url) if url is not None and report.good else ""
+        notes = tell_about(context, report.lines, report.beat.troubles, write)
+        if url is not None and report.good:
+            notes.append(ping(url))
+        note = "; ".join(filter(None, notes))
         save_heartbeat(context, report, note)
     except BaseException as error:
         write(f"no pass: {type(error).__name__}: {error}")

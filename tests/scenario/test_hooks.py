@@ -1,0 +1,188 @@
+"""Hooks hear of what passes and commands did: each happening once, with crashes and with two machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.crashing import Crash, CrashPoint, make_crashing
+from tests.support.jobs import bring_up, run_to_end
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.hooks import Happening, Hook, Occasion, parse_hooks
+from tpuctl.core.timeouts import HOOK_TRIES
+from tpuctl.core.watch import Trouble
+from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.hooks import hook_state, tell_hooks
+
+ALL = ["preempted", "recovered", "gave-up", "needs-human"]
+
+
+def hook(name: str, *events: str) -> Hook:
+    return parse_hooks([{"name": name, "events": list(events) or ALL, "command": ["true"]}], "test")[0]
+
+
+class Listener:
+    """What one program was told; answers with `trouble`."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.trouble = ""
+
+    def __call__(self, _hook: Hook, happening: Happening) -> str:
+        self.heard.append(f"{happening.subject}/{happening.token}")
+        return self.trouble
+
+    def listen(self, services: SimServices, *hooks: Hook, troubles: tuple[Trouble, ...] = ()) -> list[str]:
+        """What is told in one pass."""
+        before = len(self.heard)
+        lines = [PassLine(each.subject, each.result, each.why, False) for each in troubles]
+        tell_hooks(services, hooks, lines, troubles, self)
+        return self.heard[before:]
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory) -> Iterator[RunningSim]:
+    with running_sim(tmp_path_factory.mktemp("sim")) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def lose_and_recover(sim: RunningSim, services: SimServices, name: str, number: int = 1) -> None:
+    """One preemption, and passes until the slice is ready again."""
+    sim.preempt(f"{name}-{number}")
+    for _ in range(200):
+        lines = run_pass(services)
+        if [line.result for line in lines if line.subject == name] == ["done"] and not lines[0].acted:
+            return
+        services.clock.sleep(5.0)
+    raise AssertionError(f"{name} never came back")
+
+
+LIFE = ["slices/NAME/1/preempted", "slices/NAME/2/recovered"]
+
+
+def life(name: str) -> list[str]:
+    return [token.replace("NAME", name) for token in LIFE]
+
+
+def test_a_preemption_and_its_end_are_told_once(sim, services) -> None:
+    pager, listener = hook("pager"), Listener()
+    bring_up(services, "one")
+    assert listener.listen(services, pager) == []
+    lose_and_recover(sim, services, "one")
+    assert listener.listen(services, pager) == life("one")
+    generation = services.store.get(pager.key).generation
+    assert listener.listen(services, pager) == []
+    assert services.store.get(pager.key).generation == generation
+
+
+def test_a_new_hook_is_not_told_of_the_past_and_a_wider_one_neither(sim, services) -> None:
+    listener, narrow = Listener(), hook("narrow", "gave-up")
+    bring_up(services, "past")
+    listener.listen(services, narrow)
+    lose_and_recover(sim, services, "past")
+    assert listener.listen(services, hook("late")) == []
+    assert listener.listen(services, narrow) == []
+    assert listener.listen(services, hook("narrow")) == []
+    lose_and_recover(sim, services, "past", 2)
+    assert listener.listen(services, hook("narrow")) == ["slices/past/2/preempted", "slices/past/3/recovered"]
+
+
+def test_a_run_that_gave_up_is_told(services) -> None:
+    pager, listener = hook("pager"), Listener()
+    listener.listen(services, pager)
+    bring_up(services, "worn")
+    run = run_to_end(services, "worn", "raise SystemExit(1)")
+    assert listener.listen(services, pager) == [f"runs/{run.id}/gave-up"]
+
+
+def test_two_machines_with_the_same_hook_tell_once_and_with_different_hooks_both(
+    sim, services, tmp_path
+) -> None:
+    shared, own = hook("shared"), hook("own")
+    first, second = Listener(), Listener()
+    bring_up(services, "two")
+    first.listen(services, shared, own)
+    lose_and_recover(sim, services, "two")
+    with sim_services(sim, tmp_path / "state", process=2) as other:
+        other.machine = "another"
+
+        def meanwhile(each: Hook, happening: Happening) -> str:
+            # While this machine sends, the other one makes its pass.
+            assert second.listen(other, shared) == []
+            return first(each, happening)
+
+        other.process_alive = lambda _owner: True
+        tell_hooks(services, [shared], [], [], meanwhile)
+        assert first.heard == life("two")
+        assert second.listen(other, shared, own) == life("two")
+    assert first.listen(services, shared, own) == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_while_telling_repeats_at_most_the_one_that_was_being_told(sim, tmp_path, after) -> None:
+    points = [1, 2, 3, 4]
+    hooks = {k: hook(f"crash-{k}") for k in points}
+    name = f"crash-{'a' if after else 'b'}"
+    with sim_services(sim, tmp_path / "state") as services:
+        bring_up(services, name)
+        Listener().listen(services, *hooks.values())
+        lose_and_recover(sim, services, name)
+    for k in points:
+        listener = Listener()
+        with sim_services(sim, tmp_path / "state", process=1) as services:
+            make_crashing(services, CrashPoint(k, after=after))
+            with pytest.raises(Crash):
+                listener.listen(services, hooks[k])
+        with sim_services(sim, tmp_path / "state", process=2) as services:
+            listener.listen(services, hooks[k])
+            assert listener.listen(services, hooks[k]) == []
+            assert hook_state(services, hooks[k]).holder == ""
+        assert sorted(set(listener.heard)) == sorted(life(name))
+        assert len(listener.heard) <= 3
+
+
+def test_a_hook_that_fails_is_tried_again_and_then_given_up_so_that_others_get_their_turn(
+    sim, services
+) -> None:
+    pager, listener = hook("pager"), Listener()
+    bring_up(services, "down")
+    listener.listen(services, pager)
+    lose_and_recover(sim, services, "down")
+    listener.trouble = "the answer was 500"
+    for _ in range(HOOK_TRIES - 1):
+        assert listener.listen(services, pager) == life("down")[:1]
+    assert hook_state(services, pager).error == "the answer was 500"
+    assert listener.listen(services, pager) == life("down")
+    listener.trouble = ""
+    assert listener.listen(services, pager) == life("down")[1:]
+    assert hook_state(services, pager).error == ""
+
+
+def test_what_only_a_person_can_mend_is_told_once_per_trouble(services) -> None:
+    pager, listener = hook("pager", str(Occasion.NEEDS_HUMAN)), Listener()
+    trouble = Trouble("big", "blocked", "somebody removed it", 100.0)
+    assert listener.listen(services, pager, troubles=(trouble,)) == ["big/needs-human/100"]
+    assert listener.listen(services, pager, troubles=(trouble,)) == []
+    assert listener.listen(services, pager) == []
+    again = Trouble("big", "blocked", "somebody removed it", 900.0)
+    assert listener.listen(services, pager, troubles=(again,)) == ["big/needs-human/900"]
+
+
+def test_records_that_are_gone_are_forgotten(services, tmp_path: Path) -> None:
+    pager, listener = hook("pager"), Listener()
+    bring_up(services, "gone")
+    listener.listen(services, pager)
+    assert "slices/gone" in hook_state(services, pager).seen
+    document = services.store.get("slices/gone")
+    services.store.delete(document.key, if_generation=document.generation)
+    listener.listen(services, pager)
+    assert "slices/gone" not in hook_state(services, pager).seen

@@ -1,0 +1,159 @@
+"""What hooks may be, what they are told, and that it is told once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tpuctl.core.hooks import (
+    REMEMBERED,
+    Ledger,
+    Occasion,
+    Seen,
+    forget_settled,
+    is_history,
+    mark_failed,
+    mark_told,
+    parse_hooks,
+    render_event,
+    run_happenings,
+    slice_happenings,
+    trouble_happenings,
+)
+from tpuctl.core.watch import Trouble
+from tpuctl.errors import BadConfigError
+
+PAGER = {"name": "pager", "events": ["needs-human"], "command": ["/bin/page", "me"]}
+
+
+def journal(*actions: str) -> list[dict[str, Any]]:
+    """`action@node` entries, one a second."""
+    pairs = [action.split("@") for action in actions]
+    return [
+        {"at": float(n), "action": action, "reason": "because", "incarnation": node}
+        for n, (action, node) in enumerate(pairs)
+    ]
+
+
+def told(*actions: str) -> list[str]:
+    return [happening.token for happening in slice_happenings("slices/big", journal(*actions))]
+
+
+LIFE = ("up@", "create@big-1", "booting@big-1", "ready@big-1")
+LOSS = ("preempted@big-1", "delete@big-1", "renew@big-1", "create@big-2")
+
+
+def test_a_first_life_is_nothing_to_tell() -> None:
+    assert told(*LIFE) == []
+
+
+def test_a_loss_and_the_recovery_are_told_in_order() -> None:
+    assert told(*LIFE, *LOSS, "ready@big-2") == ["1/preempted", "2/recovered"]
+
+
+def test_what_a_crash_wrote_down_twice_is_told_once() -> None:
+    again = (*LIFE, "preempted@big-1", *LOSS, "ready@big-2", "ready@big-2")
+    assert told(*again) == ["1/preempted", "2/recovered"]
+
+
+def test_a_failed_create_of_a_new_slice_is_no_loss_but_one_of_a_live_slice_is() -> None:
+    assert told("up@", "create-failed@big-1", "ready@big-2") == []
+    assert told(*LIFE, "create-failed@big-1", "ready@big-2") == ["2/recovered"]
+
+
+def test_a_slice_that_was_taken_down_and_up_again_has_not_recovered() -> None:
+    assert told(*LIFE, "preempted@big-1", "down@big-1", "gone@big-1", "up@big-1", "ready@big-2") == [
+        "1/preempted"
+    ]
+
+
+@pytest.mark.parametrize("action", ["refused", "removed"])
+def test_what_only_a_person_can_solve(action: str) -> None:
+    assert told(*LIFE, f"{action}@big-1") == ["1/needs-human"]
+
+
+def test_old_incarnations_are_not_remembered_for_ever() -> None:
+    lives = [f"preempted@big-{n}" for n in range(1, 100)]
+    tokens = told(*LIFE, *lives)
+    assert (tokens[0], len(tokens)) == (f"{100 - REMEMBERED}/preempted", REMEMBERED)
+
+
+@pytest.mark.parametrize(("state", "count"), [("gave-up", 1), ("failed", 1), ("succeeded", 0), ("stopped", 0)])
+def test_a_run_that_is_not_started_again(state: str, count: int) -> None:
+    record = {"state": state, "ended_at": 5.0, "created_at": 1.0, "reason": "100 preemptions"}
+    assert len(run_happenings("runs/r", record)) == count
+
+
+def test_what_ended_a_week_ago_is_history() -> None:
+    assert is_history({"ended_at": 0.0}, 8 * 86400.0)
+    assert not is_history({"ended_at": 0.0}, 86400.0)
+    assert not is_history({"ended_at": None}, 8 * 86400.0)
+
+
+def test_a_block_is_told_at_once_and_a_failure_when_it_lasts() -> None:
+    blocked, blip, lasting = (
+        Trouble("a", "blocked", "w", 1.0, 1),
+        Trouble("b", "failed", "w", 1.0, 2),
+        Trouble("c", "blind", "w", 1.0, 3),
+    )
+    pending = trouble_happenings([blocked, blip, lasting], Ledger())
+    assert [(each.subject, each.occasion) for each in pending] == [
+        ("a", Occasion.NEEDS_HUMAN),
+        ("c", Occasion.NEEDS_HUMAN),
+    ]
+    ledger = mark_told(mark_told(Ledger(), pending[0], "m1"), pending[1], "m2")
+    assert trouble_happenings([blocked, lasting], ledger) == []
+    # m1 no longer sees its own; m2's stays until somebody sees it settled.
+    assert forget_settled(ledger, "m1", [], set()).troubled == {"c": "m2"}
+    assert forget_settled(ledger, "m1", [blocked], {"c"}).troubled == {"a": "m1"}
+
+
+def test_tries_are_counted_for_one_happening_at_a_time() -> None:
+    first, second = slice_happenings("slices/big", journal(*LIFE, *LOSS, "ready@big-2"))
+    ledger = Ledger(seen={"slices/big": Seen(1)})
+    twice = mark_failed(mark_failed(ledger, first, "x"), first, "y")
+    assert (twice.tries, twice.error) == (2, "y")
+    assert mark_failed(twice, second, "z").tries == 1
+    done = mark_told(twice, first, "m")
+    assert (done.tries, done.seen["slices/big"].told) == (0, ("1/preempted",))
+
+
+def test_an_event_says_the_same_on_every_machine() -> None:
+    [happening] = slice_happenings("slices/big", journal("removed@big-7"))
+    event = render_event(happening, store_id="s1", project="p", profile="default", host="vm")
+    assert event["id"] == "s1/slices/big/7/needs-human"
+    assert (event["kind"], event["name"], event["event"]) == ("slice", "big", "needs-human")
+    assert event["text"] == "tpuctl (p): big needs-human: removed: because"
+
+
+def test_hooks_are_lists_of_words_with_a_name_or_a_digest() -> None:
+    named, plain = parse_hooks([PAGER, {"events": ["preempted"], "webhook": "https://x/secret"}], "f")
+    assert (named.name, named.command, named.timeout_s) == ("pager", ("/bin/page", "me"), 30.0)
+    assert plain.events == {Occasion.PREEMPTED}
+    assert len(plain.name) == 12
+    assert "secret" not in plain.key
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": 1}, "must be a list"),
+        (["x"], "keys and values"),
+        ([{**PAGER, "command": "rm -rf /"}], "list of words"),
+        ([{**PAGER, "webhook": "https://x"}], "needs one of"),
+        ([{"events": ["preempted"]}], "needs one of"),
+        ([{**PAGER, "events": ["preemted"]}], "not a list of events"),
+        ([{**PAGER, "events": []}], "not a list of events"),
+        ([{**PAGER, "events": ["test"]}], "not a list of events"),
+        ([{**PAGER, "evnts": []}], "unknown key 'evnts'"),
+        ([{"events": ["preempted"], "webhook": "http://example.com"}], "https"),
+        ([{**PAGER, "timeout_s": 3600}], "timeout_s"),
+        ([{**PAGER, "name": "../x"}], "name"),
+        ([PAGER, PAGER], "two hooks"),
+    ],
+)
+def test_mistakes_in_hooks_name_the_file_and_the_key(value: Any, words: str) -> None:
+    with pytest.raises(BadConfigError, match=words) as caught:
+        parse_hooks(value, "config.yaml")
+    assert caught.value.message.startswith("config.yaml")
