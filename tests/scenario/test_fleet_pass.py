@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,15 +14,19 @@ from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core import timeouts
+from tpuctl.core.codec import to_data
+from tpuctl.core.grants import AtEnd, Grant
 from tpuctl.core.model import INCARNATION_LABEL, USER_LABEL, NodeRequest, NodeState, QueuedState, Tier
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import RunState, SliceSpec, SliceState
+from tpuctl.resources import load_accelerators
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
+from tpuctl.workflows.payment import quote
 from tpuctl.workflows.report import decisions
 from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
 
@@ -311,13 +316,54 @@ def test_a_node_deleted_under_its_queued_resource_comes_back_when_the_queue_noti
     assert get_slice(services, "big").record.loss.kind == "preempted"
 
 
-def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
-    from tpuctl.core.codec import to_data
-    from tpuctl.core.grants import Grant
-
-    bring_up(services, "big")
-    grant = Grant(SPEC.zone, Tier.SPOT, "v4", 64, "2026-01-31")
+def keep_grant(services: SimServices, **changes: Any) -> None:
+    grant = Grant(SPEC.zone, Tier.SPOT, "v4", 64, **changes)
     services.store.put(grant.key, to_data(grant), if_generation=0)
+
+
+def test_chips_that_somebody_else_holds_count_against_the_grant(services):
+    keep_grant(services, ends=None)
+    catalog = load_accelerators()
+    assert quote(services, catalog, "big", replace(SPEC, chips=8)).coverage.covered
+    for number in range(8):
+        made = replace(_request(f"by-hand-{number}", {}), accelerator_type="v4-16")
+        services.cloud.create_node(made)
+    coverage = quote(services, catalog, "big", SPEC).coverage
+    assert not coverage.covered
+    assert "64 in use" in coverage.reason
+
+
+def last_day(services: SimServices, days: int) -> str:
+    """The date `days` days from today."""
+    return datetime.fromtimestamp(services.clock.now() + days * 86_400, UTC).date().isoformat()
+
+
+def test_a_grant_that_ends_soon_is_warned_of_once_a_week_before_and_once_a_day_before(services):
+    bring_up(services, "big")
+    keep_grant(services, ends=last_day(services, 7))
+    told = []
+    for _ in range(8):
+        told.append([line.why for line in run_pass(services) if line.acted])
+        assert run_pass(services)[0].subject == "big"
+        services.clock.sleep(86_400)
+    assert [len(lines) for lines in told] == [1, 0, 0, 0, 0, 0, 1, 0]
+    assert "in 7 days" in told[0][0]
+    assert "tomorrow" in told[6][0]
+
+
+def test_slices_go_with_their_grant_if_that_was_said_and_their_runs_end_first(services):
+    bring_up(services, "big")
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    keep_grant(services, ends="2026-01-31", at_end=AtEnd.DOWN)
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.GONE)
+    assert get_run(services, run.id).record.state is RunState.STOPPED
+    assert services.cloud.list_queued().items == ()
+
+
+def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
+    bring_up(services, "big")
+    keep_grant(services, ends="2026-01-31")
     assert [line.result for line in run_pass(services)] == ["done"]
     sim.preempt("big-1")
     pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.LOST)

@@ -26,10 +26,17 @@ COLUMNS = (
     Column("generation", "GENERATION"),
     Column("chips", "CHIPS", right=True),
     Column("ends", "LAST DAY"),
+    Column("at_end", "THEN"),
 )
 Zone = Annotated[str, typer.Argument(metavar="ZONE", help="Such as us-central2-b.")]
 Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on-demand or reserved.")]
 Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
+AtEnd = Annotated[
+    str,
+    typer.Option(
+        "--at-end", metavar="WHAT", help="What becomes of its slices then: keep (they cost money), or down."
+    ),
+]
 Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
 
 
@@ -54,6 +61,7 @@ def import_(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
     ends: Ends = None,
+    at_end: AtEnd = "keep",
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
@@ -74,7 +82,8 @@ def import_(
             hint="a line looks like: 64 spot Cloud TPU v6e chips in zone us-east1-d",
         )
     with open_context(ctx) as context:
-        wanted = [replace(found, ends=last_day or found.ends) for found in grants]
+        then = _check_at_end(at_end)
+        wanted = [replace(found, ends=last_day or found.ends, at_end=then) for found in grants]
         if not dry_run:
             for found in wanted:
                 _keep(context, found)
@@ -91,13 +100,19 @@ def add(
     generation: Generation,
     zone: Zone,
     ends: Ends = None,
+    at_end: AtEnd = "keep",
     dry_run: DryRun = False,
 ) -> None:
     """Add one grant, or replace the one for the same zone, tier and generation."""
+    from dataclasses import replace
+
     from tpuctl.core.naming import check_zone_name
 
     with open_context(ctx) as context:
-        found = _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends))
+        found = replace(
+            _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
+            at_end=_check_at_end(at_end),
+        )
         if not dry_run:
             _keep(context, found)
         context.console.say(
@@ -136,6 +151,14 @@ def _keep(context: AppContext, found: Grant) -> None:
 
     old = context.store.get(found.key)
     context.store.put(found.key, to_data(found), if_generation=old.generation if old else 0)
+
+
+def _check_at_end(word: str) -> Any:
+    from tpuctl.core.grants import AtEnd as Choice
+
+    if word not in set(Choice):
+        raise UsageError(f"--at-end {word!r} is not known", hint=f"--at-end {' or '.join(Choice)}")
+    return Choice(word)
 
 
 def _check_day(text: str | None) -> str | None:

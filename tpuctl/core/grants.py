@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from enum import StrEnum
 
 from tpuctl.core.model import Tier
 from tpuctl.core.topology import AcceleratorType
@@ -43,6 +44,19 @@ class GrantLine:
     ends: str | None = None
 
 
+class AtEnd(StrEnum):
+    """What becomes of the slices that live on a grant when it is over."""
+
+    KEEP = "keep"
+    """They run on and cost money, but are not asked for again."""
+    DOWN = "down"
+    """Their runs are stopped and they are taken down."""
+
+
+WARN_DAYS = (7, 1)
+"""Days before the last day of a grant on which a pass warns."""
+
+
 @dataclass(frozen=True)
 class Grant:
     """A grant as the store keeps it. `ends` is its last day, `YYYY-MM-DD`, or None if unknown."""
@@ -52,6 +66,7 @@ class Grant:
     generation: str
     chips: int
     ends: str | None = None
+    at_end: AtEnd = AtEnd.KEEP
 
     @property
     def key(self) -> str:
@@ -145,6 +160,20 @@ def ended_on(grants: Iterable[Grant], generation: str, zone: str, tier: Tier, no
     last = max((_last_day(grant) for grant in matching), default=None)
     today = datetime.fromtimestamp(now, UTC).date()
     return last if last is not None and last < today else None
+
+
+def days_left(grant: Grant, now: float) -> int | None:
+    """Days from today (UTC) until the grant's last day; negative when it is over, None when that is unknown."""
+    end = _end(grant)
+    return None if end is None else (end - datetime.fromtimestamp(now, UTC).date()).days
+
+
+def due_warning(grant: Grant, now: float) -> int | None:
+    """The smallest threshold of `WARN_DAYS` that is reached; None before the first, and when it is over."""
+    left = days_left(grant, now)
+    if left is None or left < 0:
+        return None
+    return min((days for days in WARN_DAYS if left <= days), default=None)
 
 
 def same_pool(first: Tier, second: Tier) -> bool:

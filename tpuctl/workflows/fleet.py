@@ -14,6 +14,7 @@ from tpuctl.workflows.cleaning import collect_obsolete
 from tpuctl.workflows.documents import Loaded, find_slice, get_run, list_runs, load_slices
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
+from tpuctl.workflows.grant_ends import heed_grant_ends
 from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
@@ -87,6 +88,10 @@ class _Pass:
         lines = [
             PassLine(name, "done", "deleted: nothing wants it any more", acted=True)
             for name in collect_obsolete(self._services, self._snapshot, self._slices)
+        ]
+        lines += [
+            PassLine(news.subject, "done", news.text, acted=True)
+            for news in heed_grant_ends(self._services, self._slices)
         ]
         with_run = {run.slice_name for run in self._runs}
         looks = {loaded.record.name: self._look(loaded) for loaded in self._slices}

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from tpuctl.core.codec import from_data
 from tpuctl.core.grants import Coverage, Grant, check_coverage, ended_on, same_pool
+from tpuctl.core.model import STORE_LABEL, NodeState
 from tpuctl.core.prices import price_per_hour
 from tpuctl.core.records import Desired, SliceRecord, SliceSpec
 from tpuctl.core.topology import Catalog
-from tpuctl.errors import NotCoveredError
+from tpuctl.errors import NotCoveredError, TransientError
 from tpuctl.resources import load_accelerators
 from tpuctl.workflows.documents import list_slices
 from tpuctl.workflows.services import Services
+
+_GIVEN_BACK = frozenset({NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
+"""States in which a node holds no chips."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,12 @@ def list_grants(services: Services) -> list[Grant]:
 def quote(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> Quote:
     """The quote for slice `name`; what other wanted slices use of the same grant counts against it."""
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
+    grants = list_grants(services)
     used = chips_in_use(services, catalog, name, spec)
-    coverage = check_coverage(list_grants(services), found, spec.zone, spec.tier, used, services.clock.now())
+    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
+    if coverage.covered:
+        used += _chips_of_others(services, catalog, found.generation, spec)
+        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
     hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
@@ -70,11 +78,28 @@ def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpe
     )
 
 
+def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec: SliceSpec) -> int:
+    """Chips of live nodes on the same grant that this store did not make: a grant is the whole project's.
+
+    A zone that cannot be read counts as empty; the API refuses what is too much.
+    """
+    try:
+        nodes = services.cloud.list_nodes(spec.zone).items
+    except TransientError:
+        return 0
+    store = services.store.identity()
+    others = [
+        node for node in nodes if node.labels.get(STORE_LABEL) != store and same_pool(node.tier, spec.tier)
+    ]
+    found = [catalog.find(node.accelerator_type) for node in others if node.state not in _GIVEN_BACK]
+    return sum(kind.chips for kind in found if kind is not None and kind.generation == generation)
+
+
 def ended_grant(services: Services, record: SliceRecord) -> str:
     """That the grant a slice lived on is over, in words; empty while it lives, and for what is paid for."""
     if record.pay:
         return ""
-    found = load_accelerators().get(record.spec.accelerator_type)
+    found = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
     last_day = ended_on(
         list_grants(services), found.generation, record.spec.zone, record.spec.tier, services.clock.now()
     )

@@ -1,0 +1,78 @@
+"""What the last day of a grant sets in motion: warnings before it, and the end of its slices if so said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tpuctl.core.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
+from tpuctl.core.records import Desired, SliceRecord
+from tpuctl.errors import ConflictError
+from tpuctl.resources import load_accelerators
+from tpuctl.workflows.documents import Loaded
+from tpuctl.workflows.intents import request_down
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.payment import list_grants
+from tpuctl.workflows.runs import active_run, request_stop
+from tpuctl.workflows.services import Services
+
+
+@dataclass(frozen=True)
+class GrantNews:
+    """Something that a pass did or found out about a grant or a slice under it."""
+
+    subject: str
+    text: str
+
+
+def heed_grant_ends(services: Services, slices: Iterable[Loaded[SliceRecord]]) -> list[GrantNews]:
+    """Warns once at each threshold, and asks for the end of slices that were to go with their grant."""
+    grants = list_grants(services)
+    now = services.clock.now()
+    news = [_warn(services, grant, now) for grant in grants]
+    ending = [_take_along(services, loaded.record, grants, now) for loaded in slices]
+    return [item for item in [*news, *ending] if item is not None]
+
+
+def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
+    threshold = due_warning(grant, now)
+    if threshold is None:
+        return None
+    key = f"notices/{grant.key}/{grant.ends}/{threshold}"
+    left = days_left(grant, now)
+    text = f"ends on {grant.ends}, in {left} days" if left != 1 else f"ends on {grant.ends}, tomorrow"
+    subject = f"{grant.tier} {grant.generation} in {grant.zone}"
+    if services.store.get(key) is not None:
+        return None
+    try:
+        services.store.put(key, {"at": now}, if_generation=0)
+    except ConflictError:
+        return None
+    record_decision(services, "fleet", "grant-ends", f"the grant for {subject} {text}")
+    return GrantNews(subject, f"the grant {text}; nothing is created or restarted after that day")
+
+
+def _take_along(
+    services: Services, record: SliceRecord, grants: Iterable[Grant], now: float
+) -> GrantNews | None:
+    if record.desired is not Desired.UP or record.pay:
+        return None
+    generation = load_accelerators().of(record.spec.accelerator_type, record.spec.topology).generation
+    spec = record.spec
+    matching = [
+        grant
+        for grant in grants
+        if grant.zone == spec.zone and grant.generation == generation and same_pool(grant.tier, spec.tier)
+    ]
+    last_day = ended_on(matching, generation, spec.zone, spec.tier, now)
+    if last_day is None or not any(grant.at_end is AtEnd.DOWN for grant in matching):
+        return None
+    run = active_run(services, record.name)
+    if run is not None:
+        # The slice follows in a later pass, when the run has ended in order and its logs are here.
+        if run.stop_asked:
+            return None
+        request_stop(services, run.id)
+        return GrantNews(run.id, f"stopped: the grant under slice {record.name} ended on {last_day}")
+    request_down(services, record.name)
+    return GrantNews(record.name, f"taken down: its grant ended on {last_day}")
