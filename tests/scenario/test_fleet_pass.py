@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
 from tpuctl.workflows.payment import quote
+from tpuctl.workflows.progress import go_on
 from tpuctl.workflows.report import decisions
 from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
 
@@ -376,3 +378,27 @@ def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
     assert not [
         found for found in services.cloud.list_queued().items if found.state is not QueuedState.DELETING
     ]
+
+
+def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(sim, services):
+    bring_up(services, "big", queued=False)
+    run = submit(services, "big", SLEEPS, no_checkpoint=False, checkpoint_dir="gs://sim-bucket/ck")
+    services.objects.write("gs://sim-bucket/ck/step_1/data", b"weights")
+
+    def running(attempt: int) -> bool:
+        record = get_run(services, run.id).record
+        return record.state is RunState.RUNNING and record.attempt.number == attempt
+
+    for number in range(1, 7):
+        pass_until(services, partial(running, number))
+        sim.preempt(get_slice(services, "big").record.incarnation.cloud_name)
+    lines = pass_until(services, lambda: bool(get_run(services, run.id).record.question))
+    for _ in range(5):
+        services.clock.sleep(60.0)
+        lines = run_pass(services)
+    assert [(line.subject, line.result) for line in lines] == [(run.id, "blocked")]
+    assert "5 attempts ended without a newer checkpoint" in lines[0].why
+    record = get_run(services, run.id).record
+    assert (record.preemptions, record.fruitless, record.attempt.number) == (6, 5, 6)
+    go_on(services, run.id)
+    pass_until(services, partial(running, 7))

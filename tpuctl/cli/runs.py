@@ -109,15 +109,21 @@ def stop(
 def attach(
     ctx: typer.Context,
     run_id: RunId = "last",
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Restart it although attempts ended without a newer checkpoint.")
+    ] = False,
     timeout: Timeout = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Follow a run that was started before, from this or another machine."""
+    from tpuctl.workflows import progress
     from tpuctl.workflows.documents import get_run
 
     with open_context(ctx) as context:
         record = get_run(context, run_id).record
+        if go_on:
+            record = progress.go_on(context, record.id)
         follow_or_leave(context, invocation(ctx), record, detach=False, timeout=timeout)
 
 

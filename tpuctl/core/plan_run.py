@@ -127,6 +127,8 @@ def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
     if slice_ is None or slice_.desired is Desired.DOWN:
         why = f"its slice {run.slice_name} was taken down"
         return _act(RunStep.FINISH, why, state=RunState.STOPPED)
+    if run.question:
+        return RunPlan(None, run.question, Blocked(run.question, f"tpuctl attach {run.id} --go-on"))
     if slice_.state in {SliceState.REMOVED, SliceState.REFUSED}:
         why = f"slice {slice_.name} is {slice_.state}"
         return RunPlan(None, why, Blocked(why, f"tpuctl up {slice_.name}"))

@@ -319,6 +319,11 @@ class RunRecord:
     failures: int = 0
     preemptions: int = 0
     restarts: int = 0
+    fruitless: int = 0
+    """Attempts in a row that the cloud ended before a newer checkpoint was written."""
+    newest_checkpoint: float = 0.0
+    question: str = ""
+    """Why a person has to say how it goes on; empty while it goes on by itself."""
     ended_at: float | None = None
     reason: str = ""
 

@@ -88,10 +88,8 @@ def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec
     except TransientError:
         return 0
     store = services.store.identity()
-    others = [
-        node for node in nodes if node.labels.get(STORE_LABEL) != store and same_pool(node.tier, spec.tier)
-    ]
-    found = [catalog.find(node.accelerator_type) for node in others if node.state not in _GIVEN_BACK]
+    others = [node for node in nodes if node.labels.get(STORE_LABEL) != store and node.state not in _GIVEN_BACK]
+    found = [catalog.find(node.accelerator_type) for node in others if same_pool(node.tier, spec.tier)]
     return sum(kind.chips for kind in found if kind is not None and kind.generation == generation)
 
 

@@ -49,6 +49,7 @@ from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome
 from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.probing import Reach
+from tpuctl.workflows.progress import weigh_progress
 from tpuctl.workflows.services import Services
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
@@ -383,6 +384,7 @@ class _RunWave:
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
         run = charge(self._run, attempt, self._services.clock.now())
+        run = weigh_progress(self._services, run, attempt)
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
         self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
