@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.core.model import ObjectInfo
 from tpuctl.core.plan import Blocked
 from tpuctl.core.plan_run import plan_run
 from tpuctl.core.progress import checkpoint_times, describe_fruitless
 from tpuctl.core.records import AttemptState, Cause, RunState
-import itertools
 
 
 def written(name: str, minute: int) -> ObjectInfo:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from tpuctl.core.model import ObjectInfo
 from tpuctl.core.records import Attempt
-import itertools
 
 FRUITLESS_MAX = 5
 """Attempts in a row that the cloud ended before a newer checkpoint was written, until a person is asked."""
