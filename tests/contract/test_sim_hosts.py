@@ -136,6 +136,42 @@ def alive(pid: int) -> bool:
         return False
 
 
+# Booting
+
+
+def test_the_startup_script_runs_at_every_boot_of_every_host_and_only_then(empty, tmp_path):
+    trace = tmp_path / "trace"
+    script = f"echo boot of $(hostname) in $HOME >> {shlex.quote(str(trace))}\n"
+    empty.metadata["attributes/startup-script"] = script
+    empty.addresses = empty.hosts.create([empty.spec(0), empty.spec(1)])
+
+    def boots() -> list[str]:
+        return sorted(trace.read_text().split("\n")[:-1]) if trace.exists() else []
+
+    wait_until(lambda: len(boots()) == 2)
+    assert [line.split()[2] for line in boots()] == ["t1v-n-abc-w-0", "t1v-n-abc-w-1"]
+    assert all(line.endswith("root") for line in boots())
+    empty.hosts.create([empty.spec(0), empty.spec(1)])
+    empty.hosts.stop(NODE)
+    empty.hosts.start(NODE)
+    wait_until(lambda: len(boots()) == 4)
+    assert len(boots()) == 4
+
+
+def test_a_startup_script_with_its_own_interpreter_dies_with_its_host(empty, tmp_path):
+    pid_file = tmp_path / "pid"
+    empty.metadata["attributes/startup-script"] = (
+        "#!/usr/bin/env python3\nimport os, time\n"
+        f"open({str(pid_file)!r}, 'w').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)\n"
+    )
+    empty.addresses = empty.hosts.create([empty.spec(0)])
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    pid = int(pid_file.read_text())
+    assert alive(pid)
+    empty.hosts.kill(NODE)
+    wait_until(lambda: not alive(pid))
+
+
 # Addresses and logins
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 from tests.support.require import require_tool
+from tpuctl.cloud.client import GoogleCloud
+from tpuctl.core.model import NodeRequest, Tier
 from tpuctl.sim import control
 from tpuctl.sim.control import SimInfo
 from tpuctl.sim.options import SimOptions
@@ -185,6 +188,86 @@ def test_queued_resources_are_created_listed_described_and_deleted(gcloud: Gclou
     assert shown["tpu"]["nodeSpec"][0]["nodeId"] == "queued-node"
     gcloud.tpu("queued-resources", "delete", "wait", "--force", "--quiet")
     assert gcloud.tpu_json("queued-resources", "list") == []
+
+
+def alpha(gcloud: Gcloud, *arguments: str, zone: str = ZONE) -> subprocess.CompletedProcess[str]:
+    return gcloud.run("alpha", "compute", "tpus", "queued-resources", *arguments, f"--zone={zone}")
+
+
+def test_flex_start_of_the_alpha_track_says_for_how_long(gcloud: Gcloud) -> None:
+    zone = "us-east5-a"
+    done = alpha(
+        gcloud,
+        *("create", "flex", "--node-id=flex-node", "--accelerator-type=v6e-1"),
+        *("--runtime-version=v2-alpha-tpuv6e", "--provisioning-model=flex-start", "--max-run-duration=4h"),
+        "--valid-until-duration=6h",
+        zone=zone,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(alpha(gcloud, "describe", "flex", "--format=json", zone=zone).stdout)
+    assert (shown["provisioningModel"], shown["runDuration"]) == ("FLEX_START", {"maxRunDuration": "14400s"})
+    assert "validUntilDuration" in shown["queueingPolicy"]
+    plain = gcloud.ok(
+        *("compute", "tpus", "queued-resources", "describe", "flex", f"--zone={zone}", "--format=json")
+    )
+    assert "provisioningModel" not in json.loads(plain)
+    assert alpha(gcloud, "delete", "flex", "--force", "--quiet", zone=zone).returncode == 0
+
+
+def test_the_alpha_track_mixes_standard_with_spot_and_is_refused(gcloud: Gcloud) -> None:
+    done = alpha(
+        gcloud,
+        *("create", "mixed", "--node-id=mixed", "--spot", "--accelerator-type=v4-8"),
+        f"--runtime-version={VERSION}",
+    )
+    assert done.returncode == 1
+    assert "STANDARD provisioning model incompatible with spot requests" in done.stderr
+
+
+def test_several_nodes_come_from_one_request(gcloud: Gcloud) -> None:
+    gcloud.tpu(
+        *("queued-resources", "create", "multi", "--node-count=2", "--node-prefix=part", "--spot"),
+        *("--type=v4", "--topology=2x2x1", f"--runtime-version={VERSION}", "--tags=lab"),
+    )
+    names = [each["name"].rsplit("/", 1)[-1] for each in gcloud.tpu_json("tpu-vm", "list")]
+    assert names == ["part-0", "part-1"]
+    shown = gcloud.tpu_json("tpu-vm", "describe", "part-1")
+    assert (shown["acceleratorType"], shown["tags"], shown["multisliceNode"]) == ("v4-8", ["lab"], True)
+    words = gcloud.remote(
+        "ssh",
+        "alice@part-1",
+        "--command=curl -s -H Metadata-Flavor:Google "
+        "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/attributes/tpu-env",
+    )
+    assert words[words.index("MEGASCALE_SLICE_ID:") + 1] == "'1'"
+    assert words[words.index("MEGASCALE_NUM_SLICES:") + 1] == "'2'"
+    gcloud.tpu("queued-resources", "delete", "multi", "--force", "--quiet")
+
+
+def test_what_tpuctl_asks_for_is_what_gcloud_shows(gcloud: Gcloud) -> None:
+    cloud = GoogleCloud("sim-project", gcloud.info.http, Credentials(token=gcloud.info.token))
+    cloud.create_queued(
+        NodeRequest(
+            name="ours-1",
+            zone=ZONE,
+            accelerator_type="v4-8",
+            runtime_version=VERSION,
+            tier=Tier.SPOT,
+            labels={"tpuctl-slice": "ours"},
+            metadata={"startup-script": "true"},
+            tags=("lab",),
+            boot_disk_gib=200,
+            valid_for_s=3600.0,
+            slices=2,
+        )
+    )
+    shown = json.loads(alpha(gcloud, "describe", "ours-1", "--format=json").stdout)
+    node = shown["tpu"]["nodeSpec"][0]["node"]
+    assert (node["labels"], node["tags"]) == ({"tpuctl-slice": "ours"}, ["lab"])
+    assert node["bootDiskConfig"] == {"diskSizeGb": "200"}
+    assert shown["queueingPolicy"] == {"validUntilDuration": "3600s"}
+    assert [each["nodeId"] for each in shown["tpu"]["nodeSpec"]] == ["ours-1-0", "ours-1-1"]
+    assert alpha(gcloud, "delete", "ours-1", "--force", "--quiet").returncode == 0
 
 
 def test_storage_copies_a_file_up_and_down_and_lists_it(gcloud: Gcloud) -> None:

@@ -11,6 +11,7 @@ class SimCatalog:
     """Exact names only, as the API wants them; types that the TPU API does not have are left out."""
 
     def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         self._offers = {name: each for name, each in catalog.types.items() if each.in_tpu_api}
         self._zones = sorted({zone for each in self._offers.values() for zone in self._listed(each)})
 
@@ -22,9 +23,11 @@ class SimCatalog:
         return self._offers.get(name)
 
     def find_config(self, config_type: str, topology: str) -> AcceleratorType | None:
-        """The offer for an `acceleratorConfig`."""
-        wanted = (config_type, topology)
-        return next((o for o in self._offers.values() if (o.config_type, o.topology) == wanted), None)
+        """The offer for an `acceleratorConfig`: any shape that the generation has, named or not."""
+        generation = next((o.generation for o in self._offers.values() if o.config_type == config_type), None)
+        if generation is None:
+            return None
+        return self._catalog.shaped(self._catalog.generations[generation], topology)
 
     def zones(self) -> list[str]:
         return self._zones

@@ -5,6 +5,8 @@ Nothing here runs under the world's lock: reads of the world never wait for host
 
 from __future__ import annotations
 
+import json
+
 from tpuctl.sim.hosts.interface import HostSpec
 from tpuctl.sim.kernel import Kernel, Node
 
@@ -34,7 +36,20 @@ def host_bounds(topology: str, chips_per_host: int) -> str:
     return ",".join(str(max(1, whole // part)) for whole, part in zip(chips, host, strict=True))
 
 
-def render_tpu_env(node: Node, worker: int) -> str:
+def megascale(kernel: Kernel, node: Node) -> dict[str, str]:
+    """What the hosts of a multislice are told: which slice of how many they are, and where slice 0 begins."""
+    queued = kernel.queued.get(node.queued.name) if node.queued else None
+    if queued is None or len(queued.node_paths) < 2:
+        return {}
+    first = kernel.nodes.get(queued.node_paths[0].name)
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": first.addresses[0].internal_ip if first and first.addresses else "",
+        "MEGASCALE_NUM_SLICES": str(len(queued.node_paths)),
+        "MEGASCALE_SLICE_ID": str(queued.node_paths.index(node.path)),
+    }
+
+
+def render_tpu_env(kernel: Kernel, node: Node, worker: int) -> str:
     """The `tpu-env` attribute: `KEY: 'value'` lines, as read on real hosts."""
     offer = node.offer
     chip_bounds = _BOUNDS[offer.chips_per_host]
@@ -59,15 +74,16 @@ def render_tpu_env(node: Node, worker: int) -> str:
         "UID": str(node.data["id"]),
         "WORKER_ID": str(worker),
         "ZONE": node.path.zone,
+        **megascale(kernel, node),
     }
     return "".join(f"{key}: '{value}'\n" for key, value in values.items())
 
 
-def metadata_value(node: Node, worker: int, path: str) -> str | None:
+def metadata_value(kernel: Kernel, node: Node, worker: int, path: str) -> str | None:
     """Answers the metadata server below `/computeMetadata/v1/instance/`; None means 404."""
     scheduling = node.data.get("schedulingConfig", {})
     if path.startswith("attributes/"):
-        return _attribute(node, worker, path.removeprefix("attributes/"))
+        return _attribute(kernel, node, worker, path.removeprefix("attributes/"))
     values = {
         "id": str(node.data["id"]),
         "name": node.hostname(worker),
@@ -76,13 +92,15 @@ def metadata_value(node: Node, worker: int, path: str) -> str | None:
         "preempted": "TRUE" if node.preempted else "FALSE",
         "scheduling/preemptible": str(bool(scheduling.get("spot") or scheduling.get("preemptible"))).upper(),
         "maintenance-event": "NONE",
+        "tags": json.dumps(list(node.data.get("tags", ()))),
+        "service-accounts/default/email": (node.data.get("serviceAccount") or {}).get("email"),
     }
     return values.get(path)
 
 
-def _attribute(node: Node, worker: int, key: str) -> str | None:
+def _attribute(kernel: Kernel, node: Node, worker: int, key: str) -> str | None:
     if key == "tpu-env":
-        return render_tpu_env(node, worker)
+        return render_tpu_env(kernel, node, worker)
     own = {
         "accelerator-type": node.offer.name,
         "agent-worker-number": str(worker),
@@ -107,7 +125,7 @@ class Machines:
             worker=worker,
             hostname=node.hostname(worker),
             environment=lambda: host_environment(self._kernel, node, worker),
-            metadata=lambda path: metadata_value(node, worker, path),
+            metadata=lambda path: metadata_value(self._kernel, node, worker, path),
         )
 
     def create(self, node: Node) -> bool:

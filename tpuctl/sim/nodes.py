@@ -82,7 +82,7 @@ class Nodes:
     def create(self, request: Json, version: str) -> Json:
         path = parse_path(request["parent"]).child("nodes", request.get("nodeId") or self._kernel.ids.short())
         spec = request.get("node") or {}
-        node = self.admit(path, spec, queued=None)
+        node = self.admit(path, spec, queued=None, version=version)
         operation = self._operations.start("nodes.create", "create", path, version)
         error = self._create_failure(node)
         if error is not None:
@@ -101,7 +101,7 @@ class Nodes:
             return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
         return None
 
-    def admit(self, path: ResourcePath, spec: Json, queued: ResourcePath | None) -> Node:
+    def admit(self, path: ResourcePath, spec: Json, queued: ResourcePath | None, version: str = "v2") -> Node:
         """Checks a request and lists the node as CREATING. Expects the lock to be held."""
         check_id("node", path.id)
         clean, offer = prepare_spec(self._kernel, path, spec)
@@ -117,12 +117,14 @@ class Nodes:
             **clean,
             "name": path.name,
             "state": "CREATING",
-            "apiVersion": "V2",
+            "apiVersion": version.upper().replace("ALPHA", "_ALPHA"),
             "id": uid,
             "createTime": self._kernel.timestamp(),
         }
         if queued is not None:
             data["queuedResource"] = queued.name
+            if spec.get("multisliceNode"):
+                data["multisliceNode"] = True
         tag = self._kernel.ids.short()
         node = Node(path, f"{path.id[:20]}-{tag}", data, offer, tag, queued)
         self._kernel.nodes[path.name] = node

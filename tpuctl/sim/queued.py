@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from datetime import datetime
 
+from tpuctl.sim.clock import rfc3339
 from tpuctl.sim.faults import Fault, FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued
 from tpuctl.sim.listing import list_resources
@@ -36,6 +37,8 @@ _STATE_DATA = {
     "SUSPENDING": "suspendingData",
     "SUSPENDED": "suspendedData",
 }
+FLEX_START_MAX_S = 604_800.0
+"""docs.cloud.google.com/tpu/docs/request-using-flex-start: up to 7 days."""
 _DELETABLE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"})
 """States without nodes, in which a delete needs no `force`."""
 
@@ -65,6 +68,34 @@ def valid_for(policy: Json, now: float) -> float | None:
     except ValueError as error:
         raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
     return None
+
+
+def run_for(body: Json, now: float) -> float | None:
+    """Seconds until a request's nodes are deleted again; None when they stay. Raises INVALID_ARGUMENT."""
+    duration = body.get("runDuration") or {}
+    try:
+        if "maxRunDuration" in duration:
+            return float(str(duration["maxRunDuration"]).removesuffix("s"))
+        if "terminationTime" in duration:
+            return datetime.fromisoformat(str(duration["terminationTime"])).timestamp() - now
+    except ValueError as error:
+        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid run duration: {error}") from error
+    return FLEX_START_MAX_S if body.get("provisioningModel") == "FLEX_START" else None
+
+
+def check_provisioning(body: Json, valid_s: float | None) -> None:
+    """What of a request excludes each other, or can never be filled. Raises INVALID_ARGUMENT."""
+    model = body.get("provisioningModel")
+    if model == "STANDARD" and "spot" in body:
+        # The words that gcloud's users were shown, whose alpha track sends both.
+        raise ApiError(Code.INVALID_ARGUMENT, "STANDARD provisioning model incompatible with spot requests")
+    if len({"spot", "guaranteed", "bestEffort"} & set(body)) > 1:
+        raise ApiError(Code.INVALID_ARGUMENT, "Only one tier can be specified.")
+    if valid_s is not None and valid_s <= 0:
+        raise ApiError(Code.INVALID_ARGUMENT, "The queueing policy ends in the past.")
+    run_s = run_for(body, 0.0) if "terminationTime" not in (body.get("runDuration") or {}) else None
+    if run_s is not None and not 0 < run_s <= FLEX_START_MAX_S:
+        raise ApiError(Code.INVALID_ARGUMENT, "The maximum run duration must be at most 7 days (604800s).")
 
 
 class QueuedResources:
@@ -98,6 +129,7 @@ class QueuedResources:
         id = request.get("queuedResourceId") or self._kernel.ids.short()
         path = parse_path(request["parent"]).child("queuedResources", id)
         valid_s = valid_for(body.get("queueingPolicy") or {}, self._kernel.clock.now())
+        check_provisioning(body, valid_s)
         queued = self._admit(path, body, version)
         operation = self._operations.start("queuedResources.create", "create", path, version)
         fault = self._kernel.faults.take(FaultKind.QUEUED_FAILURE, "queuedResources.create", path)
@@ -115,7 +147,8 @@ class QueuedResources:
         specs = [each for spec in given for each in expand_specs(spec, path.id, version)]
         if not specs:
             raise ApiError(Code.INVALID_ARGUMENT, "QueuedResource.tpu.node_spec is required.")
-        spot = "spot" in body or body.get("provisioningModel") == "SPOT"
+        model = body.get("provisioningModel")
+        spot = "spot" in body or model == "SPOT"
         offers = []
         for spec in specs:
             node_path = path.child("nodes", spec["nodeId"])
@@ -125,10 +158,12 @@ class QueuedResources:
                 raise ApiError(Code.ALREADY_EXISTS, f"Resource '{node_path.name}' already exists")
             if spot:
                 clean["schedulingConfig"] = {**(clean.get("schedulingConfig") or {}), "spot": True}
+            if len(specs) > 1:
+                clean["multisliceNode"] = True
             spec |= {"parent": path.location, "node": clean}
             offers.append(offer)
         chips = sum(offer.chips for offer in offers)
-        check_quota(self._kernel, path, offers[0], chips, spot=spot)
+        check_quota(self._kernel, path, offers[0], chips, spot=spot or model == "FLEX_START")
         data: Json = {key: copy.deepcopy(value) for key, value in body.items() if key in _INPUT_FIELDS}
         data |= {"name": path.name, "createTime": self._kernel.timestamp(), "tpu": {"nodeSpec": specs}}
         node_paths = [path.child("nodes", spec["nodeId"]) for spec in specs]
@@ -216,10 +251,19 @@ class QueuedResources:
                 queued.failure = error
                 self._fail(queued)
                 return
-        run_s = (queued.data.get("runDuration") or {}).get("maxRunDuration")
-        if self._move(queued, "PROVISIONING", "ACTIVE") and run_s:
-            end_s = float(str(run_s).removesuffix("s"))
+        if not self._move(queued, "PROVISIONING", "ACTIVE"):
+            return
+        end_s = run_for(queued.data, self._kernel.clock.now())
+        if end_s is not None:
+            self._show_end(queued, self._kernel.clock.now() + end_s)
             self._kernel.schedule.after(end_s, lambda: self._end_run(queued))
+
+    def _show_end(self, queued: Queued, at: float) -> None:
+        """When its nodes will be deleted, which v2alpha1 shows on them."""
+        for node in self._nodes_of(queued):
+            with self._kernel.lock:
+                scheduling = node.data.get("schedulingConfig") or {}
+                node.data["schedulingConfig"] = {**scheduling, "terminationTimestamp": rfc3339(at)}
 
     def _end_run(self, queued: Queued) -> None:
         """The run duration is over: the nodes are deleted and the request is SUSPENDED."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 
 from tpuctl.core.topology import AcceleratorType
@@ -29,9 +30,13 @@ _INPUT_FIELDS = frozenset(
         "shieldedInstanceConfig",
         "bootDiskConfig",
         "autocheckpointEnabled",
+        "protectionTier",
     }
 )
 MAX_DESCRIPTION = 512
+MAX_METADATA = 256 * 1024
+IMAGE_GB = 100
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 
 
 def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> AcceleratorType:
@@ -70,10 +75,34 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     if len(clean.get("description", "")) > MAX_DESCRIPTION:
         raise ApiError(Code.INVALID_ARGUMENT, f"Node.description is longer than {MAX_DESCRIPTION}.")
     check_labels(clean.get("labels") or {})
+    _check_metadata(clean.get("metadata") or {})
+    _check_network(clean)
+    size = (clean.get("bootDiskConfig") or {}).get("diskSizeGb")
+    if size is not None and int(size) < IMAGE_GB:
+        text = f"Node.boot_disk_config.disk_size_gb must be at least the size of the image, {IMAGE_GB} GB."
+        raise ApiError(Code.INVALID_ARGUMENT, text)
     scheduling = clean.get("schedulingConfig") or {}
     if scheduling.get("spot") and scheduling.get("preemptible"):
         raise ApiError(Code.INVALID_ARGUMENT, "A node is either spot or preemptible, not both.")
     return clean, offer
+
+
+def _check_metadata(metadata: Json) -> None:
+    """Compute Engine's limits, since the hosts are its instances."""
+    for key, value in metadata.items():
+        if len(str(value).encode()) > MAX_METADATA:
+            text = f"Value for metadata key '{key}' is too large: maximum size {MAX_METADATA} bytes."
+            raise ApiError(Code.INVALID_ARGUMENT, text)
+
+
+def _check_network(spec: Json) -> None:
+    if spec.get("networkConfig") and spec.get("networkConfigs"):
+        raise ApiError(
+            Code.INVALID_ARGUMENT, "Only one of network_config and network_configs can be specified."
+        )
+    for tag in spec.get("tags") or ():
+        if not _TAG.match(str(tag)):
+            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid tag "{tag}".')
 
 
 def _used_chips(nodes: Iterable[Node], queued: Iterable[Queued], zone: str, generation: str) -> int:

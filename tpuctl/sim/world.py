@@ -31,6 +31,7 @@ from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.queued import QueuedResources
 from tpuctl.sim.quotas import Quotas, check_keys
 from tpuctl.sim.status import ApiError, DroppedConnectionError
+from tpuctl.sim.versions import check_fields, show, spell_enums
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,9 @@ class World:
             key = (rpc.name, path.name, str(request.get("requestId") or ""))
             if key[2] and rpc.name in _DEDUPED and kernel.requests.get(key) in kernel.operations:
                 return self._operations.get({"name": kernel.requests[key]})
-            answer = rpc.handle(request, version)
+            spell_enums(request)
+            check_fields(version, request)
+            answer = show(version, rpc.handle(request, version))
             if key[2] and rpc.name in _DEDUPED:
                 kernel.requests[key] = str(answer["name"])
             return answer

@@ -37,7 +37,10 @@ class HostBackend(Protocol):
     """A tier of hosts. `node_key` names one incarnation of a node; methods are thread-safe and idempotent."""
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
-        """Makes the workers of one node and returns once all answer on SSH."""
+        """Makes the workers of one node and returns once all answer on SSH.
+
+        At every boot each runs what the metadata key `startup-script` holds, and does not wait for it.
+        """
         ...
 
     def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -19,6 +21,7 @@ from tpuctl.sim.hosts.metadata import serve_connection
 from tpuctl.sim.hosts.session import SHELL, HomeSFTPServer, Session
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STARTUP_SCRIPT = "attributes/startup-script"
 LOGIN_TIMEOUT_S = 20
 WINDOW = 4 * 1024 * 1024
 MAX_PACKET = 32768
@@ -118,10 +121,35 @@ class Worker:
         self._processes = self._nursery.new_host(asyncio.get_running_loop())
         self._metadata = await asyncio.start_server(self._serve_metadata, sock=metadata)
         await self._listen(ssh)
+        await self._run_startup_script()
 
     async def start(self) -> None:
         if self._acceptor is None and self._ip:
             await self._listen(listen_on(self._ip, self._addresses.ssh_port))
+            await self._run_startup_script()
+
+    async def _run_startup_script(self) -> None:
+        """Starts what the metadata key `startup-script` holds, and does not wait for it: like Google's guest
+        agent, once per boot, as a file of its own, in root's home. There is no root in this tier: it runs as
+        everything else does. Its output goes to `startup-script.log` beside the homes.
+        """
+        script = await self._look_up(STARTUP_SCRIPT)
+        if not script or self._processes is None:
+            return
+        home = self._home("root")
+        file = self.place.folder / "startup-script"
+        file.write_text(script)
+        file.chmod(0o700)
+        env = await self._environment(home)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(self.place.folder / "startup-script.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
+            argv = [SHELL, "-c", shlex.quote(str(file))]
+            self._processes.spawn(SHELL, argv, env=env, cwd=str(home), fds=[nothing, log, log])
+        finally:
+            os.close(nothing)
+            os.close(log)
 
     async def stop(self) -> None:
         """Power off. The metadata socket stays ours, so that nobody else gets the address."""
