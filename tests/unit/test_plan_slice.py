@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.builders import a_slice
+from dataclasses import replace
+
+from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Wait
 from tpuctl.core.plan_slice import next_incarnation, plan_slice
@@ -51,3 +53,43 @@ def test_what_a_person_removed_stays_removed():
 
 def test_incarnation_numbers_only_grow():
     assert next_incarnation(a_slice(last_incarnation=7), NOW).cloud_name == "big-8"
+
+
+def spent_slice(**spec):
+    incarnation = an_incarnation(create_called_at=1000.0, cloud_ready_at=1100.0)
+    loss = Loss(4900.0, "preempted", "SUSPENDED by the service")
+    return a_slice(state=SliceState.LOST, spec=a_spec(**spec), incarnation=incarnation, loss=loss)
+
+
+def test_a_slice_whose_time_is_over_is_cleaned_away_and_not_asked_for_again():
+    lost = spent_slice(run_duration_s=3600.0)
+    assert plan(lost, SliceEvent.PREEMPTED).effect is Effect.DELETE
+    answer = plan(lost, SliceEvent.ABSENT)
+    assert (answer.state, answer.effect) == (SliceState.REMOVED, None)
+    assert isinstance(answer.verdict, Blocked)
+    assert "1h is over" in answer.verdict.why
+    later = plan(replace(lost, state=SliceState.REMOVED), SliceEvent.ABSENT)
+    assert later.verdict == answer.verdict
+
+
+def test_a_slice_taken_before_its_time_is_over_is_asked_for_again():
+    assert plan(spent_slice(run_duration_s=86400.0), SliceEvent.ABSENT).effect is Effect.RENEW
+    assert plan(spent_slice(valid_for_s=60.0), SliceEvent.ABSENT).effect is Effect.RENEW
+
+
+def test_a_request_that_found_no_capacity_in_its_time_is_given_up():
+    lost = spent_slice(valid_for_s=600.0)
+    lost = replace(lost, incarnation=replace(lost.incarnation, cloud_ready_at=None))
+    answer = plan(lost, SliceEvent.ABSENT)
+    assert answer.state is SliceState.REMOVED
+    assert "within --valid-for 10m" in answer.why
+
+
+def test_a_person_who_asks_again_begins_anew_until_nothing_may_be_created_any_more():
+    asked_again = replace(spent_slice(run_duration_s=3600.0), loss=None)
+    assert plan(asked_again, SliceEvent.ABSENT).effect is Effect.RENEW
+    for state in (SliceState.LOST, SliceState.REQUESTED):
+        late = replace(spent_slice(valid_until=NOW), loss=None, state=state)
+        assert plan(late, SliceEvent.ABSENT).state is SliceState.REMOVED
+        early = replace(spent_slice(valid_until=NOW + 1), loss=None, state=state)
+        assert plan(early, SliceEvent.ABSENT).effect in {Effect.CREATE, Effect.RENEW}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpuctl.core import timeouts
+from tpuctl.core.acquisition import spent
 from tpuctl.core.lifecycle import IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
 from tpuctl.core.model import NodeRequest
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
@@ -31,10 +32,13 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
         # Not taken back as one that came up late: its hosts do not answer.
         to = To(SliceState.LOST, Effect.DELETE)
+    over = _time_is_over(record, now)
     if to is None:
         if pair not in IGNORED:
             raise AssertionError(f"no transition for {pair}")
-        return SlicePlan(record.state, None, sighting.why, _verdict(record, record.state, sighting))
+        return SlicePlan(record.state, None, sighting.why, _verdict(record, record.state, sighting, over))
+    if over and to.effect in {Effect.CREATE, Effect.RENEW}:
+        return SlicePlan(SliceState.REMOVED, None, over, _ended(record, over))
     if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
         wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
         return SlicePlan(record.state, None, sighting.why, wait)
@@ -42,7 +46,7 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
         return _plan_doubt(record, to, sighting, now)
     if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
         return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
-    verdict = _verdict(record, to.state, sighting)
+    verdict = _verdict(record, to.state, sighting, over)
     return SlicePlan(to.state, to.effect, sighting.why, verdict)
 
 
@@ -78,12 +82,42 @@ def _last_loss(record: SliceRecord) -> str:
     return record.loss.detail if record.loss else "a failed create"
 
 
-def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting) -> Verdict:
+def _time_is_over(record: SliceRecord, now: float) -> str:
+    """Why the slice is not asked for again by itself, or an empty string. A person who asks again begins anew:
+    the recorded loss is that of the current incarnation or None."""
+    incarnation, spec = record.incarnation, record.spec
+    if spec.valid_until is None and record.loss is None:
+        return ""
+    if incarnation is None or record.state not in {SliceState.REQUESTED, SliceState.LOST, SliceState.REMOVED}:
+        return ""
+    lost = record.state is not SliceState.REQUESTED and record.loss is not None
+    called_at = incarnation.create_called_at if lost else None
+    return spent(
+        spec,
+        requested_at=now if called_at is None else called_at,
+        came_up_at=incarnation.cloud_ready_at if lost else None,
+        now=now,
+    )
+
+
+def _ended(record: SliceRecord, over: str) -> Blocked:
+    until = record.spec.valid_until is not None
+    hint = (
+        f"tpuctl down {record.name}, then up with another --valid-until"
+        if until
+        else f"tpuctl up {record.name}"
+    )
+    return Blocked(over, hint)
+
+
+def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting, over: str) -> Verdict:
     if state is SliceState.READY and sighting.event is SliceEvent.NODE_READY:
         return Done("all hosts answered")
     if state is SliceState.GONE:
         return Done("nothing is left in the cloud")
     if state is SliceState.REMOVED and record.desired is Desired.UP:
+        if over:
+            return _ended(record, over)
         return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
     if state is SliceState.REFUSED:
         return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl down {record.name}")

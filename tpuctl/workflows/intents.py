@@ -144,6 +144,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         owner=services.user,
         desired=Desired.UP,
         state=SliceState.LOST,
+        loss=None,
         failures=0,
         not_before=0.0,
         pay=wish.pay,

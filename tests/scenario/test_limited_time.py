@@ -1,0 +1,103 @@
+"""Slices whose time the user limited: cleaned away when it is over, and not asked for again by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import a_spec
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.model import Tier
+from tpuctl.core.plan import Blocked
+from tpuctl.core.records import SliceSpec, SliceState
+from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.slices import advance_slice, wait_for_slice
+
+FLEXIBLE = a_spec(
+    accelerator_type="v6e-1",
+    zone="us-east5-a",
+    tier=Tier.FLEX_START,
+    runtime_version="v2-alpha-tpuv6e",
+    hosts=1,
+    chips=1,
+    run_duration_s=3600.0,
+)
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def ask(services: SimServices, spec: SliceSpec) -> None:
+    request_slice(services, "big", spec, pay=True, permit=lambda: None)
+
+
+def advance_until_blocked(sim: RunningSim, services: SimServices) -> Blocked:
+    for _ in range(40):
+        outcome, _ = advance_slice(services, "big")
+        if isinstance(outcome.verdict, Blocked):
+            return outcome.verdict
+        services.clock.sleep(30)
+        assert sim.world.settle()
+    raise AssertionError("the slice was never given up")
+
+
+def creates(sim: RunningSim) -> int:
+    return sum(entry.method == "queuedResources.create" for entry in sim.journal.entries())
+
+
+def test_flex_start_ends_once_and_is_asked_for_again_by_a_person_only(
+    sim: RunningSim, services: SimServices
+) -> None:
+    ask(services, FLEXIBLE)
+    wait_for_slice(services, "big")
+    services.clock.sleep(3500)
+    sim.preempt("big-1")
+    verdict = advance_until_blocked(sim, services)
+    assert "--run-duration of 1h is over" in verdict.why
+    assert get_slice(services, "big").record.state is SliceState.REMOVED
+    assert not services.cloud.list_queued().items
+    assert creates(sim) == 1
+    ask(services, FLEXIBLE)
+    record = wait_for_slice(services, "big")
+    assert record.incarnation is not None
+    assert record.incarnation.cloud_name == "big-2"
+
+
+def test_flex_start_that_is_lost_early_comes_back(sim: RunningSim, services: SimServices) -> None:
+    ask(services, FLEXIBLE)
+    wait_for_slice(services, "big")
+    sim.preempt("big-1")
+    wait_for_slice(services, "big")
+    assert creates(sim) == 2
+
+
+def test_a_request_that_expired_is_collected_and_waits_for_a_person(
+    sim: RunningSim, services: SimServices
+) -> None:
+    # The API lists the type in this zone although there is no capacity for it, ever.
+    spec = a_spec(
+        accelerator_type="v5p-8",
+        zone="us-east1-d",
+        runtime_version="v2-alpha-tpuv5",
+        hosts=1,
+        chips=4,
+        valid_for_s=1.0,
+    )
+    ask(services, spec)
+    verdict = advance_until_blocked(sim, services)
+    assert "no capacity came within --valid-for 1s" in verdict.why
+    assert not services.cloud.list_queued().items
+    assert creates(sim) == 1
