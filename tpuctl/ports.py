@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tpuctl.core.assets import AssetInfo, AssetKind
+from tpuctl.core.checkup import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.core.model import (
     GuestHostKey,
     HostTarget,
@@ -94,10 +95,33 @@ class ProjectApi(Protocol):
         """The limits of the TPU API, in every place where one applies. The API does not tell their use."""
         ...
 
+    def bucket_place(self, bucket: str) -> BucketPlace:
+        """Where a bucket is; NotFoundError if there is none."""
+        ...
+
     def clock_ahead(self) -> float:
         """Seconds by which the API's clock is ahead of this machine's, as its Date header shows it (so within
         a second or two). Needs no credentials."""
         ...
+
+
+class Machine(Protocol):
+    """This machine, as far as it can keep tpuctl from working. Reads only; every method may fail alone."""
+
+    def credentials(self) -> CredentialFacts:
+        """What the API is asked with, renewed if it can be. BadConfigError without any, DeniedError when the
+        renewal is refused."""
+        ...
+
+    def key(self) -> KeyFacts: ...
+
+    def tools(self) -> tuple[ToolFacts, ...]: ...
+
+    def store(self) -> StoreFacts:
+        """The store as it is, without making, migrating or changing it."""
+        ...
+
+    def watchdog(self) -> WatchFacts: ...
 
 
 class Objects(Protocol):

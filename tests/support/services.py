@@ -75,7 +75,7 @@ class SimServices:
         self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
         self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
         self.project = project
-        endpoints = ("resource_manager", "service_usage", "compute", "quotas", "tpu")
+        endpoints = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
         self.project_api: Any = GoogleProject(
             project, lambda: credentials, **dict.fromkeys(endpoints, sim.endpoint)
         )

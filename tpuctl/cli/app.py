@@ -53,6 +53,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),
     Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
     Entry("quota", "quota", "quota", "Show limits, who holds what, and what it costs."),
+    Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),
     Entry("sim", "sim", "app", "Run the simulated cloud."),
     Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
 )

@@ -18,10 +18,13 @@ GAP = "  "
 ELLIPSIS = "…"
 
 _COLOURS: Mapping[str, str] = {
-    **dict.fromkeys(("ready", "READY", "ACTIVE", "succeeded", "done"), "32"),
+    **dict.fromkeys(("ready", "READY", "ACTIVE", "succeeded", "done", "ok"), "32"),
     **dict.fromkeys(("requested", "provisioning", "booting", "waiting", "preparing", "stopping"), "33"),
     **dict.fromkeys(("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "deleting"), "33"),
-    **dict.fromkeys(("lost", "refused", "failed", "gave-up", "blocked", "PREEMPTED", "FAILED"), "31"),
+    "warning": "33",
+    **dict.fromkeys(
+        ("problem", "lost", "refused", "failed", "gave-up", "blocked", "PREEMPTED", "FAILED"), "31"
+    ),
 }
 
 

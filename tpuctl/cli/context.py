@@ -167,6 +167,7 @@ class AppContext:
             compute=config.endpoint_compute,
             quotas=config.endpoint_quotas,
             tpu=config.endpoint_tpu,
+            storage=config.endpoint_storage,
         )
 
     @cached_property

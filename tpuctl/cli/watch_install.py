@@ -7,13 +7,16 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json, Yes
 from tpuctl.cli.slice import confirm
+
+if TYPE_CHECKING:
+    from tpuctl.core.checkup import WatchFacts
 
 Systemd = Annotated[bool, typer.Option("--systemd", help="A systemd user timer instead of cron.")]
 
@@ -180,6 +183,23 @@ def _is_installed(plan: _Plan) -> bool:
     if plan.units is not None:
         return same_script and (plan.units_dir / f"{plan.unit}.timer").exists()
     return same_script and plan.line in _installed_lines(str(plan.script_path.parent.parent))
+
+
+def installed_watch(context: AppContext) -> WatchFacts:
+    """What `install` left on this machine, for `doctor`."""
+    from tpuctl.core.checkup import WatchFacts
+    from tpuctl.core.watch_setup import unit_name
+    from tpuctl.local.surroundings import cron_runs
+    from tpuctl.local.systemd import timer_exists, units_dir
+
+    config = context.config
+    name = unit_name(config.profile, config.require_project())
+    return WatchFacts(
+        installed=(config.state_dir / "watch" / "pass.sh").is_file(),
+        in_crontab=bool(_installed_lines(str(config.state_dir))),
+        timer=timer_exists(units_dir(os.environ, Path.home()), name),
+        cron_runs=cron_runs(),
+    )
 
 
 def _installed_lines(state_dir: str) -> list[str]:

@@ -52,10 +52,19 @@ def translate(error: Exception, what: str) -> TpuctlError:
     if isinstance(error, _CONNECTION_ERRORS):
         return TransientError(f"could not {what}: {_first_line(error)}", hint="the network, or try again")
     if isinstance(error, auth.GoogleAuthError):
-        return DeniedError(f"could not {what}: {_first_line(error)}", hint=LOGIN_HINT)
+        return _translate_auth(error, what)
     if isinstance(error, api.GoogleAPICallError):
         return _translate_call(error, what)
     raise error
+
+
+def _translate_auth(error: auth.GoogleAuthError, what: str) -> TpuctlError:
+    """A failed renewal follows the API's 401, which the library keeps to itself."""
+    text = _first_line(error)
+    if "necessary fields need to refresh" in text:
+        text = "the access token is refused, and there is nothing to renew it with"
+    details = {"status": 401} if isinstance(error, auth.RefreshError) else {}
+    return DeniedError(f"could not {what}: {text}", hint=LOGIN_HINT, details=details)
 
 
 def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from google.auth.credentials import Credentials
@@ -18,6 +19,7 @@ from google.auth.credentials import Credentials
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
 from tpuctl.cloud.retry import read
+from tpuctl.core.checkup import BucketPlace
 from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 from tpuctl.errors import TransientError
 
@@ -38,6 +40,7 @@ class GoogleProject:
         compute: str,
         quotas: str,
         tpu: str,
+        storage: str,
     ) -> None:
         self._project = project
         self._credentials = credentials
@@ -46,6 +49,7 @@ class GoogleProject:
         self._compute = compute
         self._quotas = quotas
         self._tpu = tpu
+        self._storage = storage
 
     def _client(self, endpoint: str) -> RestClient:
         """A session for each call: calls may run at the same time, and sessions are not thread-safe."""
@@ -93,6 +97,17 @@ class GoogleProject:
         )
         infos = (info for page in pages for info in page.get("quotaInfos", ()))
         return tuple(quota for info in infos for quota in _tpu_quotas(info))
+
+    def bucket_place(self, bucket: str) -> BucketPlace:
+        found = self._client(self._storage).get(
+            f"/storage/v1/b/{quote(bucket, safe='')}", f"look at bucket gs://{bucket}"
+        )
+        regions = (found.get("customPlacementConfig") or {}).get("dataLocations", ())
+        return BucketPlace(
+            str(found.get("location", "")),
+            str(found.get("locationType", "region")),
+            tuple(str(region).lower() for region in regions),
+        )
 
     def clock_ahead(self) -> float:
         """Any answer has a Date, also a refusal; half of the way there and back is taken off."""

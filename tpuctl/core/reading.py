@@ -30,7 +30,8 @@ class Unread:
     what: str
     why: str
     fix: str | None = None
+    error: TpuctlError | None = None
 
     @classmethod
     def of(cls, what: str, error: TpuctlError) -> Unread:
-        return cls(what, error.message, error.hint)
+        return cls(what, error.message, error.hint, error)

@@ -1,0 +1,367 @@
+"""`tpuctl doctor` through the real command line: a sound set-up, and broken ones that it must name.
+
+Every breakage is made in the world (the simulated project, the store's file, the crontab, the key), none in
+tpuctl.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.session import Session, open_session
+from tests.support.spool import Spool
+
+ZONE = "us-central2-b"
+CHECKS = {
+    *("credentials", "clock", "apis", "permissions", "tpu quota", "side quotas", "ssh key", "os login"),
+    *("buckets", "store", "watchdog", "tools"),
+}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as session:
+        # Without this, google.auth looks for a Google VM's metadata server when there are no credentials.
+        session.environ["NO_GCE_CHECK"] = "true"
+        session.type("grant", "add", "32", "spot", "v4", ZONE)
+        session.type("up", "v4-8", "small", "--spot")
+        session.type("watch", "once")
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def mended(session: Session) -> Iterator[None]:
+    """Whatever a test breaks in the simulated project or the environment is whole again afterwards."""
+    environ = dict(session.environ)
+    yield
+    session.environ = environ
+    session.type("sim", "fault", "--clear")
+
+
+def state(session: Session) -> Path:
+    return session.root / "state"
+
+
+def store(session: Session) -> Path:
+    return state(session) / "sim" / "sim-project" / "store.sqlite"
+
+
+def findings(session: Session, *, status: int) -> list[dict[str, Any]]:
+    report = json.loads(session.type("doctor", "--json", status=status).stdout)
+    found: list[dict[str, Any]] = report["findings"]
+    assert report["problems"] == sum(each["level"] == "problem" for each in found)
+    assert {each["check"] for each in found} == CHECKS, "every check runs, whatever the others find"
+    return found
+
+
+def problems(session: Session) -> list[tuple[str, str, str]]:
+    """(check, what, fix) of every problem; there must be some."""
+    found = findings(session, status=1)
+    return [(each["check"], each["what"], each["fix"]) for each in found if each["level"] == "problem"]
+
+
+def the_problem(session: Session, check: str) -> tuple[str, str]:
+    """What is wrong and what mends it, when exactly one check finds a problem."""
+    found = problems(session)
+    assert [each[0] for each in found] == [check], found
+    return found[0][1], found[0][2]
+
+
+def test_a_sound_set_up_has_no_problem(session: Session) -> None:
+    found = findings(session, status=0)
+    assert {each["level"] for each in found} == {"ok"}
+    words = {each["check"]: each["what"] for each in found}
+    assert "8 of 100000 used" in words["tpu quota"]
+    assert "google-cloud-tpu 1." in words["tools"]
+    assert "schema" in words["store"]
+
+
+def test_the_report_fits_eighty_columns_and_says_what_to_type(session: Session) -> None:
+    session.type("sim", "fault", "api-off")
+    done = session.type("doctor", status=1)
+    lines = done.stdout.splitlines()
+    assert max(len(line) for line in lines if "mend it: " not in line) <= 80
+    assert any("mend it: gcloud services enable tpu.googleapis.com" in line for line in lines)
+    assert lines[0].startswith("[sim] ")
+    assert "1 problems" in done.stderr
+
+
+def test_it_changes_nothing(session: Session) -> None:
+    before = (store(session).read_bytes(), session.sim_journal())
+    session.type("doctor")
+    assert (store(session).read_bytes(), session.sim_journal()) == before
+
+
+# The broken set-ups.
+
+
+def test_no_credentials(session: Session) -> None:
+    profile = state(session) / "sim" / "profile.json"
+    good = profile.read_text()
+    profile.write_text(json.dumps({k: v for k, v in json.loads(good).items() if k != "token_file"}))
+    try:
+        what, fix = the_problem(session, "credentials")
+    finally:
+        profile.write_text(good)
+    assert "no Google credentials" in what
+    assert "gcloud auth application-default login" in fix
+
+
+def test_expired_credentials(session: Session) -> None:
+    session.type("sim", "fault", "expired-token")
+    what, fix = the_problem(session, "credentials")
+    assert "expired" in what
+    assert fix
+
+
+def test_an_api_that_is_off(session: Session) -> None:
+    session.type("sim", "fault", "api-off")
+    what, fix = the_problem(session, "apis")
+    assert "tpu.googleapis.com is not enabled" in what
+    assert fix == "gcloud services enable tpu.googleapis.com --project=sim-project"
+
+
+def test_an_api_that_is_off_where_the_list_of_apis_cannot_be_read(session: Session) -> None:
+    session.type("sim", "fault", "api-off", "--set", "name=compute.googleapis.com")
+    session.type("sim", "fault", "no-permission", "--set", "name=serviceusage.*")
+    what, _ = the_problem(session, "apis")
+    assert "compute.googleapis.com is not enabled" in what
+
+
+def test_a_permission_that_is_missing(session: Session) -> None:
+    session.type("sim", "fault", "no-permission")
+    what, fix = the_problem(session, "permissions")
+    assert "tpu.nodes.create" in what
+    assert "--role=roles/tpu.admin" in fix
+
+
+def test_no_quota(session: Session) -> None:
+    session.type("sim", "quota", f"{ZONE}/v4=0")
+    try:
+        what, fix = the_problem(session, "tpu quota")
+    finally:
+        session.type("sim", "quota", f"{ZONE}/v4=50000")
+    assert f"spot v4 in {ZONE}" in what
+    assert "--quota-id=TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI" in fix
+    assert f"--dimensions=zone={ZONE}" in fix
+
+
+def test_quota_that_a_dead_request_holds(session: Session) -> None:
+    session.type("sim", "quota", f"{ZONE}/v4=8")
+    session.type("up", "v4-8", "dead", "--spot")
+    session.type("sim", "preempt", "dead-1")
+    try:
+        what, fix = the_problem(session, "tpu quota")
+    finally:
+        session.type("down", "dead", "--yes")
+        session.type("sim", "quota", f"{ZONE}/v4=50000")
+    assert "16 of 16 used" in what
+    assert "8 of them by dead requests" in what
+    assert fix == "tpuctl quota"
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit", "metric"),
+    [("IN_USE_ADDRESSES/us-central2", 1, "IN_USE_ADDRESSES"), ("HEALTH_CHECKS", 2, "HEALTH_CHECKS")],
+)
+def test_a_side_quota_that_is_full(session: Session, quota: str, limit: int, metric: str) -> None:
+    session.type("sim", "quota", f"{quota}={limit}")
+    try:
+        what, fix = the_problem(session, "side quotas")
+    finally:
+        session.type("sim", "quota", f"{quota}=100000")
+    assert metric in what
+    assert "0 free" in what
+    assert f"--quota-id={metric.replace('_', '-')}-per-project" in fix
+
+
+@pytest.mark.parametrize(("seconds", "word"), [("900.0", "behind"), ("-900.0", "ahead of")])
+def test_a_clock_that_is_off(session: Session, seconds: str, word: str) -> None:
+    session.type("sim", "fault", "clock-off", "--set", f"seconds={seconds}")
+    what, fix = the_problem(session, "clock")
+    assert f"15 min {word} the API's clock" in what
+    assert "timedatectl" in fix
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "said", "mends"),
+    [
+        (0o000, None, "cannot be read", "chmod 600"),
+        (0o600, b"no key at all\n", "no usable key", "mv "),
+        (0o644, None, "can be read by others", "chmod 600"),
+    ],
+)
+def test_a_key_that_is_not_usable(
+    session: Session, mode: int, content: bytes | None, said: str, mends: str
+) -> None:
+    key = state(session) / "ssh_ed25519"
+    good = key.read_bytes()
+    if content is not None:
+        key.write_bytes(content)
+    key.chmod(mode)
+    try:
+        what, fix = the_problem(session, "ssh key")
+    finally:
+        key.chmod(0o600)
+        key.write_bytes(good)
+    assert said in what
+    assert fix.startswith(mends)
+
+
+def test_a_bucket_in_the_wrong_region(session: Session) -> None:
+    from tpuctl.sim import control
+
+    info = control.status(state(session) / "sim")
+    assert info is not None
+    make_bucket(info, "far-away", "EUROPE-WEST4")
+    session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://far-away/checkpoints"
+    what, fix = the_problem(session, "buckets")
+    assert "gs://far-away (checkpoint_bucket) is in europe-west4" in what
+    assert ZONE in what
+    assert "--location=us-central2" in fix
+
+
+def make_bucket(info: Any, name: str, location: str) -> None:
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"{info.http}/storage/v1/b?project={info.project}",
+        data=json.dumps({"name": name, "location": location}).encode(),
+        headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_a_bucket_that_does_not_exist(session: Session) -> None:
+    session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://nowhere-at-all/checkpoints"
+    what, fix = the_problem(session, "buckets")
+    assert "does not exist" in what
+    assert fix.startswith("gcloud storage buckets create gs://nowhere-at-all")
+
+
+HOLD = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute(sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("lock", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
+def test_a_store_that_is_locked(session: Session, lock: str) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store(session)), lock],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        what, fix = the_problem(session, "store")
+    finally:
+        holder.communicate()
+    assert "is locked" in what
+    assert f"pid {holder.pid}" in what
+    assert fix.startswith("fuser -v ")
+
+
+def test_a_store_that_is_damaged(session: Session) -> None:
+    good = store(session).read_bytes()
+    store(session).write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    try:
+        what, fix = the_problem(session, "store")
+    finally:
+        store(session).write_bytes(good)
+    assert "is damaged" in what
+    assert fix.startswith("mv ")
+
+
+def set_schema(session: Session, version: int) -> int:
+    """Returns the one before."""
+    with closing(sqlite3.connect(store(session))) as db:
+        before = int(db.execute("PRAGMA user_version").fetchone()[0])
+        db.execute(f"PRAGMA user_version = {version}")
+        db.commit()
+    return before
+
+
+def test_a_tpuctl_whose_schema_is_too_old_for_the_store(session: Session) -> None:
+    before = set_schema(session, 99)
+    try:
+        what, fix = the_problem(session, "store")
+    finally:
+        set_schema(session, before)
+    assert "schema 99" in what
+    assert "this tpuctl is old" in what
+    assert fix == "pip install --upgrade tpuctl"
+
+
+def test_cron_is_gone(session: Session, tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    session.environ["PATH"] = f"{spool.bin}:{session.environ['PATH']}"
+    session.type("watch", "install", "--yes")
+    spool.table.write_text("")
+    try:
+        what, fix = the_problem(session, "watchdog")
+    finally:
+        session.type("watch", "uninstall")
+        session.type("watch", "once")
+    assert "gone from the crontab" in what
+    assert "tpuctl watch install --yes" in fix
+
+
+def test_os_login(session: Session) -> None:
+    from tpuctl.sim import control
+
+    info = control.status(state(session) / "sim")
+    assert info is not None
+    control.set_metadata(info, {"enable-oslogin": "TRUE"})
+    try:
+        what, fix = the_problem(session, "os login")
+    finally:
+        control.set_metadata(info, {"enable-oslogin": "FALSE"})
+    assert "hosts ignore the keys" in what
+    assert "enable-oslogin=FALSE" in fix
+
+
+def test_many_things_at_once_are_all_named(session: Session) -> None:
+    session.type("sim", "fault", "clock-off")
+    session.type("sim", "fault", "no-permission")
+    session.type("sim", "fault", "api-off", "--set", "name=storage.googleapis.com")
+    before = set_schema(session, 99)
+    try:
+        named = [check for check, _, _ in problems(session)]
+    finally:
+        set_schema(session, before)
+    assert named == ["clock", "apis", "permissions", "store"]
+
+
+def test_without_a_simulator_the_tools_are_still_looked_at(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    done = session.type("doctor", "--json", status=1)
+    found = json.loads(done.stdout)["findings"]
+    assert [(each["check"], each["level"], each["fix"]) for each in found] == [
+        ("settings", "problem", "tpuctl sim up"),
+        ("tools", "ok", None),
+    ]
+
+
+def test_what_cannot_be_read_is_a_warning_and_no_problem(session: Session) -> None:
+    session.type("sim", "fault", "no-permission", "--set", "name=cloudquotas.*")
+    found = findings(session, status=0)
+    warned = {each["check"]: each for each in found if each["level"] == "warning"}
+    assert set(warned) == {"permissions", "tpu quota"}
+    assert warned["tpu quota"]["what"].startswith("not checked: ")
+    assert "roles/viewer" in warned["permissions"]["fix"]

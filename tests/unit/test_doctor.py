@@ -1,0 +1,306 @@
+"""The rules of `doctor`, one set of facts at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.builders import ZONE, a_node, a_queued
+from tpuctl.core.checkup import (
+    BucketPlace,
+    CredentialFacts,
+    Facts,
+    KeyFacts,
+    StoreFacts,
+    StoreRecords,
+    ToolFacts,
+    Wanted,
+    WatchFacts,
+)
+from tpuctl.core.doctor import (
+    NEEDED_APIS,
+    NEEDED_PERMISSIONS,
+    USEFUL_PERMISSIONS,
+    check_buckets,
+    check_credentials,
+    check_watchdog,
+    examine,
+    is_near,
+)
+from tpuctl.core.doctor_quotas import side_findings, tpu_findings
+from tpuctl.core.grants import Grant
+from tpuctl.core.model import QueuedState, Tier
+from tpuctl.core.quotas import (
+    ADDRESSES,
+    HEALTH_CHECKS,
+    INSTANCES,
+    ComputeQuota,
+    ProjectInfo,
+    find_holdings,
+    parse_tpu_quota,
+)
+from tpuctl.core.reading import Reading
+from tpuctl.core.watch import Health, Heartbeat, Verdict
+from tpuctl.errors import DeniedError, NotFoundError, TransientError
+from tpuctl.resources import load_accelerators
+
+CATALOG = load_accelerators()
+NOW = 1_800_000_000.0
+SPOT = "TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI"
+ON_DEMAND = "TPUV4sPodPerProjectPerZoneForTPUAPI"
+UNREAD: Reading[Any] = Reading(error=TransientError("no answer", hint="try again"))
+GOOD = Health(Verdict.GOOD, "ada on desk passes", Heartbeat("m", "desk", "ada", "0.1", NOW, 1.0, 60.0))
+
+
+def tpu_quotas(**limits: int) -> Reading[Any]:
+    ids = {"spot": SPOT, "on_demand": ON_DEMAND}
+    return Reading(tuple(parse_tpu_quota(ids[name], ZONE, limit) for name, limit in limits.items()))
+
+
+def facts(**changes: Any) -> Facts:
+    """Everything is well, for spot v4 in one zone."""
+    values: dict[str, Any] = {
+        "wanted": Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True),
+        "now": NOW,
+        "credentials": Reading(CredentialFacts("service_account", "/key.json", "a@p.iam.gserviceaccount.com")),
+        "services": Reading(frozenset(NEEDED_APIS)),
+        "permissions": Reading(frozenset((*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS))),
+        "project": Reading(ProjectInfo({}, (ComputeQuota(HEALTH_CHECKS, 75, 4),))),
+        "tpu_quotas": tpu_quotas(spot=64),
+        "holdings": Reading(()),
+        "regions": {
+            "us-central2": Reading(
+                (ComputeQuota(ADDRESSES, 8, 2, "us-central2"), ComputeQuota(INSTANCES, 24, 2, "us-central2"))
+            )
+        },
+        "clock_ahead": Reading(0.3),
+        "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
+        "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
+        "buckets": {},
+        "store": Reading(StoreFacts("/store.sqlite", schema=1, known_schema=1)),
+        "records": Reading(StoreRecords(health=GOOD, wanted=1)),
+        "watch": Reading(WatchFacts(True, in_crontab=True, cron_runs=True)),
+    }
+    return Facts(**{**values, **changes})
+
+
+def levels(found: Any) -> list[str]:
+    return [str(each.level) for each in found]
+
+
+def worst(**changes: Any) -> list[tuple[str, str]]:
+    """(check, level) of all that is not ok."""
+    return [(each.check, str(each.level)) for each in examine(facts(**changes), CATALOG) if each.level != "ok"]
+
+
+def test_where_everything_is_well_nothing_is_found():
+    assert worst() == []
+
+
+@pytest.mark.parametrize(
+    "field", ["services", "permissions", "tpu_quotas", "clock_ahead", "keys", "tools", "store"]
+)
+def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
+    found = [each for each in examine(facts(**{field: UNREAD}), CATALOG) if each.level != "ok"]
+    assert levels(found) == ["warning"]
+    assert found[0].what == "not checked: no answer"
+    assert found[0].fix == "try again"
+
+
+def test_nothing_at_all_can_be_read():
+    names = (
+        *("credentials", "services", "permissions", "project", "tpu_quotas", "holdings", "clock_ahead"),
+        *("keys", "tools", "store", "records", "watch"),
+    )
+    found = examine(facts(**dict.fromkeys(names, UNREAD), regions={"us-central2": UNREAD}), CATALOG)
+    assert {each.check for each in found if each.level == "problem"} == {"credentials"}
+    assert {str(each.level) for each in found} == {"problem", "warning", "ok"}
+
+
+@pytest.mark.parametrize(
+    ("credentials", "level", "said"),
+    [
+        (CredentialFacts("service_account", "/k", expires_at=NOW + 3000), "ok", "renewed by itself"),
+        (CredentialFacts("token-file", "/t", renews=False), "warning", "within the hour"),
+        (CredentialFacts("token-file", "/t", expires_at=NOW + 600, renews=False), "warning", "ends in 10 min"),
+        (
+            CredentialFacts("token-file", "/t", expires_at=NOW - 600, renews=False),
+            "problem",
+            "expired 10 min ago",
+        ),
+    ],
+)
+def test_credentials_are_judged_by_how_long_they_last(credentials, level, said):
+    [found] = check_credentials(facts(credentials=Reading(credentials)))
+    assert (found.level, said in found.what) == (level, True), found
+
+
+def test_a_refusal_with_401_means_the_credentials_whatever_they_say():
+    refused = Reading(error=DeniedError("no", details={"status": 401}))
+    assert worst(services=refused)[0] == ("credentials", "problem")
+    denied = Reading(error=DeniedError("no", details={"status": 403}))
+    assert worst(services=denied) == [("apis", "warning")]
+
+
+def test_an_api_that_refused_is_off_even_if_the_list_says_nothing():
+    hint = "gcloud services enable compute.googleapis.com"
+    found = worst(services=UNREAD, project=Reading(error=DeniedError("off", hint=hint)))
+    assert ("apis", "problem") in found
+
+
+def test_spot_without_quota_is_no_matter_for_on_demand():
+    wanted = Wanted("p-roject", (ZONE,), "v4", Tier.ON_DEMAND, external_ips=True)
+    assert worst(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=16)) == []
+    assert worst(tpu_quotas=tpu_quotas(spot=0, on_demand=16)) == [("tpu quota", "problem")]
+
+
+def test_grants_are_checked_too():
+    records = StoreRecords((Grant("us-east1-d", Tier.SPOT, "v6e", 64),), health=GOOD)
+    quota = parse_tpu_quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east1-d", 0)
+    found = tpu_findings(
+        facts(records=Reading(records), tpu_quotas=Reading((*tpu_quotas(spot=64).value, quota))), CATALOG
+    )
+    assert levels(found) == ["ok", "problem"]
+    assert "--dimensions=zone=us-east1-d" in (found[1].fix or "")
+
+
+def test_a_zone_without_a_type_needs_quota_for_anything():
+    wanted = Wanted("p-roject", (ZONE,), None, None, external_ips=True)
+    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=8)), CATALOG)) == [
+        "ok"
+    ]
+    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=tpu_quotas(spot=0)), CATALOG)) == ["problem"]
+    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading(())), CATALOG)) == ["warning"]
+
+
+def test_full_quota_is_a_problem_only_where_dead_requests_fill_it():
+    alive = Reading(find_holdings(CATALOG, [a_node()], []))
+    dead = Reading(find_holdings(CATALOG, [], [a_queued(state=QueuedState.SUSPENDED)]))
+    full = tpu_quotas(spot=16)
+    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=alive), CATALOG)) == ["warning"]
+    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=dead), CATALOG)) == ["problem"]
+    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=UNREAD), CATALOG)) == ["warning"]
+
+
+def region(*quotas: ComputeQuota) -> dict[str, Any]:
+    return {"us-central2": Reading(quotas)}
+
+
+@pytest.mark.parametrize(
+    ("quota", "external", "expected"),
+    [
+        (ComputeQuota(ADDRESSES, 8, 8, "us-central2"), True, "problem"),
+        (ComputeQuota(ADDRESSES, 8, 8, "us-central2"), False, "ok"),
+        (ComputeQuota(INSTANCES, 8, 8, "us-central2"), True, "warning"),
+        (ComputeQuota("CPUS", 8, 8, "us-central2"), True, "warning"),
+    ],
+)
+def test_side_quotas_of_a_region(quota, external, expected):
+    wanted = replace(facts().wanted, external_ips=external)
+    found = side_findings(facts(wanted=wanted, regions=region(quota)))
+    assert str(found[0].level) == expected
+
+
+def test_how_many_hosts_the_side_quotas_allow_is_said():
+    words = " ".join(each.what for each in side_findings(facts()))
+    assert "6 more hosts with an address" in words
+    assert "22 more hosts" in words
+    assert "35 more slices at most" in words
+
+
+@pytest.mark.parametrize(
+    ("place", "zone", "near"),
+    [
+        (BucketPlace("US-CENTRAL2", "region"), "us-central2-b", True),
+        (BucketPlace("US-CENTRAL1", "region"), "us-central2-b", False),
+        (BucketPlace("US", "multi-region"), "us-east1-d", True),
+        (BucketPlace("EU", "multi-region"), "us-east1-d", False),
+        (BucketPlace("EU", "multi-region"), "europe-west4-a", True),
+        (BucketPlace("ASIA", "multi-region"), "asia-northeast1-b", True),
+        (BucketPlace("NAM4", "dual-region"), "us-east1-d", True),
+        (BucketPlace("NAM4", "dual-region"), "us-east5-a", False),
+        (BucketPlace("US", "dual-region", ("us-east1", "us-west1")), "us-central2-b", False),
+        (BucketPlace("US", "dual-region", ("us-east1", "us-west1")), "us-east1-d", True),
+    ],
+)
+def test_buckets_are_near_in_their_own_regions(place, zone, near):
+    assert is_near(place, zone) is near
+
+
+@pytest.mark.parametrize(
+    ("zones", "level"),
+    [
+        (("us-central2-b",), "problem"),
+        (("us-central2-b", "us-east1-d"), "warning"),
+        (("us-east1-d",), "ok"),
+        ((), "ok"),
+    ],
+)
+def test_a_bucket_near_some_of_the_zones_is_only_a_warning(zones, level):
+    wanted = Wanted("p-roject", zones, "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"})
+    found = check_buckets(facts(wanted=wanted, buckets={"b": Reading(BucketPlace("US-EAST1", "region"))}))
+    assert levels(found) == [level]
+
+
+def test_a_missing_bucket_is_a_problem_and_an_unreadable_one_is_not():
+    wanted = Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"})
+    gone = Reading[BucketPlace](error=NotFoundError("no such bucket"))
+    assert levels(check_buckets(facts(wanted=wanted, buckets={"b": gone}))) == ["problem"]
+    assert levels(check_buckets(facts(wanted=wanted, buckets={"b": UNREAD}))) == ["warning"]
+
+
+STOPPED = Health(Verdict.STOPPED, "no watchdog has passed for 3 h; the last was desk")
+NEVER = Health(Verdict.NEVER, "no watchdog has ever passed here")
+INSTALLED = WatchFacts(True, in_crontab=True, cron_runs=True)
+NONE = WatchFacts(False, in_crontab=False, cron_runs=True)
+
+
+@pytest.mark.parametrize(
+    ("watch", "health", "wanted", "level", "said"),
+    [
+        (INSTALLED, GOOD, 1, "ok", "passes"),
+        (NONE, GOOD, 1, "ok", "passes"),
+        (INSTALLED, STOPPED, 0, "problem", "3 h"),
+        (NONE, STOPPED, 1, "warning", "1 slice or run counts on one"),
+        (NONE, NEVER, 2, "warning", "2 slices and runs count"),
+        (NONE, NEVER, 0, "ok", "nothing needs one"),
+        (replace(INSTALLED, in_crontab=False), GOOD, 1, "problem", "gone from the crontab"),
+        (replace(INSTALLED, in_crontab=False, timer=True), GOOD, 1, "ok", "passes"),
+        (replace(INSTALLED, cron_runs=False), GOOD, 1, "problem", "no cron daemon"),
+        (replace(INSTALLED, cron_runs=None), GOOD, 1, "ok", "passes"),
+    ],
+)
+def test_the_watchdog_by_its_schedule_and_its_heartbeats(watch, health, wanted, level, said):
+    records = StoreRecords(health=health, wanted=wanted)
+    [found] = check_watchdog(facts(watch=Reading(watch), records=Reading(records)))
+    assert (str(found.level), said in found.what) == (level, True), found
+
+
+def test_a_pause_is_said():
+    records = StoreRecords(health=GOOD, wanted=1, paused="ada paused the fleet")
+    [found] = check_watchdog(facts(records=Reading(records)))
+    assert (found.level, found.fix) == ("warning", "tpuctl resume")
+
+
+@pytest.mark.parametrize(
+    ("store", "level", "said"),
+    [
+        (StoreFacts("/s", exists=False), "ok", "none yet"),
+        (StoreFacts("/s", exists=False, writable=False), "problem", "not writable"),
+        (StoreFacts("/s", schema=1, known_schema=1, writable=False), "problem", "cannot be written"),
+        (StoreFacts("/s", schema=1, known_schema=2), "warning", "old schema 1"),
+        (StoreFacts("/s", schema=3, known_schema=2), "problem", "this tpuctl is old"),
+        (StoreFacts("/s", locked=True, holder="tpuctl run (pid 7)"), "problem", "locked by tpuctl run (pid 7)"),
+        (StoreFacts("/s", damage="malformed"), "problem", "damaged"),
+    ],
+)
+def test_the_store(store, level, said):
+    found = [each for each in examine(facts(store=Reading(store)), CATALOG) if each.check == "store"]
+    assert [(str(each.level), said in each.what) for each in found] == [(level, True)], found
+
+
+def test_a_missing_library_is_a_problem_and_a_missing_gcloud_a_warning():
+    tools = (ToolFacts("paramiko", None, "needed", needed=True), ToolFacts("gcloud", None, "logging in"))
+    assert worst(tools=Reading(tools)) == [("tools", "problem"), ("tools", "warning")]

@@ -1,0 +1,163 @@
+"""`doctor`: what is wrong, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tpuctl.cli.app import invocation
+from tpuctl.cli.console import DEFAULT_WIDTH, Console, paint, wants_colour
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import Json
+from tpuctl.errors import BadConfigError, TpuctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.core.checkup import CredentialFacts, KeyFacts, StoreFacts, ToolFacts, Wanted, WatchFacts
+    from tpuctl.core.finding import Finding
+
+
+class ThisMachine:
+    """Implements `ports.Machine` with the adapters of one command."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    def credentials(self) -> CredentialFacts:
+        from tpuctl.cloud.identity import MACHINE, describe_credentials
+        from tpuctl.local.surroundings import find_credentials
+
+        config = self._context.config
+        credentials = self._context.credentials
+        found = find_credentials(os.environ, Path.home(), config.token_file)
+        kind = MACHINE if found.kind == "none" else found.kind
+        return describe_credentials(credentials, kind, found.path)
+
+    def key(self) -> KeyFacts:
+        from dataclasses import replace
+
+        from tpuctl.local.tools import inspect_key
+        from tpuctl.remote.keys import PRIVATE_NAME, ensure_keypair
+
+        folder = self._context.config.state_base
+        facts = inspect_key(folder / PRIVATE_NAME)
+        if facts.mode is None:
+            return facts
+        try:
+            ensure_keypair(folder)
+        except BadConfigError as error:
+            return replace(facts, error=error.message)
+        return facts
+
+    def tools(self) -> tuple[ToolFacts, ...]:
+        from tpuctl.local.tools import list_tools
+
+        return list_tools(needs_ssh=self._context.config.jump_host is not None)
+
+    def store(self) -> StoreFacts:
+        from tpuctl.store.health import inspect_store
+
+        return inspect_store(self._context.config.state_dir / "store.sqlite")
+
+    def watchdog(self) -> WatchFacts:
+        from tpuctl.cli.watch_install import installed_watch
+
+        return installed_watch(self._context)
+
+
+def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Check everything that can keep tpuctl from working, and print the command that mends what is wrong.
+
+    Credentials, clock, APIs, permissions, quotas with the hidden ones, SSH key, OS Login, buckets, store,
+    watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings alone end with 0.
+    """
+    with open_context(ctx) as context:
+        try:
+            _ = context.config.require_project()
+        except BadConfigError as error:
+            shared = invocation(ctx)
+            findings = _without_settings(error)
+            _report(Console(json_mode=shared.json, quiet=shared.quiet), findings)
+            return
+        _report(context.console, _examine(context))
+
+
+def _without_settings(error: BadConfigError) -> list[Finding]:
+    """No settings, no project: only the tools can be looked at."""
+    from tpuctl.core.finding import ok, problem
+    from tpuctl.local.tools import list_tools
+
+    tools = [f"{tool.name} {tool.version}" for tool in list_tools(needs_ssh=False) if tool.version]
+    return [problem("settings", error.message, error.hint), ok("tools", ", ".join(tools))]
+
+
+def _examine(context: AppContext) -> Sequence[Finding]:
+    from tpuctl.core.doctor import examine
+    from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.doctor import check_up
+    from tpuctl.workflows.events import Waiting
+
+    def progress(what: str) -> None:
+        if context.console.err.isatty():
+            context.emit(Waiting("doctor", what, context.clock.now()))
+
+    catalog = load_accelerators()
+    facts = check_up(context, ThisMachine(context), _wanted(context), catalog, progress)
+    if context.console.err.isatty():
+        context.emit.close()
+    return examine(facts, catalog)
+
+
+def _wanted(context: AppContext) -> Wanted:
+    from tpuctl.core.checkup import Wanted
+    from tpuctl.resources import load_accelerators
+
+    config = context.config
+    found = load_accelerators().find(config.accelerator) if config.accelerator else None
+    buckets = {}
+    if config.checkpoint_bucket is not None:
+        buckets[config.checkpoint_bucket.removeprefix("gs://").partition("/")[0]] = "checkpoint_bucket"
+    return Wanted(
+        project=config.require_project(),
+        zones=config.zone,
+        generation=found.generation if found else None,
+        tier=config.tier,
+        external_ips=config.external_ips,
+        simulated=config.is_simulated,
+        buckets=buckets,
+    )
+
+
+def _report(console: Console, findings: Sequence[Finding]) -> None:
+    """The findings on stdout. Raises `typer.Exit` with 1 when there is a problem."""
+    counts = {level: sum(1 for each in findings if each.level == level) for level in ("problem", "warning")}
+    if console.json_mode:
+        rows: list[dict[str, Any]] = [
+            {"check": each.check, "level": str(each.level), "what": each.what, "fix": each.fix}
+            for each in findings
+        ]
+        console.data({"problems": counts["problem"], "warnings": counts["warning"], "findings": rows})
+    else:
+        for index, each in enumerate(findings):
+            _print(console, each, console.mark if index == 0 else " " * len(console.mark))
+        console.say(f"{counts['problem']} problems, {counts['warning']} warnings")
+    if counts["problem"]:
+        raise typer.Exit(TpuctlError.exit_code)
+
+
+def _print(console: Console, each: Finding, mark: str) -> None:
+    """A finding in at most 80 columns; commands stay in one line, to be pasted."""
+    colour = wants_colour(console.out)
+    level, room = str(each.level), DEFAULT_WIDTH - len(mark) - 24
+    what = each.what.replace(f"{Path.home()}/", "~/")
+    lines = textwrap.wrap(what, room, break_long_words=False, break_on_hyphens=False)
+    console.line(f"{mark}{paint(level.ljust(8), level, colour=colour)} {each.check.ljust(13)}  {lines[0]}")
+    for line in lines[1:]:
+        console.line(f"{' ' * (len(mark) + 24)}{line}")
+    if each.fix:
+        console.line(f"{' ' * (len(mark) + 24)}mend it: {each.fix}")

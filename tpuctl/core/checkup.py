@@ -1,0 +1,136 @@
+"""The facts that `doctor` judges: plain data about this machine, the store and the project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpuctl.core.grants import Grant
+from tpuctl.core.model import Tier
+from tpuctl.core.quotas import ComputeQuota, Holding, ProjectInfo, TpuQuota
+from tpuctl.core.reading import Reading
+from tpuctl.core.watch import Health
+
+
+@dataclass(frozen=True)
+class CredentialFacts:
+    """What the API is asked with.
+
+    `kind` is the `type` of the credentials file, `token-file`, or `machine` for a Google VM's own account;
+    `expires_at` is in epoch seconds, None where nobody says; `renews`: a new token comes by itself.
+    """
+
+    kind: str
+    where: str
+    account: str = ""
+    expires_at: float | None = None
+    renews: bool = True
+
+
+@dataclass(frozen=True)
+class KeyFacts:
+    """This machine's SSH key. `mode` is None when there is no file; `error` says why it is no key."""
+
+    path: str
+    mode: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """A program or library; `version` is None when it is missing. `purpose` says what needs it."""
+
+    name: str
+    version: str | None
+    purpose: str
+    needed: bool = False
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """The store as a look from outside shows it, changing nothing. `holder` is who keeps it locked."""
+
+    where: str
+    exists: bool = True
+    schema: int | None = None
+    known_schema: int = 0
+    locked: bool = False
+    holder: str = ""
+    damage: str = ""
+    writable: bool = True
+
+    @property
+    def usable(self) -> bool:
+        """Whether opening it can work now."""
+        newer = self.schema is not None and self.schema > self.known_schema
+        return not (self.locked or self.damage or newer or not self.writable)
+
+
+@dataclass(frozen=True)
+class WatchFacts:
+    """What this machine has of a watchdog. None where the machine does not tell."""
+
+    installed: bool
+    """`watch install` was here: its script is."""
+    in_crontab: bool | None = None
+    timer: bool = False
+    cron_runs: bool | None = None
+
+
+@dataclass(frozen=True)
+class BucketPlace:
+    """Where a bucket is: `US-CENTRAL2`, `EU`, … and `region`, `dual-region` or `multi-region`."""
+
+    location: str
+    kind: str
+    regions: tuple[str, ...] = ()
+    """The regions of a dual-region of one's own choice, in lower case."""
+
+
+@dataclass(frozen=True)
+class StoreRecords:
+    """What the store says that matters here. `wanted` counts slices and runs that somebody must look after."""
+
+    grants: tuple[Grant, ...] = ()
+    zones: tuple[str, ...] = ()
+    """Of slices that are wanted."""
+    wanted: int = 0
+    health: Health | None = None
+    paused: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the settings say will be asked for."""
+
+    project: str
+    zones: tuple[str, ...]
+    generation: str | None
+    tier: Tier | None
+    external_ips: bool
+    simulated: bool = False
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    """Bucket → the setting that names it."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that was looked at; what could not be read says why."""
+
+    wanted: Wanted
+    now: float
+    credentials: Reading[CredentialFacts]
+    services: Reading[frozenset[str]]
+    permissions: Reading[frozenset[str]]
+    project: Reading[ProjectInfo]
+    tpu_quotas: Reading[tuple[TpuQuota, ...]]
+    holdings: Reading[tuple[Holding, ...]]
+    regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
+    clock_ahead: Reading[float]
+    keys: Reading[KeyFacts]
+    tools: Reading[tuple[ToolFacts, ...]]
+    buckets: Mapping[str, Reading[BucketPlace]]
+    store: Reading[StoreFacts]
+    records: Reading[StoreRecords]
+    watch: Reading[WatchFacts]

@@ -1,0 +1,44 @@
+"""What a check of `doctor` found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpuctl.errors import TpuctlError
+
+
+class Level(StrEnum):
+    """How bad it is: a problem keeps tpuctl from working, a warning may do so one day or was not checked."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `fix` is a command that mends it, None where there is nothing to do."""
+
+    check: str
+    level: Level
+    what: str
+    fix: str | None = None
+
+
+def ok(check: str, what: str) -> Finding:
+    return Finding(check, Level.OK, what)
+
+
+def warning(check: str, what: str, fix: str | None = None) -> Finding:
+    return Finding(check, Level.WARNING, what, fix)
+
+
+def problem(check: str, what: str, fix: str | None = None) -> Finding:
+    return Finding(check, Level.PROBLEM, what, fix)
+
+
+def not_checked(check: str, error: TpuctlError | None) -> Finding:
+    """The facts of this check could not be read."""
+    why = "nothing is known" if error is None else error.message
+    return warning(check, f"not checked: {why}", error.hint if error else None)

@@ -1,0 +1,130 @@
+"""Looks at everything that can keep tpuctl from working; `core.doctor` judges what was seen.
+
+Three rounds, each with a time of its own: this machine and its credentials, then the APIs, then the regions
+that turned out to matter. A look that fails spoils no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tpuctl.core.checkup import Facts, StoreFacts, StoreRecords, Wanted
+from tpuctl.core.doctor import NEEDED_PERMISSIONS, USEFUL_PERMISSIONS
+from tpuctl.core.naming import region_of
+from tpuctl.core.quotas import Holding
+from tpuctl.core.reading import Reading
+from tpuctl.core.records import Desired
+from tpuctl.core.topology import Catalog
+from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.ports import Machine
+from tpuctl.workflows.documents import list_runs, list_slices
+from tpuctl.workflows.parallel import look_at_all
+from tpuctl.workflows.pausing import paused_why
+from tpuctl.workflows.payment import list_grants
+from tpuctl.workflows.quotas import read_holdings
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.watch import watchdog_health
+
+LOCAL_TIMEOUT_S = 15.0
+API_TIMEOUT_S = 25.0
+REGION_TIMEOUT_S = 15.0
+
+Progress = Callable[[str], None]
+
+
+def check_up(
+    services: Services, machine: Machine, wanted: Wanted, catalog: Catalog, on_look: Progress = lambda _: None
+) -> Facts:
+    """The facts, within a minute in all; `on_look` is told what is being looked at."""
+    on_look("this machine and its store")
+    store = look_at_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
+    local = look_at_all(
+        {
+            "credentials": machine.credentials,
+            "keys": machine.key,
+            "tools": machine.tools,
+            "watch": machine.watchdog,
+            "records": partial(_read_records, services, store),
+            "clock_ahead": services.project_api.clock_ahead,
+        },
+        timeout_s=LOCAL_TIMEOUT_S,
+    )
+    on_look("the project's APIs, permissions and quotas")
+    buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
+    looks: dict[str, Callable[[], Any]] = {
+        "services": services.project_api.list_services,
+        "permissions": partial(
+            services.project_api.granted_permissions, (*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS)
+        ),
+        "project": services.project_api.project_info,
+        "tpu_quotas": services.project_api.tpu_quotas,
+        "holdings": partial(_all_holdings, services, catalog),
+        **buckets,
+    }
+    seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
+    zones = _zones(wanted, local["records"], seen["holdings"])
+    on_look(f"quotas in {len(zones)} zones")
+    regions = _ask(
+        {
+            region: partial(services.project_api.region_quotas, region)
+            for region in sorted(set(map(region_of, zones)))
+        },
+        local["credentials"],
+        REGION_TIMEOUT_S,
+    )
+    named = {key: reading for key, reading in seen.items() if key not in buckets}
+    places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
+    return Facts(
+        wanted=wanted,
+        now=services.clock.now(),
+        store=store,
+        regions=regions,
+        buckets=places,
+        **{key: local[key] for key in ("credentials", "keys", "tools", "watch", "records", "clock_ahead")},
+        **named,
+    )
+
+
+def _ask(
+    looks: Mapping[str, Callable[[], Any]], credentials: Reading[Any], timeout_s: float
+) -> dict[str, Reading[Any]]:
+    """Without credentials nothing is asked: every answer would be the same."""
+    if credentials.error is not None:
+        error = TpuctlError("there are no working credentials")
+        return dict.fromkeys(looks, Reading(error=error))
+    return look_at_all(looks, timeout_s=timeout_s)
+
+
+def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
+    holdings, unread = read_holdings(services, catalog)
+    if unread:
+        raise unread[0].error or TransientError(f"{unread[0].what} were not all read: {unread[0].why}")
+    return holdings
+
+
+def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:
+    """Opens the store only if that can work, and does not make one."""
+    if store.value is None or not store.value.usable:
+        raise TpuctlError("the store cannot be opened")
+    if not store.value.exists:
+        return StoreRecords()
+    slices = [record for record in list_slices(services) if record.desired is Desired.UP]
+    runs = [run for run in list_runs(services) if not run.state.final]
+    records = StoreRecords(
+        grants=tuple(list_grants(services)),
+        zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
+        wanted=len(slices) + len(runs),
+    )
+    return replace(records, health=watchdog_health(services), paused=paused_why(services))
+
+
+def _zones(wanted: Wanted, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]) -> list[str]:
+    """Where quotas matter: settings, grants, slices, and whatever is held."""
+    found = [*wanted.zones]
+    if records.value is not None:
+        found += [grant.zone for grant in records.value.grants] + list(records.value.zones)
+    found += [each.zone for each in holdings.value or ()]
+    return list(dict.fromkeys(found))
