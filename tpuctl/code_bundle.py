@@ -57,8 +57,11 @@ class CodeBundle:
     diff_sha256: str | None = None
 
 
-def freeze(root: Path, entry: str | None = None, *, limit_bytes: int) -> CodeBundle:
-    """Freezes the tree around directory `root`; `entry` is a file below it that must be part of it.
+def freeze(
+    root: Path, entry: str | None = None, *, limit_bytes: int, without: Path | None = None
+) -> CodeBundle:
+    """Freezes the tree around directory `root`: `entry` is a file below it that must be part of it, file
+    `without` is left out.
 
     Raises UsageError for a bundle over `limit_bytes` (with its largest files), files that look like secrets,
     links that point outside, submodules that are not there, and an entry that is missing or left out.
@@ -67,7 +70,8 @@ def freeze(root: Path, entry: str | None = None, *, limit_bytes: int) -> CodeBun
     top = _git_top(root)
     base = top or root
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
-    names = sorted(name for name in set(names) if os.path.lexists(base / name))
+    left_out = without.resolve() if without else None
+    names = sorted(name for name in set(names) if os.path.lexists(base / name) and base / name != left_out)
     if entry is not None:
         _check_entry(base, root, entry, names)
     _check_secrets(base, names)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tpuctl.core.config_file import SECTIONS, file_error, frame_problems, settings_problems
 from tpuctl.core.hooks import Hook, parse_hooks
+from tpuctl.core.marked import MarkedMapping, Place, parse_marked, plain
 from tpuctl.core.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
@@ -24,14 +26,12 @@ from tpuctl.core.settings import (
     Layer,
     parse_value,
     resolve,
-    unknown_key,
 )
+from tpuctl.core.shape import Problem
 from tpuctl.errors import BadConfigError
 
 PROJECT_FILE = "tpuctl.yaml"
 USER_KEYS = ("settings", "profiles", "hooks")
-LOCAL_ONLY = frozenset({"ping_url"})
-"""Settings that a project file cannot set."""
 EMULATOR_VARIABLES = (
     "STORAGE_EMULATOR_HOST",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
@@ -41,18 +41,27 @@ EMULATOR_VARIABLES = (
 """Point gcloud or the Google libraries elsewhere; half of tpuctl would follow them."""
 
 
-def load_config(flags: Mapping[str, Any], *, cwd: Path, environ: Mapping[str, str], home: Path) -> Config:
+def load_config(
+    flags: Mapping[str, Any],
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    home: Path,
+    project_file: Path | None = None,
+) -> Config:
     """Settings from all sources: flags, variables, project file, profile, user config, gcloud, defaults.
 
-    For a profile other than `default` its own settings rank above the user's and gcloud's. Raises
-    BadConfigError for unknown keys and bad values (with the file), a real profile while emulator variables are
-    set, and profile `sim` while no simulator runs.
+    The project file is the nearest `tpuctl.yaml` at or above `cwd`, or `project_file`. For a profile other than
+    `default` its own settings rank above the user's and gcloud's. Raises BadConfigError for unknown keys and
+    bad values (all of a file at once, with their lines), a real profile while emulator variables are set, and
+    profile `sim` while no simulator runs.
     """
     state_base = find_state_base(environ, home)
     user_file = _user_file(environ, home)
-    user = _read_yaml(user_file)
-    user_layer = Layer(str(user_file), _section(user, "settings", user_file, USER_KEYS))
-    above = [Layer("flag", _given(flags)), *_env_layers(environ), _project_layer(cwd, home)]
+    user = _read_user_file(user_file)
+    user_layer = Layer(str(user_file), _section(user, "settings"))
+    project_layer = _project_layer(project_file or find_project_file(cwd, home))
+    above = [Layer("flag", _given(flags)), *_env_layers(environ), project_layer]
     below = [user_layer, _gcloud_layer(environ, home), Layer("login name", {"user": _login_name(environ)})]
     profile = resolve([*above, user_layer], state_base).profile
     own = _profile_layers(profile, user, user_file, state_base)
@@ -67,7 +76,7 @@ def load_hooks(environ: Mapping[str, str], home: Path, profile: str) -> tuple[Ho
     Raises BadConfigError for mistakes, and when somebody else could have written the file.
     """
     path = _user_file(environ, home)
-    value = _read_yaml(path).get("hooks")
+    value = _read_user_file(path).get("hooks")
     if not value:
         return ()
     for place in (path, path.parent):
@@ -122,32 +131,34 @@ def _env_layers(environ: Mapping[str, str]) -> list[Layer]:
     ]
 
 
-def _project_layer(cwd: Path, home: Path) -> Layer:
-    """The nearest `tpuctl.yaml` at or above `cwd`."""
+def find_project_file(cwd: Path, home: Path) -> Path | None:
+    """The nearest `tpuctl.yaml` at or above `cwd`, up to the home directory."""
     for directory in (cwd, *cwd.parents):
-        path = directory / PROJECT_FILE
-        if path.is_file():
-            data = _read_yaml(path)
-            if "fleet" in data:
-                raise BadConfigError(
-                    f"{path}: fleet is not supported by this version of tpuctl",
-                    hint=f"remove the key fleet from {path}",
-                )
-            values = _section(data, "settings", path, ("settings", "fleet"))
-            _check_not_local(values, path)
-            return Layer(str(path), values)
+        if (directory / PROJECT_FILE).is_file():
+            return directory / PROJECT_FILE
         if directory == home:
             break
-    return Layer(PROJECT_FILE, {})
+    return None
 
 
-def _check_not_local(values: Mapping[str, Any], path: Path) -> None:
-    """A project file may come with somebody else's code: it does not say whom this machine calls unasked."""
-    for key in LOCAL_ONLY & values.keys():
-        raise BadConfigError(
-            f"{_at(path, key)}: {key} is read from your own configuration only",
-            hint="move it to ~/.config/tpuctl/config.yaml",
-        )
+def read_text(path: Path) -> str | None:
+    """What is in a configuration file; None if there is none. Raises BadConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfigError(f"cannot read {path}: {error}") from error
+
+
+def _project_layer(path: Path | None) -> Layer:
+    """The settings of a project file; what it says of a fleet is for `apply` and `diff` to look at."""
+    text = read_text(path) if path else None
+    if path is None or text is None:
+        return Layer(PROJECT_FILE, {})
+    marked = parse_marked(text, str(path))
+    _check(path, frame_problems(marked, text, SECTIONS))
+    return Layer(str(path), _section(plain(marked) or {}, "settings"))
 
 
 def _user_file(environ: Mapping[str, str], home: Path) -> Path:
@@ -156,68 +167,37 @@ def _user_file(environ: Mapping[str, str], home: Path) -> Path:
     return root / "tpuctl" / "config.yaml"
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    """The mapping in a file; empty if the file is missing or empty. Raises BadConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+def _read_user_file(path: Path) -> Mapping[str, Any]:
+    """The user's own file, checked with all its profiles; empty if there is none."""
+    text = read_text(path)
+    if text is None:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfigError(f"cannot read {path}: {error}") from error
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadConfigError(f"{path} is not valid YAML: {_one_line(error)}") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise BadConfigError(f"{path} must hold keys and values", hint="settings: {project: my-project}")
-    return {str(key): value for key, value in data.items()}
+    marked = parse_marked(text, str(path))
+    problems = frame_problems(marked, text, USER_KEYS)
+    profiles = marked.get("profiles") if isinstance(marked, MarkedMapping) else None
+    if isinstance(profiles, MarkedMapping):
+        for name, values in profiles.entries.items():
+            problems += settings_problems(values, f"profiles.{name}", profiles.keys[name])
+    elif plain(profiles) is not None:
+        problems.append(Problem(Place(1, 1), "profiles must hold keys and values"))
+    _check(path, problems)
+    return plain(marked) or {}
 
 
-def _section(data: Mapping[str, Any], name: str, path: Path, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """The settings below key `name`, with all keys checked; a top-level setting is told where it belongs."""
-    for key in data:
-        if key in BY_NAME:
-            raise BadConfigError(f"{_at(path, key)}: {key!r} belongs below settings:", hint="settings: {...}")
-        if key == "hooks" and key not in known:
-            raise BadConfigError(
-                f"{_at(path, key)}: hooks run programs on this machine and are read from your own "
-                "configuration file only",
-                hint="move them to ~/.config/tpuctl/config.yaml",
-            )
-        if key not in known:
-            raise unknown_key(key, _at(path, key), known)
-    return _settings(data.get(name) or {}, path, name)
+def _check(path: Path, problems: list[Problem]) -> None:
+    if problems:
+        raise file_error(str(path), problems)
 
 
-def _settings(values: Any, path: Path, where: str) -> Mapping[str, Any]:
-    if not isinstance(values, dict):
-        raise BadConfigError(f"{path}: {where} must hold keys and values")
-    for key in values:
-        if str(key) not in BY_NAME:
-            raise unknown_key(str(key), _at(path, str(key)), list(BY_NAME))
-    return values
-
-
-def _at(path: Path, key: str) -> str:
-    """`FILE:LINE` of the first line that starts with the key; the file alone if there is none."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip().strip("{").lstrip().strip("\"'").startswith(key):
-            return f"{path}:{number}"
-    return str(path)
+def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return data.get(name) or {}
 
 
 def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, state_base: Path) -> list[Layer]:
-    profiles = user.get("profiles") or {}
-    if not isinstance(profiles, dict):
-        raise BadConfigError(f"{user_file}: profiles must hold keys and values")
+    profiles = _section(user, "profiles")
     layers = []
     if profile in profiles:
-        values = _settings(profiles[profile] or {}, user_file, f"profiles.{profile}")
-        layers.append(Layer(f"{user_file} profile {profile}", values))
+        layers.append(Layer(f"{user_file} profile {profile}", _section(profiles, profile)))
     if profile == SIM_PROFILE:
         layers.append(_profile_file(state_base / SIM_PROFILE / "profile.json"))
     elif profile != DEFAULT_PROFILE:
@@ -318,7 +298,3 @@ def _check_real_or_simulated(config: Config, environ: Mapping[str, str]) -> None
 def _is_loopback(endpoint: str) -> bool:
     host = urlsplit(endpoint).hostname or ""
     return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

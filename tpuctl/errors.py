@@ -20,6 +20,7 @@ EXIT_MEANINGS: Mapping[int, str] = {
     7: "no capacity or no quota: try later or elsewhere",
     8: "deadline passed, still progressing",
     9: "SSH did not connect",
+    10: "`diff` found something that `apply` would change",
     70: "a bug in tpuctl; a crash report was written",
     130: "interrupted",
 }

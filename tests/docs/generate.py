@@ -22,10 +22,14 @@ import typer
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
 from tpuctl.core.ask_rules import WAYS
+from tpuctl.core.fleet_file import FleetWish
 from tpuctl.core.hooks import OCCASION_NOTES
 from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
+from tpuctl.core.plan_fleet import CHANGE_NOTES
 from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.core.settings import SETTINGS
+from tpuctl.core.shape import About, registry, render_example
+from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.resources import load_accelerators
 
@@ -164,6 +168,25 @@ def render_capacity() -> str:
     return _table(("flag", "asks for", "not with", "needs", "in the API"), rows)
 
 
+def render_fleet_keys() -> str:
+    parts = []
+    for title, shape in (
+        ("fleet", FleetWish),
+        ("fleet.slices.NAME", SliceWish),
+        ("fleet.runs.NAME", RunWish),
+        ("fleet.runs.NAME.policy", PolicyWish),
+    ):
+        rows = [(f"`{name}`", _example(about), about.help) for name, about in registry(shape).items()]
+        parts.append(f"Keys of `{title}`:\n\n" + _table(("key", "example", "meaning"), rows))
+    changes = [(f"`{change}`", meaning) for change, meaning in CHANGE_NOTES.items()]
+    parts.append("Changes:\n\n" + _table(("change", "meaning"), changes))
+    return "\n\n".join(parts)
+
+
+def _example(about: About) -> str:
+    return f"`{render_example(about.examples[0])}`" if about.examples else "–"
+
+
 def render_version() -> str:
     return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
 
@@ -173,6 +196,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": render_commands,
     "settings": render_settings,
     "errors": render_errors,
+    "fleet-keys": render_fleet_keys,
     "states": render_states,
     "run-states": render_run_states,
     "hooks": render_hooks,

@@ -9,11 +9,11 @@ from tpuctl.cli.app import COMMANDS, load_command
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
 from tpuctl.core.settings import Config, Layer, resolve
+from tpuctl.core.shape import registry
 from tpuctl.core.wishes import (
     PolicyWish,
     RunWish,
     SliceWish,
-    about,
     check_run_wish,
     slice_spec,
     tier_of_flags,
@@ -46,7 +46,7 @@ def flags_of(*wishes: type) -> set[str]:
     return {
         flag
         for wish in wishes
-        for name, item in about(wish).items()
+        for name, item in registry(wish).items()
         for flag in (item.flags or (f"--{name.replace('_', '-')}",))
         if flag.startswith("-")
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,8 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
     Entry("forward", "forward", "forward", "Make a port of a worker reachable on this machine."),
     Entry("ssh-config", "ssh_config", "ssh_config", "Print entries for ssh, scp and rsync."),
+    Entry("apply", "apply", "apply", "Bring everything to what the fleet file says."),
+    Entry("diff", "apply", "diff", "Show what `apply` would change, and why."),
     Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
     Entry("pause", "fleet", "pause", "Stop every watchdog of this fleet for a while."),
     Entry("resume", "fleet", "resume", "Let the watchdogs work again."),
@@ -65,6 +68,8 @@ class Invocation:
 
     profile: str | None = None
     project: str | None = None
+    project_file: Path | None = None
+    """The fleet file that was named instead of the nearest tpuctl.yaml."""
     internal_ip: bool = False
     verbosity: int = 0
     quiet: bool = False

@@ -89,7 +89,13 @@ class AppContext:
             "project": self.shared.project,
             "internal_ip": self.shared.internal_ip or None,
         }
-        config = load_config(flags, cwd=Path.cwd(), environ=os.environ, home=Path.home())
+        config = load_config(
+            flags,
+            cwd=Path.cwd(),
+            environ=os.environ,
+            home=Path.home(),
+            project_file=self.shared.project_file,
+        )
         if config.project is not None:
             from tpuctl.cli.log import start_logging
 

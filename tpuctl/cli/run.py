@@ -178,11 +178,14 @@ def _own_slice_name(context: AppContext, on: str | None, accelerator: str, capac
     return name
 
 
-def freeze_code(context: AppContext, directory: Path, wish: RunWish) -> CodeBundle:
-    """The code of a run in `directory`."""
+def freeze_code(
+    context: AppContext, directory: Path, wish: RunWish, *, without: Path | None = None
+) -> CodeBundle:
+    """The code of a run in `directory`; file `without` is no part of it."""
     from tpuctl.code_bundle import freeze
 
-    return freeze(directory, wish.script, limit_bytes=context.config.bundle_limit_mib << 20)
+    limit = context.config.bundle_limit_mib << 20
+    return freeze(directory, wish.script, limit_bytes=limit, without=without)
 
 
 def _check(context: AppContext, request: RunRequest) -> None:

@@ -16,6 +16,10 @@ from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet,
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpuctl.core.acquisition import SliceChoice
+    from tpuctl.core.grants import Grant
     from tpuctl.core.records import SliceRecord, SliceSpec
     from tpuctl.core.wishes import SliceWish
 
@@ -66,52 +70,98 @@ def wanted_slice(
     context: AppContext, wish: SliceWish, name: str | None, *, dry_run: bool, run_id: str | None = None
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
-    from tpuctl.core.acquisition import SliceChoice, internal_note, name_of
+    from tpuctl.core.acquisition import SliceChoice, name_of
     from tpuctl.core.naming import check_slice_name
-    from tpuctl.core.wishes import slice_choice
-    from tpuctl.resources import load_accelerators
     from tpuctl.workflows.intents import request_slice
-    from tpuctl.workflows.payment import list_grants, quote
+    from tpuctl.workflows.payment import list_grants
     from tpuctl.workflows.quotas import check_side_quotas
 
-    catalog, script = load_accelerators(), read_script(wish, Path.cwd())
+    script = read_script(wish, Path.cwd())
     known = _known_slice(context, wish, name)
     if known is None:
-        now, grants = context.clock.now(), list_grants(context)
-        choice = slice_choice(wish, context.config, catalog, grants, now=now, script=script)
+        choice = settle_slice(context, wish, list_grants(context), script)
         chosen = check_slice_name(name or name_of(choice.spec.accelerator_type, choice.spec.slices))
     else:
         choice, chosen = SliceChoice(known.spec, known.candidates), known.name
-    spec = choice.spec
-    if spec.slices > 1:
-        raise UsageError("several slices in one request are not supported yet", hint="--slices 1")
-    places = [replace(spec, zone=zone) for zone in choice.zones]
-    offers = [quote(context, catalog, chosen, place) for place in places]
-    line = "\n  or ".join(offer.line for offer in offers)
+    offer = SliceOffer(context, chosen, choice, pay=wish.pay, script=script)
     _ = context.credentials
 
     def permit() -> None:
-        for offer in offers:
-            offer.permit(pay=wish.pay)()
-        for place in places:
+        offer.check()
+        for place in offer.places:
             check_side_quotas(context, chosen, place)
 
     if dry_run:
         permit()
-        _show_dry_run(context, chosen, spec, line)
+        _show_dry_run(context, chosen, choice.spec, offer.line)
         return None
 
     def permit_and_say() -> None:
         permit()
-        if script is not None:
-            context.store.put_blob(script)
-        context.console.say(line)
-        if not spec.external_ips:
-            context.console.say(internal_note(spec))
+        offer.accept()
 
     return request_slice(
-        context, chosen, spec, pay=wish.pay, run_id=run_id, zones=choice.zones, permit=permit_and_say
+        context, chosen, choice.spec, pay=wish.pay, run_id=run_id, zones=choice.zones, permit=permit_and_say
     )
+
+
+def settle_slice(
+    context: AppContext, wish: SliceWish, grants: Sequence[Grant], script: bytes | None
+) -> SliceChoice:
+    """What a wish amounts to. Raises UsageError, with the key it is about in its details."""
+    from tpuctl.core.wishes import slice_choice
+    from tpuctl.resources import load_accelerators
+
+    now = context.clock.now()
+    choice = slice_choice(wish, context.config, load_accelerators(), grants, now=now, script=script)
+    if choice.spec.slices > 1:
+        raise UsageError(
+            "several slices in one request are not supported yet", hint="--slices 1", details={"key": "slices"}
+        )
+    return choice
+
+
+class SliceOffer:
+    """What a slice costs in each place where it may be. `beside` are slices about to be wanted, too."""
+
+    def __init__(
+        self,
+        context: AppContext,
+        name: str,
+        choice: SliceChoice,
+        *,
+        pay: bool,
+        script: bytes | None,
+        beside: Mapping[str, SliceSpec] | None = None,
+    ) -> None:
+        from tpuctl.resources import load_accelerators
+        from tpuctl.workflows.payment import quote
+
+        self._context = context
+        self._pay = pay
+        self._script = script
+        self.places = [replace(choice.spec, zone=zone) for zone in choice.zones]
+        catalog = load_accelerators()
+        self._quotes = [quote(context, catalog, name, place, beside) for place in self.places]
+
+    @property
+    def line(self) -> str:
+        return "\n  or ".join(quote.line for quote in self._quotes)
+
+    def check(self) -> None:
+        """Raises NotCoveredError unless grants cover every place, or the user agreed to pay."""
+        for quote in self._quotes:
+            quote.permit(pay=self._pay)()
+
+    def accept(self) -> None:
+        """Keeps what the request refers to, and says what it costs and needs."""
+        from tpuctl.core.acquisition import internal_note
+
+        if self._script is not None:
+            self._context.store.put_blob(self._script)
+        self._context.console.say(self.line)
+        if not self.places[0].external_ips:
+            self._context.console.say(internal_note(self.places[0]))
 
 
 def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> SliceRecord | None:

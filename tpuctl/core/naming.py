@@ -12,10 +12,12 @@ MAX_SLICE_NAME = 50
 MAX_CLOUD_NAME = 63
 MAX_LABEL_VALUE = 63
 
-_SLICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+SLICE_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
+RUN_ID = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SLICE = re.compile(SLICE_NAME)
 _PROJECT = re.compile(r"(?:[a-z0-9][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+(?:-[a-z]+)+[0-9]+-[a-z][a-z0-9]*")
-_RUN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_RUN = re.compile(RUN_ID)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
 
@@ -34,6 +36,16 @@ def check_slice_name(name: str) -> str:
             f"slice name {name!r} is not valid: lower-case letters, digits and hyphens, "
             "a letter first, no hyphen last",
             hint=f"for example {_suggest_name(name)}",
+        )
+    return name
+
+
+def check_fleet_name(name: str) -> str:
+    """Returns `name`, under which what a fleet file asked for is remembered; raises UsageError."""
+    if len(name) > MAX_SLICE_NAME or not _SLICE.fullmatch(name):
+        raise UsageError(
+            f"fleet name {name!r} is not valid: lower-case letters, digits and hyphens, a letter first",
+            hint=f"for example {_suggest_name(name)[:MAX_SLICE_NAME]}",
         )
     return name
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from tpuctl.core import timeouts
@@ -134,6 +134,8 @@ class SliceRecord:
     """Where it may be, in order of preference; empty means only in `spec.zone`, where it is now."""
     zone_not_before: Mapping[str, float] = field(default_factory=dict)
     """Until when each of them is left alone after it had no capacity."""
+    fleet: str = ""
+    """Name of the fleet file that asked for it; empty for a slice made by hand."""
 
     @property
     def key(self) -> str:
@@ -143,6 +145,15 @@ class SliceRecord:
     def candidates(self) -> tuple[str, ...]:
         """The zones in which it may be."""
         return self.zones or (self.spec.zone,)
+
+    def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
+        """In what it is not a slice of `spec` in any of `zones`, as names of fields.
+
+        Where it is at the moment does not count while it may be in several zones.
+        """
+        names = [item.name for item in fields(SliceSpec) if item.name != "zone"]
+        different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
+        return different if set(self.candidates) == set(zones or (spec.zone,)) else ("zone", *different)
 
 
 class RunState(StrEnum):
@@ -326,6 +337,9 @@ class RunRecord:
     """Why a person has to say how it goes on; empty while it goes on by itself."""
     ended_at: float | None = None
     reason: str = ""
+    fleet: str = ""
+    """Name of the fleet file that asked for it, and `fleet_run` its name there; empty for one made by hand."""
+    fleet_run: str = ""
 
     @property
     def key(self) -> str:

@@ -6,10 +6,10 @@ The fields below are the registry: flags take their help from it, a fleet file i
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from tpuctl.core.acquisition import SliceChoice, settle
@@ -21,93 +21,78 @@ from tpuctl.core.model import Tier
 from tpuctl.core.naming import parse_secret, parse_var
 from tpuctl.core.records import Policy, SliceSpec
 from tpuctl.core.settings import Config
+from tpuctl.core.shape import hints_of, key, registry
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import UsageError
-
-ABOUT = "about"
-"""Key of a field's metadata under which its `About` is kept."""
-
-
-@dataclass(frozen=True)
-class About:
-    """What flag and key say of themselves. `flags` are the options that mean the field, if it is not
-    `--its-name`; `text` takes numbers and truth values as they are written; `example` is for documentation."""
-
-    help: str
-    flags: tuple[str, ...] = ()
-    text: bool = False
-    minimum: float | None = None
-    example: Any = None
-
-
-def _wish(
-    default: Any,
-    help_text: str,
-    *,
-    flags: tuple[str, ...] = (),
-    text: bool = False,
-    minimum: float | None = None,
-    example: Any = None,
-) -> Any:
-    about = About(help_text, flags, text, minimum, example)
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata={ABOUT: about})
-    return field(default=default, metadata={ABOUT: about})
 
 
 @dataclass(frozen=True)
 class SliceWish:
     """A slice as asked for; None and empty mean: the setting, else what the grants or the tables make plain."""
 
-    accelerator: str | None = _wish(
-        None, "Accelerator type, such as v4-32.", flags=("ACCELERATOR",), example="v4-32"
+    accelerator: str | None = key(
+        None, "Accelerator type, such as v4-32.", flags=("ACCELERATOR",), examples=("v4-32",)
     )
-    zone: tuple[str, ...] = _wish(
+    zone: tuple[str, ...] = key(
         (),
         "Where; repeat it to hunt through several, in order; `auto` for all that is allowed.",
-        example="us-central2-b",
+        single=True,
+        examples=("us-central2-b",),
     )
-    tier: Tier | None = _wish(  # noqa: RUF009 - makes a field
+    tier: Tier | None = key(  # noqa: RUF009 - makes a field
         None,
         "How the capacity is paid for.",
         flags=("--spot", "--on-demand", "--preemptible", "--reserved", "--flex-start"),
-        example="spot",
+        examples=("spot",),
     )
-    pay: bool = _wish(False, "Agree to pay for what no grant covers.")
-    queued: bool | None = _wish(
+    pay: bool = key(False, "Agree to pay for what no grant covers.", examples=(True,))
+    queued: bool | None = key(
         None,
         "Wait in the queue for capacity, or ask for the node directly.",
         flags=("--queued", "--direct"),
+        examples=(False,),
     )
-    runtime_version: str | None = _wish(None, "TPU VM software; default by type.")
-    reservation: str | None = _wish(None, "With --reserved: of this reservation.")
-    run_duration: str | None = _wish(None, "With --flex-start: how long; at most 7d.", example="4h")
-    valid_until: str | None = _wish(
-        None, "Create nothing after this time (UTC unless it says more).", example="2026-12-24T18:00Z"
+    runtime_version: str | None = key(
+        None, "TPU VM software; default by type.", examples=("tpu-ubuntu2204-base",)
     )
-    valid_for: str | None = _wish(None, "Let each request wait at most this long.", example="6h")
-    topology: str | None = _wish(
-        None, "A shape, with a generation as the accelerator, such as v4.", example="4x4x12"
+    reservation: str | None = key(None, "With --reserved: of this reservation.", examples=("my-reservation",))
+    run_duration: str | None = key(None, "With --flex-start: how long; at most 7d.", examples=("4h",))
+    valid_until: str | None = key(
+        None, "Create nothing after this time (UTC unless it says more).", examples=("2026-12-24T18:00Z",)
     )
-    slices: int | None = _wish(None, "Several slices in one request: multislice.", minimum=1, example=2)
-    network: str | None = _wish(None, "VPC network.")
-    subnetwork: str | None = _wish(None, "Subnetwork of the region.")
-    internal_ips: bool = _wish(False, "No external addresses.")
-    service_account: str | None = _wish(None, "Whose permissions programs on the hosts have.")
-    tag: tuple[str, ...] = _wish((), "Network tag; repeatable.")
-    label: Mapping[str, str] = _wish({}, "Label; repeatable.", text=True)
-    metadata: Mapping[str, str] = _wish({}, "Entry of the metadata server; repeatable.", text=True)
-    boot_disk: int | None = _wish(None, "Size of the boot disk in GiB.", example=200)
-    startup_script: str | None = _wish(None, "File that runs as root at every boot of every host.")
+    valid_for: str | None = key(None, "Let each request wait at most this long.", examples=("6h",))
+    topology: str | None = key(
+        None, "A shape, with a generation as the accelerator, such as v4.", examples=("4x4x12",)
+    )
+    slices: int | None = key(None, "Several slices in one request: multislice.", minimum=1, examples=(2,))
+    network: str | None = key(None, "VPC network.", examples=("default",))
+    subnetwork: str | None = key(None, "Subnetwork of the region.", examples=("default",))
+    internal_ips: bool = key(False, "No external addresses.", examples=(True,))
+    service_account: str | None = key(
+        None,
+        "Whose permissions programs on the hosts have.",
+        examples=("trainer@my-project.iam.gserviceaccount.com",),
+    )
+    tag: tuple[str, ...] = key((), "Network tag; repeatable.", examples=(("training",),))
+    label: Mapping[str, str] = key({}, "Label; repeatable.", text=True, examples=({"team": "vision"},))
+    metadata: Mapping[str, str] = key(
+        {}, "Entry of the metadata server; repeatable.", text=True, examples=({"team": "vision"},)
+    )
+    boot_disk: int | None = key(None, "Size of the boot disk in GiB.", examples=(200,))
+    startup_script: str | None = key(
+        None, "File that runs as root at every boot of every host.", examples=("boot.sh",)
+    )
 
 
 @dataclass(frozen=True)
 class PolicyWish:
     """When a run is started again, and how it is stopped. `grace` is in seconds."""
 
-    max_failures: int = _wish(Policy.max_failures, "Restarts after failures of the program.", minimum=0)
-    max_preemptions: int = _wish(Policy.max_preemptions, "Restarts after preemptions.", minimum=0)
-    grace: float = _wish(Policy.grace_s, "Between TERM and KILL at a stop.", minimum=0)
+    max_failures: int = key(
+        Policy.max_failures, "Restarts after failures of the program.", minimum=0, examples=(1,)
+    )
+    max_preemptions: int = key(Policy.max_preemptions, "Restarts after preemptions.", minimum=0, examples=(20,))
+    grace: float = key(Policy.grace_s, "Between TERM and KILL at a stop.", minimum=0, examples=(60,))
 
     def policy(self) -> Policy:
         return Policy(max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace)
@@ -117,24 +102,36 @@ class PolicyWish:
 class RunWish:
     """A program on the workers of a slice, as asked for. One of `script`, `module` and `command` is given."""
 
-    on: str | None = _wish(None, "The slice.", example="big")
-    script: str | None = _wish(None, "A script, run by Python.", flags=("SCRIPT",), example="train.py")
-    module: str | None = _wish(None, "Run a module.", flags=("-m",))
-    command: tuple[str, ...] = _wish((), "Any command, word by word.", flags=("COMMAND",), text=True)
-    args: tuple[str, ...] = _wish(
-        (), "Arguments of the script or module.", flags=("ARGS",), text=True, example=["--lr", 0.1]
+    on: str | None = key(None, "The slice.", examples=("big",))
+    script: str | None = key(None, "A script, run by Python.", flags=("SCRIPT",), examples=("train.py",))
+    module: str | None = key(None, "Run a module.", flags=("-m",), examples=("pkg.train",))
+    command: tuple[str, ...] = key(
+        (), "Any command, word by word.", flags=("COMMAND",), text=True, examples=(("bash", "train.sh"),)
     )
-    worker: str | None = _wish(
-        None, "Only these workers, such as 0 or 0-3,7.", flags=("--worker", "--all-workers"), text=True
+    args: tuple[str, ...] = key(
+        (), "Arguments of the script or module.", flags=("ARGS",), text=True, examples=(("--lr", 0.1),)
     )
-    alone: bool = _wish(False, "With --worker: yes, without the other workers.")
-    var: Mapping[str, str] = _wish({}, "Variable for the program; repeatable.", text=True)
-    secret: Mapping[str, str] = _wish({}, "Secret from env:VAR or file:PATH; repeatable.")
-    env: str | None = _wish(None, "Pinned environment.")
-    checkpoint_dir: str | None = _wish(None, "gs:// place for checkpoints.")
-    no_checkpoint: bool = _wish(False, "Restarts begin from scratch, and that is fine.")
-    policy: PolicyWish = field(
-        default_factory=PolicyWish, metadata={ABOUT: About("How often it is started again.")}
+    worker: str | None = key(
+        None,
+        "Only these workers, such as 0 or 0-3,7.",
+        flags=("--worker", "--all-workers"),
+        text=True,
+        examples=("0-3,7",),
+    )
+    alone: bool = key(False, "With --worker: yes, without the other workers.", examples=(True,))
+    var: Mapping[str, str] = key(
+        {}, "Variable for the program; repeatable.", text=True, examples=({"SEED": 1},)
+    )
+    secret: Mapping[str, str] = key(
+        {}, "Secret from env:VAR or file:PATH; repeatable.", examples=({"TOKEN": "env:TOKEN"},)
+    )
+    env: str | None = key(None, "Pinned environment.", examples=("demo-cpu",))
+    checkpoint_dir: str | None = key(None, "gs:// place for checkpoints.", examples=("gs://bucket/run1",))
+    no_checkpoint: bool = key(False, "Restarts begin from scratch, and that is fine.", examples=(True,))
+    policy: PolicyWish = key(  # noqa: RUF009 - makes a field
+        PolicyWish,
+        "How often it is started again, and how it is stopped.",
+        examples=({"max_failures": 1},),
     )
 
 
@@ -149,6 +146,8 @@ def check_run_wish(wish: RunWish) -> tuple[str, ...]:
             "--worker leaves out workers, which hang a program that waits for them",
             "add --alone if the program does not",
         )
+    if wish.no_checkpoint and wish.checkpoint_dir is not None:
+        raise _about("no_checkpoint", "--checkpoint-dir and --no-checkpoint exclude each other", "keep one")
     for name, value in wish.var.items():
         _told(parse_var, "var", f"{name}={value}")
     for name, reference in wish.secret.items():
@@ -156,15 +155,9 @@ def check_run_wish(wish: RunWish) -> tuple[str, ...]:
     return render_argv(script=wish.script, module=wish.module, command=wish.command, arguments=list(wish.args))
 
 
-@cache
-def about(wish: Any) -> Mapping[str, About]:
-    """The registry of one kind of wish, by field, in order."""
-    return {item.name: item.metadata[ABOUT] for item in dataclasses.fields(wish)}
-
-
 def help_of(wish: Any, name: str) -> str:
     """The one help text of a field."""
-    return about(wish)[name].help
+    return registry(wish)[name].help
 
 
 def tier_of_flags(**given: bool) -> Tier | None:
@@ -252,3 +245,30 @@ def _told(check: Any, key: str, value: Any) -> Any:
     except UsageError as error:
         details = {**error.details, "key": key}
         raise UsageError(error.message, hint=error.hint, details=details) from error
+
+
+_FLAG = re.compile(r"--[a-z][-a-z]*")
+
+
+def in_file_words(text: str, shape: Any) -> str:
+    """`text` with the flags of `shape` as the keys that say the same: `--zone us-east1-d` is
+    `zone: us-east1-d` in a file, `--spot` is `tier: spot`."""
+
+    def as_key(match: re.Match[str]) -> str:
+        flag = match[0]
+        for name, about in registry(shape).items():
+            flags = about.flags or (f"--{name.replace('_', '-')}",)
+            if flag in flags:
+                return _as_key(name, hints_of(shape)[name], flags.index(flag), flag, text[match.end() :])
+        return flag
+
+    return _FLAG.sub(as_key, text)
+
+
+def _as_key(name: str, hint: Any, index: int, flag: str, rest: str) -> str:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return f"{name}: {flag.removeprefix('--')}"
+    if hint is bool:
+        return f"{name}: {'true' if index == 0 else 'false'}"
+    follows = rest.startswith(" ") and not rest[1:].startswith(("and ", "or ", "is ", "leaves "))
+    return f"{name}:" if follows else name

@@ -31,6 +31,7 @@ def request_slice(
     pay: bool,
     run_id: str | None = None,
     zones: tuple[str, ...] = (),
+    fleet: str = "",
     permit: Callable[[], None],
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
@@ -40,7 +41,7 @@ def request_slice(
     would cost money nobody agreed to. Raises ConflictError when the name stands for another spec.
     """
     zones = zones if len(zones) > 1 else ()
-    wish = _Wish(spec, zones, pay, run_id)
+    wish = _Wish(spec, zones, pay, run_id, fleet)
     loaded = find_slice(services, name)
     if loaded is None:
         permit()
@@ -51,12 +52,13 @@ def request_slice(
         permit()
         enroll_machine(services)
         return _ask_again(services, loaded, wish)
-    if _differences(record, wish):
+    differs = record.differs_from(spec, zones)
+    if differs:
         raise ConflictError(
             f"slice {name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
             f" ({record.spec.tier}), not as asked",
             hint=f"tpuctl down {name}, or give the new slice another name",
-            details={"differs": _differences(record, wish)},
+            details={"differs": list(differs)},
         )
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
@@ -82,14 +84,7 @@ class _Wish:
     zones: tuple[str, ...]
     pay: bool
     run_id: str | None
-
-
-def _differences(old: SliceRecord, wish: _Wish) -> list[str]:
-    """What is not as it was; where a slice is at the moment does not count while it may be in several zones."""
-    names = [name for name in SliceSpec.__dataclass_fields__ if name != "zone"]
-    different = [name for name in names if getattr(old.spec, name) != getattr(wish.spec, name)]
-    same_zones = set(old.candidates) == set(wish.zones or (wish.spec.zone,))
-    return different if same_zones else ["zone", *different]
+    fleet: str
 
 
 def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mapping[str, float]]:
@@ -118,6 +113,7 @@ def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
         incarnation=incarnation,
         pay=wish.pay,
         run_id=wish.run_id,
+        fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,
     )
@@ -128,7 +124,7 @@ def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
 def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
     old = loaded.record
-    if old.state is SliceState.DELETING and _differences(old, wish):
+    if old.state is SliceState.DELETING and old.differs_from(wish.spec, wish.zones):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
         )
@@ -149,6 +145,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         not_before=0.0,
         pay=wish.pay,
         run_id=wish.run_id,
+        fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpuctl.core.codec import from_data
@@ -46,11 +46,20 @@ def list_grants(services: Services) -> list[Grant]:
     return [from_data(Grant, document.data) for document in services.store.list("grants/")]
 
 
-def quote(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> Quote:
-    """The quote for slice `name`; what other wanted slices use of the same grant counts against it."""
+def quote(
+    services: Services,
+    catalog: Catalog,
+    name: str,
+    spec: SliceSpec,
+    beside: Mapping[str, SliceSpec] | None = None,
+) -> Quote:
+    """The quote for slice `name`; what other wanted slices use of the same grant counts against it.
+
+    `beside` are slices that are about to be wanted, by name.
+    """
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     grants = list_grants(services)
-    used = chips_in_use(services, catalog, name, spec)
+    used = chips_in_use(services, catalog, name, spec, beside)
     coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
     if coverage.covered:
         used += _chips_of_others(services, catalog, found.generation, spec)
@@ -64,17 +73,23 @@ def quote(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> Q
     return Quote(line, coverage, cost)
 
 
-def chips_in_use(services: Services, catalog: Catalog, name: str, spec: SliceSpec) -> int:
+def chips_in_use(
+    services: Services,
+    catalog: Catalog,
+    name: str,
+    spec: SliceSpec,
+    beside: Mapping[str, SliceSpec] | None = None,
+) -> int:
     """Chips of other wanted slices that draw on the same grant as `spec`."""
     generation = catalog.of(spec.accelerator_type, spec.topology).generation
+    wanted = {r.name: r.spec for r in list_slices(services) if r.desired is Desired.UP}
     return sum(
-        record.spec.chips
-        for record in list_slices(services)
-        if record.name != name
-        and record.desired is Desired.UP
-        and record.spec.zone == spec.zone
-        and same_pool(record.spec.tier, spec.tier)
-        and catalog.of(record.spec.accelerator_type, record.spec.topology).generation == generation
+        other.chips
+        for other_name, other in {**wanted, **(beside or {})}.items()
+        if other_name != name
+        and other.zone == spec.zone
+        and same_pool(other.tier, spec.tier)
+        and catalog.of(other.accelerator_type, other.topology).generation == generation
     )
 
 

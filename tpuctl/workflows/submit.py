@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpuctl.core.codec import to_data
 from tpuctl.core.fold import parse_workers
-from tpuctl.core.records import CodeState, EnvironmentRef, Policy, RunRecord, RunState
+from tpuctl.core.records import CodeState, EnvironmentRef, RunRecord, RunState
+from tpuctl.core.request import RunRequest as RunRequest
+from tpuctl.core.request import fingerprint
 from tpuctl.core.settings import Config
 from tpuctl.core.tree import Content, list_blobs, parse_tree
 from tpuctl.core.wishes import RunWish, check_run_wish
@@ -28,27 +26,6 @@ class FrozenCode:
     branch: str | None
     dirty: bool
     remote_url: str | None
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What a user asked to run. `workers` None means all."""
-
-    slice_name: str
-    argv: tuple[str, ...]
-    cwd: str
-    policy: Policy
-    variables: Mapping[str, str]
-    secrets: Mapping[str, str]
-    workers: tuple[int, ...] | None = None
-    environment_name: str | None = None
-    environment: bytes | None = None
-    checkpoint_dir: str | None = None
-    """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
-    checkpoint_per_run: bool = False
-    no_checkpoint: bool = False
-    owns_slice: bool = False
-    keep_slice: bool = False
 
 
 def build_request(
@@ -121,16 +98,6 @@ def _checkpoint_dir(request: RunRequest, run_id: str) -> str | None:
     if request.checkpoint_dir is None or not request.checkpoint_per_run:
         return request.checkpoint_dir
     return f"{request.checkpoint_dir.rstrip('/')}/{run_id}"
-
-
-def fingerprint(request: RunRequest, bundle: str) -> str:
-    """Digest of everything that makes two requests the same run."""
-    asked = {**to_data(request), "environment": _digest(request.environment), "bundle": bundle}
-    return _digest(json.dumps(asked, sort_keys=True).encode()) or ""
-
-
-def _digest(content: bytes | None) -> str | None:
-    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def store_content(store: Store, content: Content) -> str:

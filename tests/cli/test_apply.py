@@ -1,0 +1,185 @@
+"""Fleet files against a real simulator, each command a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+TEN = """
+settings: {tier: spot, zone: us-central2-b}
+fleet:
+  name: ten
+  slices:
+    t0: &small {accelerator: v4-8, pay: true}
+    t1: *small
+    t2: *small
+    t3: *small
+    t4: *small
+    t5: {<<: *small, accelerator: v5e-4, zone: us-central1-a}
+    t6: {<<: *small, accelerator: v5e-4, zone: us-central1-a}
+    t7: {<<: *small, accelerator: v5e-4, zone: us-central1-a}
+    t8: {<<: *small, accelerator: v5e-4, zone: us-central1-a}
+    t9: {<<: *small, accelerator: v5e-4, zone: us-central1-a}
+"""
+LAB = """
+settings: {tier: spot, zone: us-central2-b}
+fleet:
+  name: lab
+  slices:
+    big: {accelerator: v4-16, pay: true}
+  runs:
+    train:
+      on: big
+      script: main.py
+      args: [--steps, 3]
+      no_checkpoint: true
+      policy: {max_failures: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as session:
+        (session.work / "main.py").write_text("import sys\nprint(sys.argv[1:])\n")
+        yield session
+
+
+def everything(session: Session) -> tuple[str, str]:
+    """What the simulated cloud was asked to change, and what the store holds."""
+    store = session.root / "state" / "sim" / "sim-project" / "store.sqlite"
+    return json.dumps(session.sim_journal()), hashlib.sha256(store.read_bytes()).hexdigest()
+
+
+def write(session: Session, text: str, name: str = "tpuctl.yaml") -> None:
+    (session.work / name).write_text(text)
+
+
+def test_the_second_apply_of_ten_slices_makes_no_call_that_changes_anything(session):
+    write(session, TEN)
+    listed = session.type("diff", status=10).stdout
+    assert listed.count("create") == 10
+    session.type("apply")
+    rows = session.json("ls")
+    assert {row["name"]: row["state"] for row in rows} == {f"t{i}": "ready" for i in range(10)}
+    assert {row["zone"] for row in rows} == {"us-central2-b", "us-central1-a"}
+    before = everything(session)
+    done = session.type("apply")
+    assert "fleet ten is as the file says: 10 slices, 0 runs" in done.stderr
+    assert everything(session) == before
+    assert session.type("diff").stdout == ""
+    assert everything(session) == before
+
+
+def test_what_is_no_longer_listed_goes_with_prune_and_nothing_else_does(session):
+    session.type("up", "v4-8", "handmade", "--spot", "--pay", "--zone", "us-central2-b")
+    write(session, TEN.partition("    t2:")[0])
+    assert "no longer in the file" in session.type("diff").stdout
+    session.type("apply")
+    assert len(session.json("ls")) == 11
+    assert "--yes" in session.type("apply", "--prune", status=2).stderr
+    assert session.type("apply", "--prune", "--dry-run", status=10).stdout.count("remove") == 8
+    session.type("apply", "--prune", "--yes")
+    assert sorted(row["name"] for row in session.json("ls")) == ["handmade", "t0", "t1"]
+    write(session, "fleet: {name: ten}")
+    session.type("apply", "--prune", "--yes")
+    session.type("down", "handmade", "--yes")
+    assert session.json("ls") == []
+
+
+def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
+    write(session, LAB)
+    done = session.json("apply")
+    assert [(row["item"], row["change"]) for row in done["changes"]] == [
+        ("slice big", "create"),
+        ("run train", "create"),
+    ]
+    (run,) = session.json("runs")
+    session.type("attach", run["id"])
+    before = everything(session)
+    session.type("apply")
+    write(session, LAB + "# a remark in the fleet file is no change of the code\n")
+    session.type("apply")
+    assert everything(session) == before
+    session.type("apply", "--again", "train")
+    assert [row["id"] for row in session.json("runs")] == [f"{run['id']}-2", run["id"]]
+    session.type("attach", f"{run['id']}-2")
+    (session.work / "main.py").write_text("print('changed')\n")
+    assert "it has changed since it last ran" in session.type("diff", status=10).stdout
+    session.type("apply")
+    newest = session.json("runs")[0]
+    assert newest["id"].startswith("train-")
+    session.type("attach", newest["id"])
+    assert len(session.json("runs")) == 3
+
+
+def test_another_spec_is_a_conflict_and_is_replaced_only_when_asked(session):
+    write(session, LAB.partition("  runs:")[0])
+    session.type("apply")
+    write(session, LAB.partition("  runs:")[0].replace("v4-16", "v4-8"))
+    before = everything(session)
+    done = session.type("apply", status=6)
+    assert "v4-16 is there, v4-8 in the file" in done.stderr
+    assert "--replace" in done.stderr
+    assert session.type("diff", status=10).stdout.count("conflict") == 1
+    assert "--yes" in session.type("apply", "--replace", status=2).stderr
+    assert everything(session) == before
+    session.type("apply", "--replace", "--yes")
+    (row,) = session.json("ls")
+    assert (row["type"], row["state"], row["node"]) == ("v4-8", "ready", "big-2")
+
+
+BAD = """
+settings: {tier: spot, zoen: us-central2-b}
+fleet:
+  name: bad
+  slices:
+    big:
+      acelerator: v4-8
+      zone: nowhere
+      queued: perhaps
+  runs:
+    train: {on: bgi, script: main.py, scirpt: x}
+"""
+
+
+def test_all_problems_are_told_at_once_with_line_and_nearest_key_and_nothing_is_called(session):
+    write(session, BAD, "bad.yaml")
+    before = everything(session)
+    done = session.type("apply", "-f", "bad.yaml", status=2)
+    told = done.stderr
+    assert "5 problems in bad.yaml" in told
+    assert "bad.yaml:2:24: unknown key 'zoen'; did you mean 'zone'?" in told
+    assert "bad.yaml:7:7: unknown key 'acelerator' in fleet.slices.big; did you mean 'accelerator'?" in told
+    assert "bad.yaml:9:15: fleet.slices.big.queued must be true or false, not perhaps" in told
+    assert "bad.yaml:11:13: fleet.runs.train: there is no slice 'bgi' in the file; did you mean 'big'?" in told
+    assert "bad.yaml:11:39: unknown key 'scirpt' in fleet.runs.train; did you mean 'script'?" in told
+    assert everything(session) == before
+
+
+def test_what_the_tables_and_grants_refuse_is_told_for_all_slices_at_once(session):
+    text = """
+fleet:
+  name: tables
+  slices:
+    a: {accelerator: v4-33, tier: spot}
+    b: {accelerator: v4-8, tier: spot, zone: us-east1-d, pay: true}
+    c: {accelerator: v4-8, zone: us-central2-b}
+"""
+    write(session, text, "tables.yaml")
+    before = everything(session)
+    told = session.type("apply", "-f", "tables.yaml", status=2).stderr
+    assert "tables.yaml:5:9: fleet.slices.a: there is no accelerator type 'v4-33'" in told
+    assert "tables.yaml:6:40: fleet.slices.b: v4-8 is not offered in zone 'us-east1-d'" in told
+    assert "zone: us-central2-b" in told
+    assert "tables.yaml:7:5: fleet.slices.c: no tier" in told
+    assert "tier: spot" in told
+    write(session, "fleet: {name: x, slices: {big9: {accelerator: v4-8, tier: spot}}}", "unpaid.yaml")
+    told = session.type("apply", "-f", "unpaid.yaml", status=2).stderr
+    assert "not covered" in told
+    assert "pay: true" in told
+    assert everything(session) == before
