@@ -9,6 +9,7 @@ import io
 import zipfile
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from tpuctl.core.bill import OtherPrices
@@ -79,3 +80,19 @@ def _load_yaml(name: str) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(read_table(name), Loader=loader)  # noqa: S506 (both loaders are the safe one)
+
+
+def read_package() -> dict[str, bytes]:
+    """Every file of the installed package, templates and manifests too, by its path in a wheel."""
+    found: dict[str, bytes] = {}
+    for package in ("tpuctl", "tpuctl.templates", "tpuctl.manifests"):
+        _collect(resources.files(package), package.replace(".", "/"), found)
+    return found
+
+
+def _collect(folder: Traversable, prefix: str, found: dict[str, bytes]) -> None:
+    for item in sorted(folder.iterdir(), key=lambda each: each.name):
+        if item.is_file() and not item.name.endswith(".pyc"):
+            found[f"{prefix}/{item.name}"] = item.read_bytes()
+        elif item.is_dir() and item.name != "__pycache__":
+            _collect(item, f"{prefix}/{item.name}", found)

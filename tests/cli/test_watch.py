@@ -263,3 +263,31 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
         session.type("watch", "hooks", status=2)
     finally:
         config.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("install", "--on", "ada@vm", "--yes"), "the simulator answers on this machine only"),
+        (("uninstall", "--on", "ada@vm"), "the simulator answers on this machine only"),
+        (("--project", "my-project", "install", "--on", "ada@vm"), "no such option"),
+        (("install", "--on", "-oProxyCommand=id", "--yes"), "not a machine to log in to"),
+        (("install", "--on", "ada@vm", "--systemd"), "exclude each other"),
+        (("install", "--every", "0"), "--every"),
+        (("install", "--every", "61"), "--every"),
+        (("install", "--ping", "http://example.com/x"), "https://"),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_before_anything_is_written(
+    session: Session, spool: Spool, words: tuple[str, ...], message: str
+) -> None:
+    done = session.type("watch", *words, status=2)
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+    assert not spool.table.exists()
+
+
+def test_a_local_store_cannot_be_watched_from_elsewhere(session: Session, spool: Spool) -> None:
+    real = ("--profile", "default", "--project", "my-project")
+    done = session.type(*real, "watch", "install", "--on", "ada@vm", "--yes", status=2)
+    assert "tpuctl config init --store gs://" in done.stderr

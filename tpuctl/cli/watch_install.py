@@ -14,10 +14,16 @@ import typer
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json, Yes
 from tpuctl.cli.slice import confirm
+from tpuctl.cli.watch_remote import install_on, uninstall_on
+from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.core.checkup import WatchFacts
 
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="USER@HOST", help="On that machine, by your own ssh; needs a shared store."),
+]
 Systemd = Annotated[bool, typer.Option("--systemd", help="A systemd user timer instead of cron.")]
 
 
@@ -40,6 +46,7 @@ def install(
     ping: Annotated[
         str | None, typer.Option(metavar="URL", help="Call this after each good pass, as a dead-man alarm.")
     ] = None,
+    on: On = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
@@ -48,7 +55,14 @@ def install(
 
     Shows what it writes and asks. The same command again changes nothing; another --every replaces it.
     """
+    if on is not None and systemd:
+        raise UsageError("--on and --systemd exclude each other", hint="keep --on; it uses cron there")
+    from tpuctl.workflows.intents import enroll_machine
+
     with open_context(ctx) as context:
+        if on is not None:
+            install_on(context, on, every, ping, dry_run=dry_run, yes=yes)
+            return
         plan = _plan(context, every, systemd=systemd, ping=ping)
         warnings = _warnings(context, systemd=systemd)
         there = _is_installed(plan)
@@ -57,6 +71,7 @@ def install(
             return
         if not there:
             confirm(context, f"install this for profile {context.config.profile}?", yes=yes)
+        enroll_machine(context)
         changed = _write(plan)
         context.console.say(
             f"a pass every {every} min from now on; `tpuctl watch status` shows them"
@@ -69,6 +84,7 @@ def install(
 
 def uninstall(
     ctx: typer.Context,
+    on: On = None,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
@@ -78,6 +94,9 @@ def uninstall(
     from tpuctl.workflows.watch import forget_heartbeat
 
     with open_context(ctx) as context:
+        if on is not None:
+            uninstall_on(context, on, dry_run=dry_run)
+            return
         state_dir = context.config.state_dir
         name = unit_name(context.config.profile, context.config.require_project())
         folder = units_dir(os.environ, Path.home())
@@ -138,12 +157,19 @@ def _plan(context: AppContext, every: int, *, systemd: bool, ping: str | None) -
 def _warnings(context: AppContext, *, systemd: bool) -> list[str]:
     from tpuctl.core.watch_setup import list_warnings
     from tpuctl.local.surroundings import look_around
-    from tpuctl.workflows.watch import secrets_of_active_runs
+    from tpuctl.workflows.watch import secrets_of_active_runs, slices_without_our_key
 
     config = context.config
     around = look_around(os.environ, Path.home(), config.user, config.token_file)
     secrets = secrets_of_active_runs(context)
-    return list_warnings(around, config, systemd=systemd, environ=os.environ, secrets=secrets)
+    found = list_warnings(around, config, systemd=systemd, environ=os.environ, secrets=secrets)
+    strangers = slices_without_our_key(context)
+    if strangers:
+        found.append(
+            f"the hosts of {', '.join(strangers)} do not know this machine's key: passes from here cannot log "
+            "in to them until they are made anew"
+        )
+    return found
 
 
 def _show(context: AppContext, plan: _Plan, warnings: list[str], *, dry_run: bool, there: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.records import Desired
 from tpuctl.core.watch import (
     TROUBLED,
     Health,
@@ -19,7 +20,7 @@ from tpuctl.core.watch import (
     worth_writing,
 )
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.workflows.documents import list_runs
+from tpuctl.workflows.documents import list_runs, list_slices
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.services import Services
 
@@ -98,6 +99,13 @@ def list_heartbeats(services: Services) -> list[Heartbeat]:
 def watchdog_health(services: Services) -> Health:
     """Whether a watchdog looks after this store, judged by the store's own time."""
     return judge(list_heartbeats(services), services.store.now())
+
+
+def slices_without_our_key(services: Services) -> list[str]:
+    """Slices that are wanted and were asked for before this machine's key was in the store."""
+    if services.store.get(f"machines/{services.machine}") is not None:
+        return []
+    return [record.name for record in list_slices(services) if record.desired is Desired.UP]
 
 
 def secrets_of_active_runs(services: Services) -> dict[str, str]:

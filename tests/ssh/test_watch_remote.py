@@ -1,0 +1,165 @@
+"""`watch install --on`: the scripts that make another machine a watchdog, through the real ssh and sshd."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.require import require_tool
+from tests.support.spool import Spool
+from tpuctl.core.watch_remote import render_remote
+from tpuctl.errors import TpuctlError, UnreachableError
+from tpuctl.local.login import run_script, send_file
+from tpuctl.local.wheel import build_wheel
+from tpuctl.remote.keys import ensure_keypair
+from tpuctl.resources import read_template
+
+SERVER = """
+ListenAddress 127.78.2.1:{port}
+HostKey {folder}/host/id_ed25519
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+SetEnv HOME={home} PATH={path} PIP_NO_DEPS=1 PYTHONPATH={packages} TPUCTL_STATE_DIR={home}/state
+"""
+CLIENT = """
+Host far
+  HostName 127.78.2.1
+  Port {port}
+  User {user}
+  IdentityFile {key}
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+Host nowhere
+  HostName 127.78.2.1
+  Port 1
+"""
+
+
+class Far:
+    """A machine to log in to as `far`; what it has in its home and in its crontab."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "far-home"
+        self.home.mkdir()
+        self.spool = Spool(folder / "far-spool")
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    """The far machine installs without dependencies: it finds those of the tests."""
+    sshd, ssh = require_tool("sshd"), require_tool("ssh")
+    made = Far(tmp_path)
+    user_key, host_key = ensure_keypair(tmp_path / "user"), ensure_keypair(tmp_path / "host")
+    (tmp_path / "authorized_keys").write_text(user_key.public_line + "\n")
+    host_key.private_path.rename(tmp_path / "host" / "id_ed25519")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.78.2.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "known_hosts").write_text(f"[127.78.2.1]:{port} {host_key.public_line}\n")
+    path = f"{made.spool.bin}:{sys.base_prefix}/bin:/usr/bin:/bin"
+    packages = sysconfig.get_path("purelib")
+    config = tmp_path / "sshd_config"
+    config.write_text(SERVER.format(port=port, folder=tmp_path, home=made.home, path=path, packages=packages))
+    client = tmp_path / "ssh_config"
+    client.write_text(
+        CLIENT.format(port=port, folder=tmp_path, user=getpass.getuser(), key=user_key.private_path)
+    )
+    wrapper = tmp_path / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {ssh} -F {client} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd's privilege separation wants it
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([sshd, "-D", "-e", "-f", config], stderr=log)
+    deadline = time.monotonic() + 10
+    while True:
+        with closing(socket.socket()) as probe:
+            if probe.connect_ex(("127.78.2.1", port)) == 0:
+                break
+        assert server.poll() is None, (tmp_path / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield made
+    server.terminate()
+    server.wait()
+
+
+def script(template: str, wheel: str = "", digest: str = "") -> str:
+    return render_remote(
+        read_template(template).decode(),
+        subject="project my-project",
+        environ={"TPUCTL_PROJECT": "my-project"},
+        wheel=wheel,
+        digest=digest,
+        every_min=4,
+    )
+
+
+@pytest.mark.slow
+def test_a_machine_becomes_a_watchdog_and_is_one_no_longer(far: Far) -> None:
+    foreign = "0 3 * * * backup\n"
+    far.spool.table.write_text(foreign)
+    name, wheel = build_wheel()
+    install = script("watch_remote.sh", name, "0123456789abcdef")
+    for _ in range(2):
+        said: list[str] = []
+        send_file("far", name, wheel)
+        run_script("far", install, said.append)
+    assert any("4 min" in line for line in said)
+    backup, ours = far.spool.lines()
+    assert backup == foreign.strip()
+    assert ours.startswith("*/4 * * * * ")
+    assert f"{far.home}/state/default/my-project" in ours
+    share = far.home / ".local" / "share" / "tpuctl"
+    assert [path.name for path in share.iterdir()] == ["watch-0123456789ab"]
+    pass_script = far.home / "state/default/my-project/watch/pass.sh"
+    assert str(share / "watch-0123456789ab/bin/python") in pass_script.read_text()
+    log = pass_script.with_name("watch.log").read_text()
+    assert len(log.splitlines()) == 2
+    for _ in range(2):
+        run_script("far", script("watch_remote_remove.sh"), said.append)
+    assert far.spool.table.read_text() == foreign
+    assert list(share.iterdir()) == []
+
+
+def test_what_goes_wrong_there_is_told_with_its_words(far: Far) -> None:
+    said: list[str] = []
+    with pytest.raises(TpuctlError, match="far said: no room") as caught:
+        run_script("far", "echo no room >&2; exit 3", said.append)
+    assert (said, caught.value.details["status"]) == (["no room"], 3)
+    with pytest.raises(UnreachableError, match="Connection refused"):
+        run_script("nowhere", "true", said.append)
+
+
+def test_a_file_arrives_whole_and_private(far: Far) -> None:
+    send_file("far", "a 'b'.whl", b"\0content")
+    path = far.home / ".local/share/tpuctl/a 'b'.whl"
+    assert path.read_bytes() == b"\0content"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_machine_that_lacks_something_is_told_what_to_install(far: Far) -> None:
+    (far.spool.bin / "crontab").write_text("#!/bin/sh\nexit 9\n")
+    for candidate in ("python3.14", "python3.13", "python3.12", "python3.11", "python3"):
+        fake = far.spool.bin / candidate
+        fake.write_text("#!/bin/sh\nexit 1\n")
+        fake.chmod(0o755)
+    said: list[str] = []
+    with pytest.raises(TpuctlError):
+        run_script("far", script("watch_remote.sh", "x.whl", "0" * 12), said.append)
+    assert said[0] == "error: no Python 3.11 to 3.14 here"
+    assert "apt-get install" in said[1]
