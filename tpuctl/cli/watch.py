@@ -13,7 +13,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
 from tpuctl.cli.watch_hooks import hooks, tell_about
-from tpuctl.cli.watch_install import install, uninstall
+from tpuctl.cli.watch_install import install, installed_watch, uninstall
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
@@ -188,7 +188,8 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
         for beat in beats:
             _print_troubles(context, beat)
         if not health.good:
-            raise TpuctlError(health.why, hint=INSTALL_HINT)
+            here = installed_watch(context).installed
+            raise TpuctlError(health.why, hint="tpuctl doctor" if here else INSTALL_HINT)
 
 
 def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
