@@ -18,3 +18,16 @@ def require_tool(name: str) -> str:
     if name in os.environ.get(VARIABLE, "").split(","):
         pytest.fail(f"{VARIABLE} names {name}, and it is not on PATH")
     pytest.skip(f"{name} is not on PATH")
+
+
+def require_isolated_hosts() -> None:
+    """Skips where isolated hosts are not possible, but fails when `TPUCTL_REQUIRE` names `isolated`."""
+    from tpuctl.errors import UsageError
+    from tpuctl.sim.hosts.requirements import check_possible
+
+    try:
+        check_possible()
+    except UsageError as error:
+        if "isolated" in os.environ.get(VARIABLE, "").split(","):
+            pytest.fail(f"{VARIABLE} names isolated, and {error.message}")
+        pytest.skip(error.message)

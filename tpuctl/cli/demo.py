@@ -82,6 +82,9 @@ class Stage:
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory with all files behind.")] = False,
+    hosts: Annotated[
+        str, typer.Option(metavar="TIER", help="process, or isolated (root on Linux); see `tpuctl sim up`.")
+    ] = "process",
 ) -> None:
     """Show the main job on the simulated cloud: a slice comes up, a training run is preempted, it recovers.
 
@@ -91,7 +94,7 @@ def demo(
     root = Path(tempfile.mkdtemp(prefix="tpuctl-demo-"))
     stage = Stage(root)
     try:
-        _play(stage)
+        _play(stage, hosts)
     finally:
         stage.type("sim", "down")
         if keep:
@@ -103,11 +106,11 @@ def demo(
     put(f"done in {time.monotonic() - began:.0f} s")
 
 
-def _play(stage: Stage) -> None:
+def _play(stage: Stage, hosts: str) -> None:
     from tpuctl.resources import read_template
 
     (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
-    stage.type("sim", "up", "--speed", "30")
+    stage.type("sim", "up", "--speed", "30", "--hosts", hosts)
     stage.type("up", SLICE, "--spot", "--pay")
     unbroken = _final(
         stage.type("run", "--name", "unbroken", "--checkpoint-dir", f"{BUCKET}/unbroken", *SETTINGS, "train.py")

@@ -25,7 +25,7 @@ app = new_group("Run the simulated cloud: the Cloud TPU and storage APIs with re
 def sim() -> None:
     """Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.
 
-    Its hosts are ordinary processes of yours: it is no security boundary.
+    Its hosts are processes of yours on this machine, isolated ones too: it is no security boundary.
     """
 
 
@@ -67,6 +67,10 @@ def up(
     instant: Annotated[bool, typer.Option("--instant", help="No delays at all.")] = False,
     project: Annotated[str, typer.Option(metavar="ID", help="Id of the simulated project.")] = "sim-project",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of ids and addresses.")] = 1,
+    hosts: Annotated[
+        str,
+        typer.Option(metavar="TIER", help="process, or isolated: namespaces and a real sshd (root on Linux)."),
+    ] = "process",
     quota: Annotated[
         list[str] | None,
         typer.Option("--quota", metavar="KEY=N", help="Limit something, as `tpuctl sim quota`; repeatable."),
@@ -79,7 +83,7 @@ def up(
 
     delays = "instant" if instant else "realistic"
     quotas = _parse_quotas(quota or [])
-    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays, quotas=quotas)
+    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays, quotas=quotas, hosts=hosts)
     if foreground:
         from tpuctl.sim.server import run_foreground
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.sim.hosts.requirements import remove_leftovers
 from tpuctl.sim.options import SimOptions
 from tpuctl.sim.processes import alive, kill_world, start_time
 
@@ -109,7 +110,9 @@ def world_folder(state_dir: Path, world_id: str) -> Path:
 def sweep(state_dir: Path) -> None:
     """Kills and removes what simulators left behind here. Only for the guardian, or when no guardian runs."""
     for folder in state_dir.glob(f"{_WORLD_PREFIX}*"):
-        kill_world(folder.name.removeprefix(_WORLD_PREFIX))
+        world_id = folder.name.removeprefix(_WORLD_PREFIX)
+        kill_world(world_id)
+        remove_leftovers(world_id)
         shutil.rmtree(folder, ignore_errors=True)
     for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE):
         (state_dir / name).unlink(missing_ok=True)

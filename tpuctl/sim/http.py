@@ -199,6 +199,10 @@ class HttpServer:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def allow_host(self, name: str) -> None:
+        """Answers under `name` too, by which hosts with a network of their own know this server."""
+        self._server.allowed_hosts |= {f"{name}:{self.port}"}
+
     def start(self) -> None:
         self._thread.start()
 

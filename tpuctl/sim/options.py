@@ -12,7 +12,7 @@ BUCKET = "sim-bucket"
 """Exists from the start."""
 WORLD_VARIABLE = "TPUCTL_SIM_WORLD"
 """Every process of a simulated host carries the world's id under this name."""
-TIERS = ("process",)
+TIERS = ("process", "isolated")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,10 @@ class SimOptions:
         Delays.parse(self.delays)
         if self.hosts not in TIERS:
             raise UsageError(f"no tier of hosts `{self.hosts}`", hint=f"one of: {', '.join(TIERS)}")
+        if self.hosts == "isolated":
+            from tpuctl.sim.hosts.requirements import check_possible
+
+            check_possible()
         if self.speed <= 0:
             raise UsageError(f"speed must be more than 0, not {self.speed}")
 

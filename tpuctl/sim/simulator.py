@@ -13,6 +13,7 @@ from tpuctl.sim.access import COMPUTE, STORAGE
 from tpuctl.sim.admin import AdminDoor
 from tpuctl.sim.clock import Clock
 from tpuctl.sim.compute import ComputeDoor
+from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.hosts.process import ProcessHosts
 from tpuctl.sim.http import STORAGE_PREFIXES, TOKEN_PREFIX, Handler, HttpServer, Router
 from tpuctl.sim.options import Delays, SimOptions
@@ -42,7 +43,7 @@ class Simulator:
         self.world_id = world_id
         self.stopped = on_shutdown or threading.Event()
         (root / "h").mkdir(parents=True, exist_ok=True)
-        self.hosts = ProcessHosts(root / "h", world_id=world_id)
+        self.hosts = _make_hosts(options.hosts, root / "h", world_id)
         self.world = World(
             self.hosts,
             WorldOptions(
@@ -60,6 +61,8 @@ class Simulator:
         self.http = HttpServer(
             Router(token, self._doors()).handle, port=options.port, clock_skew=self.world.access.clock_skew
         )
+        self._door = self.hosts.door(self.http.port)
+        self.http.allow_host(self._door)
         self.grpc.start()
         self.http.start()
 
@@ -84,7 +87,7 @@ class Simulator:
     def _host_environment(self) -> dict[str, str]:
         return {
             **machine_network(os.environ),
-            "STORAGE_EMULATOR_HOST": self.storage_endpoint,
+            "STORAGE_EMULATOR_HOST": f"http://{self._door}:{self.http.port}{TOKEN_PREFIX}{self.token}",
             "GOOGLE_CLOUD_PROJECT": self.options.project,
             # All hosts are on this machine: what one downloads, none downloads again.
             "TPUCTL_WHEEL_CACHE": str(wheel_cache()),
@@ -116,6 +119,14 @@ class Simulator:
         self.world.close()
         self.hosts.close()
         self.storage.close()
+
+
+def _make_hosts(tier: str, root: Path, world_id: str) -> HostBackend:
+    if tier == "isolated":
+        from tpuctl.sim.hosts.isolated import IsolatedHosts
+
+        return IsolatedHosts(root, world_id=world_id)
+    return ProcessHosts(root, world_id=world_id)
 
 
 def new_token() -> str:

@@ -36,6 +36,13 @@ class HostAddress:
 class HostBackend(Protocol):
     """A tier of hosts. `node_key` names one incarnation of a node; methods are thread-safe and idempotent."""
 
+    ssh_port: int
+    """On which all hosts answer."""
+
+    def door(self, port: int) -> str:
+        """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
+        ...
+
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """Makes the workers of one node and returns once all answer on SSH.
 

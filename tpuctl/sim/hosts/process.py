@@ -51,6 +51,9 @@ class ProcessHosts(HostBackend):
         self._thread = threading.Thread(target=self._loop.run_forever, name="sim-hosts", daemon=True)
         self._thread.start()
 
+    def door(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
+        return "127.0.0.1"
+
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """TpuctlError when no address is free or the machine refuses to listen; then nothing is left."""
         return self._call(self._create(specs))

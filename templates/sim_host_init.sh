@@ -1,0 +1,74 @@
+#!/bin/sh
+# Makes the namespaces it was started in (network, mount, PID, UTS, IPC) one host of the simulator and ends as its
+# first process, a real sshd: DIRECTORY HOSTNAME ADDRESS/PREFIX GATEWAY [VISIBLE_DIRECTORY...]
+set -eu
+dir=$1 name=$2 address=$3 gateway=$4
+shift 4
+root=$dir/merged
+
+# The cable is plugged in from outside; without it nothing below can be reached anyway.
+tries=0
+while [ ! -e "$dir/plugged" ]; do
+	tries=$((tries + 1))
+	[ "$tries" -lt 3000 ] || { echo "no cable was plugged in" >&2; exit 1; }
+	sleep 0.01
+done
+ip -batch - <<END
+address add $address dev eth0
+link set eth0 up
+link set lo up
+address add 169.254.169.254/32 dev lo
+route add default via $gateway
+END
+
+mount --make-rprivate /
+mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$root"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t tmpfs -o mode=755 dev "$root/dev"
+node() { mknod -m "$2" "$root/dev/$1" "$3" "$4" "$5"; }
+node null 666 c 1 3
+node zero 666 c 1 5
+node full 666 c 1 7
+node random 666 c 1 8
+node urandom 666 c 1 9
+node tty 666 c 5 0
+node fuse 666 c 10 229
+node loop-control 660 c 10 237
+for number in 0 1 2 3 4 5 6 7; do node "loop$number" 660 b 7 "$number"; done
+mkdir "$root/dev/pts" "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$root/dev/pts"
+mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+ln -s /proc/self/fd/0 "$root/dev/stdin"
+ln -s /proc/self/fd/1 "$root/dev/stdout"
+ln -s /proc/self/fd/2 "$root/dev/stderr"
+mount -t tmpfs -o mode=755 run "$root/run"
+mkdir -p "$root/run/sshd" "$root/run/lock"
+for each in home tmp mnt root; do
+	mkdir -p "$dir/own/$each"
+	mount --bind "$dir/own/$each" "$root/$each"
+done
+chmod 1777 "$dir/own/tmp"
+chmod 711 "$dir/own/root"
+for each in "$@"; do
+	mkdir -p "$root$each"
+	mount --bind "$each" "$root$each"
+done
+mount --bind "$dir/boot_id" "$root/proc/sys/kernel/random/boot_id"
+hostname "$name"
+cp "$dir/hosts" "$root/etc/hosts"
+echo "$name" >"$root/etc/hostname"
+mkdir -p "$root/etc/sudoers.d"
+echo '%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL' >"$root/etc/sudoers.d/google_sudoers"
+chmod 440 "$root/etc/sudoers.d/google_sudoers"
+grep -q '^google-sudoers:' "$root/etc/group" || echo 'google-sudoers:x:1999:' >>"$root/etc/group"
+mkdir -p "$dir/keys"
+mkdir "$root/run/tpuctl-sim"
+mount --bind "$dir/keys" "$root/run/tpuctl-sim"
+
+cd "$root"
+mkdir -p .old
+pivot_root . .old
+exec chroot . /bin/sh -c 'umount -l /.old; exec "$0" -D -e -f /run/tpuctl-sim/sshd_config' "$SSHD"

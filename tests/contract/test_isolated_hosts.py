@@ -1,0 +1,215 @@
+"""Isolated hosts: machines of their own as far as clients and programs can tell, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.require import require_isolated_hosts
+from tpuctl.errors import UsageError
+from tpuctl.sim import control
+from tpuctl.sim.hosts import requirements
+from tpuctl.sim.hosts.interface import HostSpec
+from tpuctl.sim.hosts.isolated import IsolatedHosts
+from tpuctl.sim.hosts.network import tag_of
+from tpuctl.sim.options import SimOptions
+
+WORLD = f"test-{os.getpid()}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    require_isolated_hosts()
+
+
+def spec(worker: int, **environment: str) -> HostSpec:
+    values = {"TPU_WORKER_ID": str(worker), **environment}
+    return HostSpec(
+        node_key="node/1",
+        worker=worker,
+        hostname=f"t1v-n-{worker}",
+        environment=lambda: values,
+        metadata=lambda path: {"id": f"id-{worker}"}.get(path),
+    )
+
+
+class Fleet:
+    """Two hosts and a key that opens them."""
+
+    def __init__(self, hosts: IsolatedHosts, folder: Path) -> None:
+        self.hosts = hosts
+        self.addresses = [each.internal_ip for each in hosts.create([spec(0, NOTE="a b"), spec(1)])]
+        self.key = folder / "id"
+        subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", self.key], check=True)
+        self.accept("ada")
+
+    def accept(self, *users: str) -> None:
+        public = self.key.with_suffix(".pub").read_text()
+        self.hosts.set_ssh_keys("node/1", "".join(f"{user}:{public}" for user in users))
+
+    def ssh(self, command: str, worker: int = 0, user: str = "ada") -> str:
+        options = (
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "LogLevel=ERROR",
+            "BatchMode=yes",
+        )
+        words = [word for option in options for word in ("-o", option)]
+        target = f"{user}@{self.addresses[worker]}"
+        done = subprocess.run(
+            ["ssh", "-F", "none", "-i", str(self.key), *words, target, command],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("isolated")
+    hosts = IsolatedHosts(folder, world_id=WORLD)
+    try:
+        yield Fleet(hosts, folder)
+    finally:
+        hosts.close()
+
+
+def links(world_id: str) -> list[str]:
+    shown = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in shown.splitlines() if tag_of(world_id) in line]
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def test_every_host_is_a_machine_of_its_own(fleet):
+    facts = "hostname; cat /proc/sys/kernel/random/boot_id; id -un; ls /proc | grep -c '^[0-9]*$'"
+    first, second = fleet.ssh(facts).splitlines(), fleet.ssh(facts, 1).splitlines()
+    assert (first[0], second[0]) == ("t1v-n-0", "t1v-n-1")
+    assert first[1] != second[1] != Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert first[2] == "ada"
+    assert int(first[3]) < 20
+
+
+def test_the_login_user_may_become_root_and_use_devices(fleet):
+    assert fleet.ssh("sudo -n id -u; test -c /dev/fuse && echo fuse; test -b /dev/loop0 && echo loop") == (
+        "0\nfuse\nloop"
+    )
+
+
+def test_a_session_sees_the_environment_of_its_host_and_python(fleet):
+    assert fleet.ssh("echo $TPU_WORKER_ID $NOTE; python3 -c 'print(6*7)'") == "0 a b\n42"
+
+
+def test_the_metadata_server_answers_at_its_address_with_the_hosts_own_values(fleet):
+    ask = "curl -s -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1/instance/id"
+    assert [fleet.ssh(ask, worker) for worker in (0, 1)] == ["id-0", "id-1"]
+
+
+def test_files_and_processes_of_one_host_are_not_on_the_other(fleet):
+    fleet.ssh("echo mine > /tmp/note; echo mine > /var/tmp/tpuctl-note; sudo -n touch /etc/only-here")
+    assert fleet.ssh("ls /tmp /var/tmp/tpuctl-note /etc/only-here 2>/dev/null; true", 1) == "/tmp:"
+    assert not Path("/etc/only-here").exists()
+    fleet.ssh("setsid sleep 31917 > /dev/null 2>&1 &")
+    assert fleet.ssh("pgrep -c sleep || true", 1) == "0"
+
+
+def test_hosts_reach_each_other(fleet):
+    other = fleet.addresses[1]
+    assert "SSH-2.0" in fleet.ssh(f"exec 3<>/dev/tcp/{other}/22; head -1 <&3")
+
+
+def test_keys_that_are_taken_back_open_nothing_any_more(fleet):
+    fleet.accept("bob")
+    assert fleet.ssh("id -un", user="bob") == "bob"
+    with pytest.raises(AssertionError, match="Permission denied"):
+        fleet.ssh("true")
+    fleet.accept("ada")
+    fleet.ssh("true")
+
+
+def test_power_off_keeps_files_and_power_on_is_a_new_boot_at_the_same_address(fleet):
+    boot = fleet.ssh("touch ~/kept; cat /proc/sys/kernel/random/boot_id")
+    fleet.hosts.stop("node/1")
+    assert fleet.hosts.processes("node/1", 0) == []
+    fleet.hosts.start("node/1")
+    fleet.accept("ada")
+    kept, again = fleet.ssh("ls ~; cat /proc/sys/kernel/random/boot_id").splitlines()
+    assert kept == "kept"
+    assert again != boot
+
+
+def test_a_cut_of_connections_leaves_what_they_started(fleet):
+    fleet.ssh("setsid sleep 41917 > /dev/null 2>&1 &")
+    held = subprocess.Popen(
+        [
+            "ssh",
+            "-F",
+            "none",
+            "-i",
+            str(fleet.key),
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            f"ada@{fleet.addresses[0]}",
+            "sleep 600",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    eventually(lambda: fleet.ssh("pgrep -fc '^sleep 600' || true") == "1")
+    fleet.hosts.cut("node/1")
+    assert held.wait(timeout=20) == 255
+    assert fleet.ssh("pgrep -fc '^sleep 41917'") == "1"
+
+
+def test_a_killed_host_is_silent_and_leaves_nothing(tmp_path):
+    world = f"{WORLD}-killed"
+    hosts = IsolatedHosts(tmp_path, world_id=world)
+    try:
+        (address,) = hosts.create([spec(0)])
+        assert len(links(world)) == 2
+        hosts.kill("node/1")
+        with pytest.raises(TimeoutError):
+            socket.create_connection((address.internal_ip, 22), timeout=1.5)
+        assert len(links(world)) == 1
+        assert [each.name for each in tmp_path.iterdir()] == [".init.sh"]
+    finally:
+        hosts.close()
+    assert links(world) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_when_the_server_is_killed(tmp_path):
+    info = control.up(tmp_path, SimOptions(delays="instant", hosts="isolated"))
+    assert links(info.world_id)
+    os.kill(info.pid, signal.SIGKILL)
+    eventually(lambda: not links(info.world_id))
+    eventually(lambda: control.status(tmp_path) is None)
+    assert not Path(f"/dev/shm/tpuctl-{tag_of(info.world_id)}").exists()
+
+
+def test_a_machine_that_cannot_is_told_why(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="need root") as raised:
+        SimOptions(hosts="isolated").check()
+    assert raised.value.hint is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(requirements, "SYSTEM_PATH", "/nowhere")
+    with pytest.raises(UsageError, match="isolated hosts need ip, unshare"):
+        SimOptions(hosts="isolated").check()

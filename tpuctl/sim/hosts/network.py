@@ -1,0 +1,135 @@
+"""The network of isolated hosts: a bridge per world, a veth pair per host, addresses from a range of its own.
+
+Everything is named after the world, so that it can be found and removed whatever became of its maker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.errors import TpuctlError
+
+PREFIX_LENGTH = 20
+"""4,094 addresses: every host of a world has one that no other ever had."""
+FIRST_HOST = 256
+IP_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Cable:
+    """One host's connection: `link` is the end on the bridge, `number` its place in the range."""
+
+    number: int
+    link: str
+    address: str
+    mac: str
+
+
+class Bridge:
+    """The bridge of one world. Raises TpuctlError when the machine does not let us have one."""
+
+    def __init__(self, world_id: str) -> None:
+        self._tag = tag_of(world_id)
+        self.name = f"tpb{self._tag}"
+        self.network = _free_network(self._tag)
+        self.gateway = str(self.network[1])
+        self._next = FIRST_HOST
+        run_ip(
+            [
+                f"link add {self.name} type bridge",
+                f"address add {self.gateway}/{PREFIX_LENGTH} dev {self.name}",
+                f"link set {self.name} up",
+                # What is cut off must not leave through the machine's own gateway.
+                f"route add blackhole {self.network} metric 4000",
+            ]
+        )
+
+    def new_cable(self) -> Cable:
+        """A cable that is not plugged in yet, with a name and an address that were never used before."""
+        number, self._next = self._next, self._next + 1
+        if number >= self.network.num_addresses - 1:
+            raise TpuctlError("this simulator has no address left for isolated hosts", hint="tpuctl sim reset")
+        mac = f"02:54:50:00:{number >> 8:02x}:{number & 255:02x}"
+        return Cable(number, f"tpv{self._tag}{number:x}", str(self.network[number]), mac)
+
+    def plug(self, ends: Iterable[tuple[Cable, int]]) -> None:
+        """Connects each cable with the network namespace of the process beside it."""
+        lines = []
+        for cable, pid in ends:
+            lines += [
+                f"link add {cable.link} type veth peer name eth0 address {cable.mac} netns {pid}",
+                f"link set {cable.link} master {self.name} up",
+                # A host that vanished is silent: without this the kernel itself would say so after 3 s.
+                f"neighbour replace {cable.address} lladdr {cable.mac} dev {self.name} nud permanent",
+            ]
+        run_ip(lines)
+
+    def unplug(self, cables: Iterable[Cable]) -> None:
+        """Cuts the cables for good; nobody is told, packets just go nowhere. Cut ones are fine."""
+        run_ip([f"link del {cable.link}" for cable in cables], forgiving=True)
+
+    def set_up(self, cable: Cable, *, up: bool) -> None:
+        """Pulls the cable out, or plugs it in again; the host does not notice."""
+        run_ip([f"link set {cable.link} {'up' if up else 'down'}"])
+
+
+def tag_of(world_id: str) -> str:
+    """What names of this world's links contain; with it they fit the kernel's 15 bytes."""
+    return hashlib.sha256(world_id.encode()).hexdigest()[:8]
+
+
+def remove_network(world_id: str) -> None:
+    """Removes every link of a world, by the tag in their names, and its route, whoever made them."""
+    tag = tag_of(world_id)
+    links = [str(row["ifname"]) for row in _ip_json("link", "show")]
+    bridge = f"tpb{tag}"
+    routes: list[str] = []
+    if bridge in links:
+        for row in _ip_json("address", "show", "dev", bridge):
+            for item in row.get("addr_info", []):
+                if item.get("family") == "inet":
+                    network = ipaddress.ip_network(f"{item['local']}/{item['prefixlen']}", strict=False)
+                    routes.append(f"route del blackhole {network} metric 4000")
+    mine = [name for name in links if name.startswith((bridge, f"tpv{tag}"))]
+    run_ip([*(f"link del {name}" for name in mine), *routes], forgiving=True)
+
+
+def run_ip(lines: Sequence[str], *, forgiving: bool = False) -> None:
+    """Runs `ip` commands in one go. Raises TpuctlError with what it said, unless `forgiving`."""
+    if not lines:
+        return
+    command = ["ip", "-batch", "-"]
+    if forgiving:
+        command.insert(1, "-force")
+    done = subprocess.run(
+        command, input="\n".join(lines) + "\n", text=True, capture_output=True, timeout=IP_TIMEOUT_S
+    )
+    if done.returncode != 0 and not forgiving:
+        why = (done.stderr.strip() or "ip failed").splitlines()[0]
+        raise TpuctlError(f"the network of isolated hosts cannot be made: {why}", hint="--hosts process")
+
+
+def _ip_json(*words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-json", *words], capture_output=True, text=True, timeout=IP_TIMEOUT_S)
+    return list(json.loads(done.stdout or "[]")) if done.returncode == 0 else []
+
+
+def _free_network(tag: str) -> ipaddress.IPv4Network:
+    """A range below 10.192.0.0/10 that nothing on this machine uses, from a place that the world suggests."""
+    taken = [
+        ipaddress.IPv4Network(row["dst"], strict=False)
+        for row in _ip_json("-4", "route", "show", "table", "all")
+        if "/" in str(row.get("dst", ""))
+    ]
+    ranges = list(ipaddress.IPv4Network("10.192.0.0/10").subnets(new_prefix=PREFIX_LENGTH))
+    first = int(tag, 16) % len(ranges)
+    for candidate in [*ranges[first:], *ranges[:first]]:
+        if not any(candidate.overlaps(other) for other in taken):
+            return candidate
+    raise TpuctlError("no free address range below 10.192.0.0/10 for isolated hosts")
