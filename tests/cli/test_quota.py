@@ -64,6 +64,21 @@ def test_up_is_refused_before_the_create_with_both_ways_out(session: Session) ->
     assert session.type("status", "more", status=5)
 
 
+def test_of_several_zones_one_with_room_is_enough(session: Session) -> None:
+    words = ("up", "v5litepod-16", "--spot", "--pay", "--dry-run")
+    words = (*words, "--zone", "us-central1-a", "--zone", "europe-west4-b")
+    session.type("sim", "quota", "IN_USE_ADDRESSES/us-central1=1")
+    try:
+        done = session.type(*words)
+        assert "perhaps too little of IN_USE_ADDRESSES in us-central1" in done.stderr
+        session.type("sim", "quota", "IN_USE_ADDRESSES/europe-west4=0")
+        done = session.type(*words, status=7)
+        assert "IN_USE_ADDRESSES in us-central1" in done.stderr
+        assert "IN_USE_ADDRESSES in europe-west4" in done.stderr
+    finally:
+        session.type("sim", "quota", "IN_USE_ADDRESSES/us-central1=100", "IN_USE_ADDRESSES/europe-west4=100")
+
+
 def test_an_up_of_what_is_there_already_asks_for_no_more_room(session: Session) -> None:
     assert "big is ready" in session.type("up", "v4-16", "big", "--spot").stderr
 

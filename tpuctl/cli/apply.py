@@ -271,7 +271,7 @@ def _check_quotas(context: AppContext, loaded: _Loaded, changes: Sequence[FleetC
         elif item.name in new:
             together[place] = item.spec
     for (zone, _), spec in together.items():
-        check_side_quotas(context, f"what is new in {zone}", spec)
+        check_side_quotas(context, f"what is new in {zone}", [spec])
 
 
 def _show(context: AppContext, changes: Sequence[FleetChange]) -> None:

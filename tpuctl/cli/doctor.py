@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,10 @@ class ThisMachine:
         credentials = self._context.credentials
         found = find_credentials(os.environ, Path.home(), config.token_file)
         kind = MACHINE if found.kind == "none" else found.kind
-        return describe_credentials(credentials, kind, found.path)
+        facts = describe_credentials(credentials, kind, found.path)
+        return facts if facts.account else replace(facts, account=config.account or "")
 
     def key(self) -> KeyFacts:
-        from dataclasses import replace
-
         from tpuctl.local.tools import inspect_key
         from tpuctl.remote.keys import PRIVATE_NAME, ensure_keypair
 

@@ -88,8 +88,7 @@ def wanted_slice(
 
     def permit() -> None:
         offer.check()
-        for place in offer.places:
-            check_side_quotas(context, chosen, place)
+        check_side_quotas(context, chosen, offer.places)
 
     if dry_run:
         permit()

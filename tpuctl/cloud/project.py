@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import requests
 from google.auth.credentials import Credentials
+from google.oauth2.credentials import Credentials as UserCredentials
 
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
@@ -51,12 +52,19 @@ class GoogleProject:
         self._tpu = tpu
         self._storage = storage
 
-    def _client(self, endpoint: str) -> RestClient:
-        """A session for each call: calls may run at the same time, and sessions are not thread-safe."""
-        return RestClient(endpoint, self._credentials())
+    def _client(self, endpoint: str, *, charged: bool = False) -> RestClient:
+        """A session for each call: calls may run at the same time, and sessions are not thread-safe.
+
+        `charged`: the API counts calls against the caller's own project. A person's login has none and is
+        refused unless the request names one (https://cloud.google.com/docs/quotas/set-quota-project).
+        """
+        credentials = self._credentials()
+        if charged and isinstance(credentials, UserCredentials) and not credentials.quota_project_id:
+            credentials = credentials.with_quota_project(self._project)
+        return RestClient(endpoint, credentials)
 
     def list_services(self) -> frozenset[str]:
-        pages = self._client(self._service_usage).pages(
+        pages = self._client(self._service_usage, charged=True).pages(
             f"/v1/projects/{self._project}/services",
             "list the enabled APIs",
             {"filter": "state:ENABLED", "pageSize": _PAGE},
@@ -69,7 +77,7 @@ class GoogleProject:
 
     def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
         # A POST that changes nothing: asked again like any read.
-        client = self._client(self._resource_manager)
+        client = self._client(self._resource_manager, charged=True)
         what = f"test permissions on project {self._project}"
         path = f"/v3/projects/{self._project}:testIamPermissions"
         answer = read(what, lambda: client.change("POST", path, what, {"permissions": list(permissions)}))
@@ -90,7 +98,7 @@ class GoogleProject:
         return _compute_quotas(found, region)
 
     def tpu_quotas(self) -> tuple[TpuQuota, ...]:
-        pages = self._client(self._quotas).pages(
+        pages = self._client(self._quotas, charged=True).pages(
             f"/v1/projects/{self._project}/locations/global/services/{_TPU}/quotaInfos",
             "list the TPU quotas",
             {"pageSize": _PAGE},

@@ -47,8 +47,11 @@ def look_at_all(
     with changed:
         changed.wait_for(lambda: len(results) == len(looks), timeout=timeout_s)
         found = dict(results)
-    late = TransientError(f"no answer within {timeout_s:.0f} s", hint="try again")
-    return {name: _reading(found.get(name), late) for name in looks}
+    return {name: _reading(found.get(name), _too_late(name, timeout_s)) for name in looks}
+
+
+def _too_late(name: str, timeout_s: float) -> TransientError:
+    return TransientError(f"{name}: no answer within {timeout_s:.0f} s", hint="try again")
 
 
 def _reading(result: Reading[Any] | BaseException | None, late: TpuctlError) -> Reading[Any]:

@@ -15,6 +15,7 @@ from tpuctl.core.quotas import (
     ComputeQuota,
     Holding,
     Room,
+    Shortage,
     TpuQuota,
     collect_command,
     find_holdings,
@@ -36,36 +37,41 @@ CHECK_TIMEOUT_S = 10.0
 """`up` does not wait longer for a check that only spares it a refusal."""
 
 
-def check_side_quotas(services: Services, name: str, spec: SliceSpec) -> None:
-    """Raises QuotaError, with both ways out, when the API says that a new slice cannot have its hosts.
+def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]) -> None:
+    """Raises QuotaError, with both ways out, when the API says that a new slice cannot have its hosts in any of
+    `places`, which are the same slice in several zones.
 
-    What the API does not say, or what is not sure to be counted, is only noted.
+    What the API does not say, or what is not sure to be counted, is only noted; so is one place of several.
     """
-    region = region_of(spec.zone)
-    readings = look_at_all(
-        {
-            f"quotas of region {region}": partial(services.project_api.region_quotas, region),
-            "quotas of the project": lambda: services.project_api.project_info().quotas,
-        },
-        timeout_s=CHECK_TIMEOUT_S,
-    )
+    regions = sorted({region_of(spec.zone) for spec in places})
+    looks: dict[str, Callable[[], Any]] = {
+        f"quotas of region {region}": partial(services.project_api.region_quotas, region) for region in regions
+    }
+    looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
+    readings = look_at_all(looks, timeout_s=CHECK_TIMEOUT_S)
     for what, reading in readings.items():
         if reading.error is not None:
             services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
     quotas = [quota for reading in readings.values() for quota in reading.value or ()]
-    shortages = find_shortages(
-        quotas, services.project, hosts=spec.hosts, nodes=spec.slices, external_ips=spec.external_ips
-    )
-    certain = [each for each in shortages if each.certain]
-    if certain:
-        first = certain[0]
-        raise QuotaError(
-            f"{name} needs more than the quota {first.text}",
-            hint="; ".join(first.ways_out),
-            details={"shortages": [each.text for each in certain]},
-        )
-    for each in shortages:
+    short = [_shortages_of(spec, quotas, services.project) for spec in places]
+    if all(any(each.certain for each in found) for found in short):
+        raise _refusal(name, [each for found in short for each in found if each.certain])
+    for each in dict.fromkeys(each for found in short for each in found):
         services.emit(Note(name, f"perhaps too little of {each.text}; {each.ways_out[0]}"))
+
+
+def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:
+    there = [quota for quota in quotas if quota.region in ("", region_of(spec.zone))]
+    return find_shortages(there, project, hosts=spec.hosts, nodes=spec.slices, external_ips=spec.external_ips)
+
+
+def _refusal(name: str, certain: Sequence[Shortage]) -> QuotaError:
+    texts = list(dict.fromkeys(each.text for each in certain))
+    return QuotaError(
+        f"{name} needs more than the quota {'; and '.join(texts)}",
+        hint="; ".join(certain[0].ways_out),
+        details={"shortages": texts},
+    )
 
 
 @dataclass(frozen=True)
