@@ -14,6 +14,7 @@ from google.oauth2.credentials import Credentials
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.client import GoogleCloud
 from tpuctl.core.model import NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.core.naming import node_names
 from tpuctl.errors import InvalidRequestError, QuotaError
 
 ZONE = "us-central2-b"
@@ -236,10 +237,10 @@ def test_several_slices_are_one_request_with_nodes_in_order(
     cloud.create_queued(asked)
     found = cloud.find_queued(asked.zone, "big-1")
     assert found is not None
-    assert found.node_ids == asked.node_names == ("big-1-0", "big-1-1")
+    assert found.node_ids == node_names("big-1", 2) == ("big-1-0", "big-1-1")
     if tier is Tier.SPOT:
         assert sim.world.settle()
-        nodes = [cloud.find_node(ZONE, name) for name in asked.node_names]
+        nodes = [cloud.find_node(ZONE, name) for name in found.node_ids]
         assert [node.state for node in nodes if node] == [NodeState.READY] * 2
         assert read(sim, "nodes/big-1-0", "v2")["multisliceNode"] is True
 

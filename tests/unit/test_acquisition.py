@@ -234,13 +234,6 @@ def test_records_of_the_past_load_as_what_they_were():
     assert from_data(SliceSpec, to_data(full)) == full
 
 
-def test_names_of_the_nodes_follow_from_the_request():
-    one = node_request(a_slice(), an_incarnation(), {}, "")
-    several = node_request(a_slice(spec=a_spec(slices=2)), an_incarnation(), {}, "")
-    assert one.node_names == ("big-1",)
-    assert several.node_names == ("big-1-0", "big-1-1")
-
-
 def test_a_slice_is_not_asked_for_again_when_its_time_is_over():
     def why(spec: SliceSpec, now: float, came_up_at: float | None = None) -> str:
         return spent(spec, requested_at=NOW, came_up_at=came_up_at, now=now)

@@ -112,12 +112,7 @@ def settle_slice(
     from tpuctl.resources import load_accelerators
 
     now = context.clock.now()
-    choice = slice_choice(wish, context.config, load_accelerators(), grants, now=now, script=script)
-    if choice.spec.slices > 1:
-        raise UsageError(
-            "several slices in one request are not supported yet", hint="--slices 1", details={"key": "slices"}
-        )
-    return choice
+    return slice_choice(wish, context.config, load_accelerators(), grants, now=now, script=script)
 
 
 class SliceOffer:

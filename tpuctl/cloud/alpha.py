@@ -12,10 +12,10 @@ from typing import Any
 from google.cloud import tpu_v2
 from google.protobuf.json_format import MessageToDict
 
-from tpuctl.cloud.nodes import render_node
+from tpuctl.cloud.nodes import read_operation, render_node
 from tpuctl.cloud.queued_resources import render_create
-from tpuctl.cloud.rest import Data, RestClient
-from tpuctl.core.model import CloudErrorInfo, NodeRequest, OperationInfo, Tier
+from tpuctl.cloud.rest import RestClient
+from tpuctl.core.model import NodeRequest, OperationInfo, Tier
 
 Body = dict[str, Any]
 
@@ -28,14 +28,14 @@ def needs_alpha(request: NodeRequest) -> bool:
 def create_node(rest: RestClient, parent: str, request: NodeRequest, what: str) -> OperationInfo:
     """Asks for a node. Raises subclasses of TpuctlError."""
     body = _node(_to_json(tpu_v2.Node.pb(render_node(request))), request)
-    return _operation(rest.change("POST", f"/v2alpha1/{parent}/nodes?nodeId={request.name}", what, body))
+    return read_operation(rest.change("POST", f"/v2alpha1/{parent}/nodes?nodeId={request.name}", what, body))
 
 
 def create_queued(rest: RestClient, parent: str, request: NodeRequest, what: str) -> OperationInfo:
     """Asks for a queued resource. Raises subclasses of TpuctlError."""
     body = render_queued(parent, request)
     path = f"/v2alpha1/{parent}/queuedResources?queuedResourceId={request.name}"
-    return _operation(rest.change("POST", path, what, body))
+    return read_operation(rest.change("POST", path, what, body))
 
 
 def render_queued(parent: str, request: NodeRequest) -> Body:
@@ -61,12 +61,3 @@ def _node(body: Body, request: NodeRequest) -> Body:
 def _to_json(message: Any) -> Body:
     found: Body = MessageToDict(message)
     return found
-
-
-def _operation(answer: Data) -> OperationInfo:
-    error = answer.get("error")
-    return OperationInfo(
-        name=str(answer["name"]),
-        done=bool(answer.get("done")),
-        error=CloudErrorInfo(int(error["code"]), str(error["message"])) if error else None,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from google.cloud import tpu_v2
@@ -92,6 +93,16 @@ def parse_operation(operation: Any) -> OperationInfo:
     if operation.done and operation.HasField("error"):
         error = CloudErrorInfo(operation.error.code, operation.error.message)
     return OperationInfo(name=operation.name, done=operation.done, error=error)
+
+
+def read_operation(answer: Mapping[str, Any]) -> OperationInfo:
+    """An operation from its JSON."""
+    error = answer.get("error")
+    return OperationInfo(
+        name=str(answer["name"]),
+        done=bool(answer.get("done")),
+        error=CloudErrorInfo(int(error.get("code", 2)), str(error.get("message", ""))) if error else None,
+    )
 
 
 _HOST_KEY_NAMESPACE = "hostkeys"

@@ -23,6 +23,19 @@ def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[st
         "TPUCTL_COORDINATOR": attempt.coordinator,
         "PYTHONUNBUFFERED": "1",
     }
+    if attempt.slices > 1:
+        variables |= _megascale(attempt, worker)
     if run.checkpoint_dir:
         variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_dir
     return {**variables, **run.variables}
+
+
+def _megascale(attempt: Attempt, worker: int) -> dict[str, str]:
+    """What libtpu needs to know of a multislice: all three or none, the same everywhere but for the slice's own
+    number. The coordinator is process 0 of slice 0, which is the first worker."""
+    hosts_per_slice = len(attempt.workers) // attempt.slices
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": attempt.coordinator.rpartition(":")[0],
+        "MEGASCALE_NUM_SLICES": str(attempt.slices),
+        "MEGASCALE_SLICE_ID": str(worker // hosts_per_slice),
+    }

@@ -112,6 +112,8 @@ class NodeInfo:
     metadata: Mapping[str, str] = field(default_factory=dict)
     create_time: str = ""
     queued_resource: str | None = None
+    parts: tuple[NodeInfo, ...] = ()
+    """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,6 @@ class NodeRequest:
     valid_for_s: float | None = None
     slices: int = 1
     """More than one: a queued resource with the nodes `NAME-0` to `NAME-<slices-1>`."""
-
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        """Names of all nodes, in the order in which their workers are counted."""
-        if self.slices == 1:
-            return (self.name,)
-        return tuple(f"{self.name}-{index}" for index in range(self.slices))
 
 
 T = TypeVar("T")

@@ -57,6 +57,12 @@ def cloud_name(name: str, incarnation: int) -> str:
     return f"{name}-{incarnation}"
 
 
+def node_names(name: str, slices: int) -> tuple[str, ...]:
+    """The nodes of one incarnation, in the order in which their workers are counted. A queued resource for
+    several names them after itself (`node_id_prefix` in the API)."""
+    return (name,) if slices == 1 else tuple(f"{name}-{index}" for index in range(slices))
+
+
 def parse_cloud_name(name: str) -> tuple[str, int] | None:
     """Slice name and incarnation of a cloud name; None if tpuctl does not name like that."""
     base, _, number = name.rpartition("-")

@@ -248,6 +248,8 @@ class Attempt:
     created_at: float
     workers: tuple[int, ...]
     coordinator: str = ""
+    slices: int = 1
+    """Of how many slices its workers are, in equal shares; 1 also where only some workers take part."""
     started_at: float | None = None
     suspect_since: float | None = None
     suspect_reads: int = 0

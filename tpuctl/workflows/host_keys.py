@@ -11,6 +11,8 @@ from tpuctl.ports import Forwarding, OutputSink, Remote, Stdin
 from tpuctl.workflows.documents import find_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.observe import find_slice_node
+from tpuctl.workflows.probing import published_keys
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
@@ -102,15 +104,14 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
     incarnation = loaded.record.incarnation if loaded is not None else None
     if loaded is None or incarnation is None or target.worker >= len(incarnation.workers):
         return None
-    zone, name = loaded.record.spec.zone, incarnation.cloud_name
     try:
-        node = services.cloud.find_node(zone, name)
+        node = find_slice_node(services, loaded.record)
         if node is None or node.uid != incarnation.node_uid:
             return None
-        published = {key.worker: key.public_key for key in services.cloud.list_host_keys(zone, name)}
+        published = published_keys(services, node).get(target.worker)
     except TpuctlError:
         return None  # the refusal stands: nobody vouched for the new key
-    key = published.get(target.worker, target.host_key)
+    key = target.host_key if published is None else published.public_key
     if key == target.host_key:
         return None
     workers = list(incarnation.workers)
@@ -122,6 +123,6 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
     except StaleRecordError:
         services.emit(Warn(record.name, f"{why}; another tpuctl wrote first, it is not kept yet"))
     else:
-        record_decision(services, record.key, "host-key", why, incarnation=name)
+        record_decision(services, record.key, "host-key", why, incarnation=incarnation.cloud_name)
         services.ssh_entries.update(record.name, host_targets(services, record))
     return replace(target, host_key=key)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tpuctl.core.lifecycle import CloudView, Sighting, classify_slice
 from tpuctl.core.model import NodeInfo, OperationInfo, QueuedInfo
+from tpuctl.core.multislice import combine_nodes
+from tpuctl.core.naming import node_names
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import RateLimitedError, TransientError
 from tpuctl.workflows.documents import Loaded, get_slice
@@ -61,7 +63,7 @@ def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
     cloud, zone, name = services.cloud, record.spec.zone, incarnation.cloud_name
     try:
         queued = cloud.find_queued(zone, name) if record.spec.queued else None
-        node = cloud.find_node(zone, name)
+        node = find_slice_node(services, record)
         operation: OperationInfo | None = None
         if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
             operation = cloud.find_operation(incarnation.operation)
@@ -72,16 +74,35 @@ def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
     return CloudView(node=node, queued=queued, operation=operation)
 
 
+def find_slice_node(services: Services, record: SliceRecord) -> NodeInfo | None:
+    """The node of a slice, or one that stands for all of a multislice."""
+    zone = record.spec.zone
+    return _one(record, [services.cloud.find_node(zone, name) for name in _node_names(record)])
+
+
+def _node_names(record: SliceRecord) -> tuple[str, ...]:
+    """What the nodes of the current incarnation are called."""
+    return node_names(record.incarnation.cloud_name, record.spec.slices) if record.incarnation else ()
+
+
+def _one(record: SliceRecord, found: list[NodeInfo | None]) -> NodeInfo | None:
+    """The one node of a slice, or one that stands for all of a multislice."""
+    if len(found) == 1:
+        return found[0]
+    return combine_nodes(found, was_whole=record.state in {SliceState.BOOTING, SliceState.READY})
+
+
 def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
     """A second, different read before what was there counts as gone: one false answer proves nothing."""
-    incarnation = record.incarnation
     zone = record.spec.zone
     nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
     if zone in nodes.unreachable | queued.unreachable:
         return CloudView(unread=f"{zone} could not be read")
     names = {node.name for node in nodes.items} | {request.name for request in queued.items}
-    if incarnation is not None and incarnation.cloud_name in names:
-        return CloudView(unread=f"{incarnation.cloud_name} is listed but was not found")
+    name = record.incarnation.cloud_name if record.incarnation else ""
+    listed = names & {name, *_node_names(record)}
+    if listed:
+        return CloudView(unread=f"{min(listed)} is listed but was not found")
     return CloudView(operation=operation)
 
 
@@ -115,7 +136,8 @@ class Snapshot:
             return CloudView(unread=f"{zone} could not be read")
         place = (zone, incarnation.cloud_name)
         return CloudView(
-            node=self.nodes.get(place), queued=self.queued.get(place) if record.spec.queued else None
+            node=_one(record, [self.nodes.get((zone, name)) for name in _node_names(record)]),
+            queued=self.queued.get(place) if record.spec.queued else None,
         )
 
 

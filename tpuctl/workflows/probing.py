@@ -85,7 +85,7 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         current = tuple(worker.endpoint for worker in incarnation.workers)
         if current == node.endpoints:
             return incarnation.workers
-    keys = {key.worker: key for key in services.cloud.list_host_keys(node.zone, node.name)}
+    keys = published_keys(services, node)
     if not keys and services.trust_first_use:
         keys = _keys_at_first_use(services, record, incarnation, node)
     missing = [index for index in range(len(node.endpoints)) if index not in keys]
@@ -95,6 +95,17 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         Worker(endpoint, keys[index].public_key, keys[index].hostname)
         for index, endpoint in enumerate(node.endpoints)
     )
+
+
+def published_keys(services: Services, node: NodeInfo) -> dict[int, GuestHostKey]:
+    """The host keys that the cloud publishes, by worker; those of a multislice are counted through."""
+    keys: dict[int, GuestHostKey] = {}
+    first = 0
+    for part in node.parts or (node,):
+        for key in services.cloud.list_host_keys(part.zone, part.name):
+            keys[first + key.worker] = replace(key, worker=first + key.worker)
+        first += len(part.endpoints)
+    return keys
 
 
 def _keys_at_first_use(

@@ -95,6 +95,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "tier": str(record.spec.tier),
         "hosts": record.spec.hosts,
         "chips": record.spec.chips,
+        "slices": record.spec.slices,
         "runtime_version": record.spec.runtime_version,
         "queued": record.spec.queued,
         "user": record.owner,

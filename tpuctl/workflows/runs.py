@@ -234,13 +234,15 @@ class _RunWave:
         if slice_ is None or slice_.incarnation is None:
             return Outcome(plan.verdict, acted=False)
         number = 1 if run.attempt is None else run.attempt.number + 1
+        everybody = tuple(range(len(slice_.incarnation.workers)))
         attempt = Attempt(
             number=number,
             incarnation=slice_.incarnation.number,
             fence=self._fence,
             state=AttemptState.PREPARING,
             created_at=self._services.clock.now(),
-            workers=run.workers or tuple(range(len(slice_.incarnation.workers))),
+            workers=run.workers or everybody,
+            slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
             timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
         )
         self._journal("attempt", f"attempt {number}: {plan.why}")

@@ -10,7 +10,7 @@ from tpuctl.core.evidence import Silence, judge_silence
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.lifecycle import Effect, SliceEvent, owner_labels, unhealthy
 from tpuctl.core.model import USER_LABEL, OperationInfo
-from tpuctl.core.naming import label_value
+from tpuctl.core.naming import label_value, node_names
 from tpuctl.core.plan import Blind, Blocked, Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, next_incarnation, node_request, plan_slice
 from tpuctl.core.records import Desired, Doubt, Incarnation, Loss, SliceRecord, SliceState
@@ -293,7 +293,8 @@ class _Wave:
         if record.spec.queued and self._look.view.queued is not None:
             services.cloud.delete_queued(zone, name)
         else:
-            services.cloud.delete_node(zone, name)
+            for node in node_names(name, record.spec.slices):
+                services.cloud.delete_node(zone, node)
         services.emit(StepDone(record.name, f"delete {name}", "asked", services.clock.now() - began))
         # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
         return Outcome(Wait(f"{name} to be gone"), acted=False)
