@@ -144,7 +144,8 @@ def test_a_timer_of_systemd_replaces_the_line_and_goes_without_a_trace(session: 
 def test_a_second_pass_at_the_same_time_leaves_it_to_the_first(session: Session) -> None:
     import fcntl
 
-    handle = os.open(folder(session) / "pass.lock", os.O_RDWR)
+    folder(session).mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder(session) / "pass.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         assert session.json("watch", "once") == []
@@ -154,6 +155,8 @@ def test_a_second_pass_at_the_same_time_leaves_it_to_the_first(session: Session)
 
 
 def test_who_leaves_a_slice_to_nobody_is_told(session: Session, spool: Spool) -> None:
+    session.type("watch", "install", "--yes")
+    session.type("watch", "uninstall")
     words = ("up", "v4-8", "small", "--spot", "--pay", "--no-wait")
     told = session.type(*words).stderr
     assert "hint: tpuctl watch install\n" in told
@@ -163,10 +166,15 @@ def test_who_leaves_a_slice_to_nobody_is_told(session: Session, spool: Spool) ->
     run = ("run", "--detach", "--no-checkpoint", "--on", "small", "--name")
     assert "watch install" not in session.type(*run, "watched", "--", "true").stderr
     session.type("attach", "watched")
+    session.type("pause", "--reason", "a talk")
+    told = session.type(*words).stderr
+    assert "the fleet is paused by" in told
+    assert "hint: tpuctl resume" in told
+    session.type("resume")
     session.type("watch", "install", "--yes")
     session.type("watch", "uninstall")
     told = session.type(*run, "unwatched", "--", "true").stderr
-    assert "nobody brings run unwatched back: no watchdog has ever passed here" in told
+    assert "nobody brings run unwatched back after a preemption: no watchdog has ever passed here" in told
     session.type("attach", "unwatched")
 
 

@@ -12,7 +12,7 @@ from tests.support.jobs import bring_up, run_to_end
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.hooks import Happening, Hook, Occasion, parse_hooks
-from tpuctl.core.timeouts import HOOK_TRIES
+from tpuctl.core.timeouts import HOOK_TRIES, HOOKS_MAX_S
 from tpuctl.core.watch import Trouble
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.hooks import hook_state, tell_hooks
@@ -186,3 +186,19 @@ def test_records_that_are_gone_are_forgotten(services, tmp_path: Path) -> None:
     services.store.delete(document.key, if_generation=document.generation)
     listener.listen(services, pager)
     assert "slices/gone" not in hook_state(services, pager).seen
+
+
+def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
+    pager, other, listener = hook("pager"), hook("other"), Listener()
+    bring_up(services, "slow")
+    listener.listen(services, pager, other)
+    lose_and_recover(sim, services, "slow")
+
+    def slow(each: Hook, happening: Happening) -> str:
+        services.clock.sleep(HOOKS_MAX_S + 1.0)
+        return listener(each, happening)
+
+    for expected in (life("slow")[:1], life("slow")[1:], life("slow")[:1], life("slow")[1:], []):
+        listener.heard.clear()
+        tell_hooks(services, [pager, other], [], [], slow)
+        assert listener.heard == expected

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.require import require_tool
 from tpuctl.core.settings import Layer, resolve
 from tpuctl.core.watch_setup import (
     Credentials,
@@ -174,3 +175,16 @@ def test_credentials_are_found_as_google_finds_them(tmp_path: Path) -> None:
     key.write_text("[]")
     assert find_credentials(named, tmp_path, None) == Credentials("unreadable", str(key))
     assert find_credentials(named, tmp_path, "/t") == Credentials("token-file", "/t")
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    tool = require_tool("systemd-analyze")
+    for kind in ("service", "timer"):
+        text = read_template(f"tpuctl-watch.{kind}").decode()
+        unit = render_unit(text, subject="project 100%", script="/a b/100%/pass.sh", every_min=5)
+        (tmp_path / f"tpuctl-watch-x.{kind}").write_text(unit)
+    done = subprocess.run(
+        [tool, "verify", str(tmp_path / "tpuctl-watch-x.timer")], capture_output=True, text=True
+    )
+    complaints = [line for line in done.stderr.splitlines() if "tpuctl-watch" in line]
+    assert (done.returncode, complaints) == (0, [])

@@ -309,6 +309,7 @@ def _carry_out(
     wait: bool,
     timeout: float | None,
 ) -> None:
+    from tpuctl.cli.follow import warn_if_unwatched
     from tpuctl.cli.run import frozen_code
     from tpuctl.core.plan_fleet import DESTRUCTIVE, Change
     from tpuctl.workflows.apply import Order, apply_fleet, refuse_conflicts
@@ -335,6 +336,8 @@ def _carry_out(
     deadline = None if timeout is None else context.clock.now() + timeout
     apply_fleet(context, order, changes, wait=wait, deadline=deadline)
     context.emit.close()
+    if loaded.wanted.slices or loaded.wanted.runs:
+        warn_if_unwatched(context, f"fleet {loaded.wanted.name}", detached=True)
     _conclude(context, loaded, changes, wait=wait)
 
 

@@ -18,9 +18,9 @@ def follow_or_leave(
     shared.if_interrupted = (
         f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
     )
-    if not record.state.final and (detach or record.policy.restarts):
-        warn_if_unwatched(context, f"run {record.id}", detached=detach)
     if not detach:
+        if record.policy.restarts and not record.state.final:
+            warn_if_unwatched(context, f"run {record.id}", detached=False)
         follow(context, record.id, timeout=timeout)
         return
     deadline = None if timeout is None else context.clock.now() + timeout
@@ -28,17 +28,22 @@ def follow_or_leave(
     context.emit.close()
     print_run(context, record.id)
     context.console.say(f"`tpuctl attach {record.id}` follows it")
+    warn_if_unwatched(context, f"run {record.id}", detached=True)
 
 
 def warn_if_unwatched(context: AppContext, what: str, *, detached: bool) -> None:
-    """Says aloud when `what` would not come back after a preemption, because nobody makes passes."""
+    """Says aloud when `what` would not come back after a preemption, because nobody makes passes or they are
+    paused."""
     from tpuctl.core.watch import INSTALL_HINT
+    from tpuctl.workflows.pausing import paused_why
     from tpuctl.workflows.watch import watchdog_health
 
-    health = watchdog_health(context)
+    health, paused = watchdog_health(context), paused_why(context)
+    when = "after a preemption" if detached else "once this terminal is closed"
     if not health.good:
-        when = "" if detached else " once this terminal is closed"
-        context.console.alarm(f"nobody brings {what} back{when}: {health.why}", INSTALL_HINT)
+        context.console.alarm(f"nobody brings {what} back {when}: {health.why}", INSTALL_HINT)
+    elif paused:
+        context.console.alarm(f"nobody brings {what} back {when}: the fleet is {paused}", "tpuctl resume")
 
 
 def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tpuctl import __version__
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
@@ -88,7 +89,6 @@ def watch_dir(context: AppContext) -> Path:
 
 
 def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
-    from tpuctl import __version__
     from tpuctl.core.watch import Watcher
 
     return Watcher(context.machine, socket.gethostname(), context.user, __version__, interval_s)
@@ -96,12 +96,13 @@ def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
 
 def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
     """A pass with what belongs to it: hooks, the alarm, the heartbeat, and in any case a line in the log."""
+    from tpuctl.cli.log import mask
     from tpuctl.core.manifest import render_time
     from tpuctl.local.alarm import ping
     from tpuctl.workflows.watch import save_heartbeat, watched_pass
 
     def write(text: str) -> None:
-        log.write(render_time(context.clock.now()) or "", text)
+        log.write(render_time(context.clock.now()) or "", mask(text))
 
     try:
         report = watched_pass(context, this_watcher(context, interval_s))
@@ -214,3 +215,7 @@ def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
         )
     if beat.note:
         context.console.warn(f"{beat.host}: {beat.note}")
+    if beat.version != __version__:
+        context.console.warn(
+            f"{beat.host} runs tpuctl {beat.version}, this is {__version__}: install it again there"
+        )

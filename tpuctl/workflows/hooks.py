@@ -51,9 +51,10 @@ def tell_hooks(
         if not is_history(document.data, services.store.now())
     }
     notes = []
+    deadline = services.clock.now() + timeouts.HOOKS_MAX_S
     for hook in hooks:
         try:
-            notes += _Telling(services, hook, documents, lines, troubles, send).work()
+            notes += _Telling(services, hook, documents, lines, troubles, send, deadline).work()
         except ConflictError:
             continue  # another machine has just begun to tell this hook
     return notes
@@ -70,6 +71,7 @@ class _Telling:
         lines: Sequence[Line],
         troubles: Sequence[Trouble],
         send: Send,
+        deadline: float,
     ) -> None:
         self._services = services
         self._hook = hook
@@ -77,6 +79,7 @@ class _Telling:
         self._settled = {line.subject for line in lines if line.result in SETTLED}
         self._troubles = troubles
         self._send = send
+        self._deadline = deadline
         self._generation = 0
         self._ledger = Ledger()
 
@@ -94,8 +97,8 @@ class _Telling:
         free = replace(self._ledger, holder="", expires=0.0)
         fresh = self._with_news(forget_settled(free, machine, self._troubles, self._settled))
         pending = self._pending(fresh)
-        if not pending:
-            if fresh != self._ledger:
+        if not pending or self._services.clock.now() >= self._deadline:
+            if not pending and fresh != self._ledger:
                 self._save(fresh)
             return []
         return self._tell_all(fresh, pending)
@@ -161,9 +164,9 @@ class _Telling:
             for key, found in fresh.seen.items()
         }
         self._save(replace(fresh, seen=held, holder=self._services.lease_owner, expires=expires))
-        began, notes = clock.now(), []
+        notes: list[str] = []
         for happening in pending:
-            if clock.now() - began > timeouts.HOOK_CLAIM_S / 2:
+            if clock.now() >= self._deadline:
                 break
             trouble = self._send(self._hook, happening)
             if trouble:
