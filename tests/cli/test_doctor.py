@@ -358,6 +358,19 @@ def test_without_a_simulator_the_tools_are_still_looked_at(tmp_path: Path) -> No
     ]
 
 
+def test_a_typo_in_the_settings_is_named_with_its_place(session: Session) -> None:
+    path = session.work / "tpuctl.yaml"
+    path.write_text("settings:\n  teir: spot\n")
+    try:
+        done = session.type("doctor", "--json", status=1)
+    finally:
+        path.unlink()
+    found = json.loads(done.stdout)["findings"][0]
+    assert (found["check"], found["level"]) == ("settings", "problem")
+    assert "tpuctl.yaml" in found["what"]
+    assert found["fix"] == "change it to 'tier'"
+
+
 def test_what_cannot_be_read_is_a_warning_and_no_problem(session: Session) -> None:
     session.type("sim", "fault", "no-permission", "--set", "name=cloudquotas.*")
     found = findings(session, status=0)

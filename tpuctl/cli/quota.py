@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.console import Column
+from tpuctl.cli.console import DEFAULT_WIDTH, Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
 
@@ -176,4 +177,7 @@ def _show(context: AppContext, report: QuotaReport) -> None:
     for each in report.unread:
         console.warn(f"not read: {each.what}: {each.why}{f' ({each.fix})' if each.fix else ''}")
     unpriced = f", and {report.unpriced} without a known price" if report.unpriced else ""
-    console.say(f"about ${report.cost:.2f} per hour at list prices{unpriced}; prices: {report.prices_note}")
+    text = f"about ${report.cost:.2f} per hour at list prices{unpriced} ({report.prices_note})"
+    console.line()
+    for line in textwrap.wrap(text, DEFAULT_WIDTH - len(console.mark)):
+        console.line(f"{' ' * len(console.mark)}{line}")
