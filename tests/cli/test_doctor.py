@@ -308,6 +308,18 @@ def test_a_tpuctl_whose_schema_is_too_old_for_the_store(session: Session) -> Non
     assert fix == "pip install --upgrade tpuctl"
 
 
+def test_a_store_with_an_old_schema_is_said_and_not_touched(session: Session) -> None:
+    before = set_schema(session, 0)
+    content = store(session).read_bytes()
+    try:
+        found = findings(session, status=0)
+        assert store(session).read_bytes() == content
+    finally:
+        set_schema(session, before)
+    warned = {each["check"]: each["what"] for each in found if each["level"] == "warning"}
+    assert "old schema 0" in warned["store"]
+
+
 def test_cron_is_gone(session: Session, tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     session.environ["PATH"] = f"{spool.bin}:{session.environ['PATH']}"

@@ -62,9 +62,9 @@ class StoreFacts:
 
     @property
     def usable(self) -> bool:
-        """Whether opening it can work now."""
-        newer = self.schema is not None and self.schema > self.known_schema
-        return not (self.locked or self.damage or newer or not self.writable)
+        """Whether it can be opened now without being brought to another schema."""
+        other = self.schema is not None and self.schema != self.known_schema
+        return not (self.locked or self.damage or other or not self.writable)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
 def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:
     """Opens the store only if that can work, and does not make one."""
     if store.value is None or not store.value.usable:
-        raise TpuctlError("the store cannot be opened")
+        raise TpuctlError("the store is not opened in the state in which it is")
     if not store.value.exists:
         return StoreRecords()
     slices = [record for record in list_slices(services) if record.desired is Desired.UP]
