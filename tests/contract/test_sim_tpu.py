@@ -12,8 +12,9 @@ import pytest
 from google.api_core import exceptions
 from google.api_core.client_options import ClientOptions
 from google.api_core.future import polling
-from google.cloud import tpu_v2
+from google.cloud import tpu_v2, tpu_v2alpha1
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+from google.cloud.tpu_v2alpha1.services.tpu.transports import TpuGrpcTransport as AlphaGrpcTransport
 from google.oauth2.credentials import Credentials
 from google.protobuf import field_mask_pb2
 
@@ -300,6 +301,35 @@ def test_multislice_requests_are_expanded_to_one_spec_per_node(
     found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")
     assert [each.node_id for each in found.tpu.node_spec] == ["m-0", "m-1"]
     assert [n.state for n in client.list_nodes(parent=PARENT)] == [STATE.READY, STATE.READY]
+
+
+def test_v2alpha1_by_grpc_is_the_same_cloud_under_other_names(sim: RunningSim) -> None:
+    """What the installed library can say of v2alpha1, which has no transport by REST."""
+    with grpc_channel(sim, sim.token) as channel:
+        client = tpu_v2alpha1.TpuClient(transport=AlphaGrpcTransport(channel=channel))
+        params = tpu_v2alpha1.QueuedResource.Tpu.NodeSpec.MultiNodeParams(node_count=2, node_id_prefix="m")
+        body = tpu_v2alpha1.Node(
+            accelerator_config=tpu_v2alpha1.AcceleratorConfig(type_="V4", topology="2x2x1"),
+            runtime_version=VERSION,
+            tags=["lab"],
+        )
+        spec = tpu_v2alpha1.QueuedResource.Tpu.NodeSpec(parent=PARENT, multi_node_params=params, node=body)
+        asked = tpu_v2alpha1.QueuedResource(
+            tpu=tpu_v2alpha1.QueuedResource.Tpu(node_spec=[spec]),
+            guaranteed=tpu_v2alpha1.QueuedResource.Guaranteed(reserved=True),
+        )
+        client.create_queued_resource(parent=PARENT, queued_resource_id="q", queued_resource=asked)
+        assert sim.world.settle()
+        found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")
+        assert found.guaranteed.reserved
+        nodes = list(client.list_nodes(parent=PARENT))
+    assert [(n.name.rsplit("/", 1)[-1], n.accelerator_type, list(n.tags)) for n in nodes] == [
+        ("m-0", "v4-8", ["lab"]),
+        ("m-1", "v4-8", ["lab"]),
+    ]
+    assert all(n.multislice_node for n in nodes)
+    plain = rest_client(sim.endpoint, sim.token)
+    assert [n.state for n in plain.list_nodes(parent=PARENT)] == [STATE.READY, STATE.READY]
 
 
 def test_the_same_request_id_creates_once(client: tpu_v2.TpuClient, sim: RunningSim) -> None:

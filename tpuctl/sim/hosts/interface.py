@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+STARTUP_SCRIPT = "attributes/startup-script"
+"""Where the metadata has what every boot runs."""
+
 
 @dataclass(frozen=True)
 class HostSpec:

@@ -158,6 +158,7 @@ class IsolatedHosts(HostBackend):
         for host in hosts:
             sock = self._spawner.submit(listen_in_namespace, host.pid).result()
             self._servers[host.cable.number] = self._relays.metadata(sock, host.spec.metadata)
+        self._each(hosts, IsolatedHost.run_startup_script)
 
     def _power_off(self, hosts: list[IsolatedHost]) -> None:
         """The cable first: clients must see silence, not the last words of dying processes."""

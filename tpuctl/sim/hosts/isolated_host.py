@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncssh
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.hosts.interface import HostAddress, HostSpec
+from tpuctl.sim.hosts.interface import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.keys import AcceptedKeys
 from tpuctl.sim.hosts.network import Bridge, Cable
 from tpuctl.sim.hosts.requirements import SYSTEM_PATH
@@ -75,6 +75,7 @@ class IsolatedHost:
         self._place = place
         self._key = asyncssh.generate_private_key("ssh-ed25519")
         self._process: subprocess.Popen[bytes] | None = None
+        self._startup: subprocess.Popen[bytes] | None = None
         self._users: dict[str, int] = {}
         self._write_files()
 
@@ -168,6 +169,33 @@ class IsolatedHost:
         why = said[-1] if said else "it said nothing"
         return TpuctlError(f"isolated host {self.spec.hostname} {what}: {why}")
 
+    def run_startup_script(self) -> None:
+        """Starts what the metadata key `startup-script` holds, as root, without waiting for it: like Google's
+        guest agent, once per boot, as a file of its own. Its output goes to /var/log/startup-script.log."""
+        script = self.spec.metadata(STARTUP_SCRIPT)
+        if not script:
+            return
+        first = self.processes()[0]
+        file = Path(f"/proc/{first}/root/run/startup-script")
+        file.write_text(script)
+        file.chmod(0o700)
+        # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
+        line = "cd; exec /bin/sh -c /run/startup-script >> /var/log/startup-script.log 2>&1"
+        self._startup = subprocess.Popen(
+            [*("nsenter", "-t", str(first), "-m", "-u", "-i", "-n", "-p", "-r", "/bin/sh", "-c", line)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={
+                "PATH": self._place.path,
+                "HOME": "/root",
+                "LANG": "C.UTF-8",
+                WORLD_VARIABLE: self._place.world_id,
+            },
+            start_new_session=True,
+        )
+
     def cut(self) -> None:
         """Kills the processes of SSH connections, not what was started through them."""
         first, *others = self.processes() or [0]
@@ -196,6 +224,10 @@ class IsolatedHost:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._startup is not None:
+            self._startup.kill()
+            self._startup.wait()
+            self._startup = None
 
     def rewire(self) -> None:
         """A new cable with the old address, for the next start."""

@@ -15,13 +15,12 @@ import asyncssh
 
 from tpuctl.sim.hosts.addresses import AddressPool, listen_on
 from tpuctl.sim.hosts.children import HostProcesses, Nursery
-from tpuctl.sim.hosts.interface import HostAddress, HostSpec
+from tpuctl.sim.hosts.interface import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.keys import AcceptedKeys
 from tpuctl.sim.hosts.metadata import serve_connection
 from tpuctl.sim.hosts.session import SHELL, HomeSFTPServer, Session
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-STARTUP_SCRIPT = "attributes/startup-script"
 LOGIN_TIMEOUT_S = 20
 WINDOW = 4 * 1024 * 1024
 MAX_PACKET = 32768
