@@ -175,6 +175,14 @@ def test_a_zone_without_a_type_needs_quota_for_anything():
     assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading(())), CATALOG)) == ["warning"]
 
 
+def test_a_single_v3_needs_no_quota_for_pods():
+    wanted = Wanted("p-roject", ("europe-west4-a",), "v3", Tier.ON_DEMAND, external_ips=True)
+    pods = parse_tpu_quota("TPUV3sPodPerProjectPerZoneForTPUAPI", "europe-west4-a", 0)
+    devices = parse_tpu_quota("TPUV3sPerProjectPerZoneForTPUAPI", "europe-west4-a", 16)
+    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading((pods, devices))), CATALOG)) == ["ok"]
+    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading((pods,))), CATALOG)) == ["problem"]
+
+
 def test_full_quota_is_a_problem_only_where_dead_requests_fill_it():
     alive = Reading(find_holdings(CATALOG, [a_node()], []))
     dead = Reading(find_holdings(CATALOG, [], [a_queued(state=QueuedState.SUSPENDED)]))

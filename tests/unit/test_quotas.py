@@ -90,10 +90,39 @@ def test_use_counts_tier_and_place():
     assert units_used(held, regional) == 16
 
 
+def test_single_devices_of_v3_do_not_draw_on_the_quota_of_pods():
+    zone = "europe-west4-a"
+    pods = parse_tpu_quota("TPUV3sPodPerProjectPerZoneForTPUAPI", zone, 64)
+    devices = parse_tpu_quota("TPUV3sPerProjectPerZoneForTPUAPI", zone, 16)
+    nodes = [
+        a_node(name=name, zone=zone, accelerator_type=name, tier=Tier.ON_DEMAND) for name in ("v3-8", "v3-32")
+    ]
+    held = find_holdings(CATALOG, nodes, [])
+    assert (units_used(held, devices), units_used(held, pods)) == (8, 32)
+
+
 def test_something_of_unknown_size_makes_use_unknown():
     spot = parse_tpu_quota(V4_SPOT, "us-central2-b", 64)
     held = find_holdings(CATALOG, [a_node(accelerator_type="v99-8")], [])
     assert units_used(held, spot) is None
+
+
+@pytest.mark.parametrize(
+    ("tier", "preemptible"),
+    [
+        (Tier.SPOT, True),
+        (Tier.PREEMPTIBLE, True),
+        (Tier.FLEX_START, True),
+        (Tier.ON_DEMAND, False),
+        (Tier.RESERVED, False),
+    ],
+)
+def test_each_tier_draws_on_one_kind_of_quota(tier, preemptible):
+    quotas = [
+        parse_tpu_quota(V4_SPOT, "us-central2-b", 8),
+        parse_tpu_quota("TPUV4sPodPerProjectPerZoneForTPUAPI", "us-central2-b", 8),
+    ]
+    assert [quota.preemptible for quota in quotas if quota.covers("v4", tier)] == [preemptible]
 
 
 def test_a_slice_draws_on_zone_and_region_of_its_tier():

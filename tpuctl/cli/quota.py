@@ -96,7 +96,7 @@ def _tpu(report: QuotaReport) -> list[dict[str, Any]]:
         {
             "place": row.quota.location,
             "generation": row.quota.generation,
-            "tier": "spot" if row.quota.preemptible else "on-demand",
+            "tier": "spot" if row.quota.preemptible else "on-demand",  # flex-start draws on spot's
             "limit": row.quota.limit,
             "used": row.used,
             "free": row.free,

@@ -77,8 +77,9 @@ def _judge(facts: Facts, catalog: Catalog, need: Need, quotas: Sequence[TpuQuota
     drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier)
     if not drawn:
         return warning(check, f"{subject}: the API names no quota", "tpuctl quota")
-    tightest = min(drawn, key=lambda each: each.limit)
     smallest = _smallest(catalog, need)
+    drawn = tuple(each for each in drawn if not each.pod) or drawn  # the smallest slice is no pod
+    tightest = min(drawn, key=lambda each: each.limit)
     if smallest is None:
         return None
     least = quota_units(smallest)

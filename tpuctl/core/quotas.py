@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuctl.core.grants import same_pool
 from tpuctl.core.model import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -38,6 +37,11 @@ HEALTH_CHECKS_PER_NODE = 2
 """The TPU service makes at least `…-tensorflow-service` and `…-preemption-event` for each node; users saw up to
 five. So only a quota without any room is a sure refusal."""
 
+PREEMPTIBLE_TIERS = frozenset({Tier.SPOT, Tier.PREEMPTIBLE, Tier.FLEX_START})
+"""Tiers that draw on preemptible quotas: https://cloud.google.com/tpu/docs/quota, and the flex-start page."""
+SPLIT_GENERATIONS = frozenset({"v2", "v3"})
+"""Where single devices (v2-8, v3-8) and pods draw on quotas of their own (same page)."""
+DEVICE_UNITS = 8
 DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
 DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
 _GENERATIONS = {"2s": "v2", "3s": "v3", "4s": "v4", "5s": "v5e", "5P": "v5p", "6E": "v6e"}
@@ -81,8 +85,8 @@ class TpuQuota:
     pod: bool = False
 
     def covers(self, generation: str, tier: Tier) -> bool:
-        """Whether slices of a generation and tier draw on it; spot and preemptible share one."""
-        return self.generation == generation and self.preemptible is same_pool(tier, Tier.SPOT)
+        """Whether slices of a generation and tier draw on it."""
+        return self.generation == generation and self.preemptible is (tier in PREEMPTIBLE_TIERS)
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,8 @@ def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:
             continue
         if each.units is None:
             return None
-        if quota.covers(each.generation, each.tier):
+        other_size = quota.generation in SPLIT_GENERATIONS and quota.pod is not (each.units > DEVICE_UNITS)
+        if quota.covers(each.generation, each.tier) and not other_size:
             total += each.units
     return total
 
