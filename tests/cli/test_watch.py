@@ -253,7 +253,8 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
         session.type("sim", "preempt", node)
         for _ in range(30):
             session.type("watch", "once")
-            if session.json("status", "small")["state"] == "ready":
+            facts = session.json("status", "small")
+            if facts["state"] == "ready" and facts["node"] != node:
                 break
         session.type("watch", "once")
         events = [json.loads(line) for line in heard.read_text().splitlines()]
