@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from tpuctl.core.shape import Problem
 from tpuctl.errors import BadConfigError
 
 PROJECT_FILE = "tpuctl.yaml"
+STORE_FILE = "store.json"
 USER_KEYS = ("settings", "profiles", "hooks")
 EMULATOR_VARIABLES = (
     "STORAGE_EMULATOR_HOST",
@@ -65,9 +67,33 @@ def load_config(
     below = [user_layer, _gcloud_layer(environ, home), Layer("login name", {"user": _login_name(environ)})]
     profile = resolve([*above, user_layer], state_base).profile
     own = _profile_layers(profile, user, user_file, state_base)
-    config = resolve([*above, *own, *below], state_base)
+    config = _with_store_file(resolve([*above, *own, *below], state_base))
     _check_real_or_simulated(config, environ)
     return config
+
+
+def _with_store_file(config: Config) -> Config:
+    """The place that `config init` wrote down for this profile and project, where no setting names one."""
+    if config.store is not None or config.project is None:
+        return config
+    path = config.state_dir / STORE_FILE
+    layer = _profile_file(path)
+    if "store" not in layer.values:
+        return config
+    value = parse_value(BY_NAME["store"], layer.values["store"], str(path))
+    return replace(config, store=value, origins={**config.origins, "store": str(path)})
+
+
+def write_store_file(config: Config, uri: str) -> None:
+    """From now on this machine uses the store at `uri` for this profile and project."""
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = config.state_dir / STORE_FILE
+    temporary = path.with_name(f".{STORE_FILE}-{secrets.token_hex(4)}")
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        json.dump({"store": uri}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def load_hooks(environ: Mapping[str, str], home: Path, profile: str) -> tuple[Hook, ...]:

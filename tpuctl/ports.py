@@ -141,6 +141,10 @@ class Objects(Protocol):
 
     def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]: ...
 
+    def server_time(self, bucket: str) -> float:
+        """The server's clock, in seconds since the epoch, to about a second."""
+        ...
+
 
 @dataclass(frozen=True)
 class Document:

@@ -402,3 +402,20 @@ def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(sim, s
     assert (record.preemptions, record.fruitless, record.attempt.number) == (6, 5, 6)
     go_on(services, run.id)
     pass_until(services, partial(running, 7))
+
+
+def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, services, tmp_path):
+    bring_up(services, "idle")
+    bring_up(services, "big")
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    before, stored = changes(sim), get_run(services, run.id).generation
+    with sim_services(sim, tmp_path / "other", process=2) as stranger:
+        stranger.store, stranger.clock = services.store, services.clock
+        for _ in range(30):
+            lines = {line.subject: line for line in run_pass(stranger)}
+            assert (lines["idle"].result, lines[run.id].result) == ("done", "blind")
+            assert "closed to this machine" in lines[run.id].why
+            services.clock.sleep(60.0)
+    assert get_run(services, run.id).generation == stored
+    assert changes(sim) == before

@@ -34,7 +34,7 @@ class KillPoint(CrashPoint):
 def arm(point: KillPoint) -> None:
     """Puts `point` between the workflows and the adapters that the command line builds."""
     changes: dict[str, Callable[[str, tuple[Any, ...]], bool]] = {
-        "store": lambda name, _: name in STORE_CHANGES,
+        "local_store": lambda name, _: name in STORE_CHANGES,
         "cloud": lambda name, _: name in CLOUD_CHANGES,
         "remote": remote_changes,
     }

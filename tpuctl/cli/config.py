@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json
+from tpuctl.errors import ConflictError, NotFoundError
 
-app = new_group("Show settings and where each came from.")
+app = new_group("Show settings and where each came from; move the store.")
 
 
 @app.callback()
 def config() -> None:
-    """Show settings and where each came from."""
+    """Show settings and where each came from; move the store."""
 
 
 @app.command("show")
@@ -34,3 +37,73 @@ def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
             Column("origin", "FROM", give=2),
         )
         context.console.table(rows, columns)
+
+
+@app.command("init")
+def init(
+    ctx: typer.Context,
+    store: Annotated[
+        str, typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where the fleet's records shall be.")
+    ],
+    join: Annotated[
+        bool, typer.Option("--join", help="Use the store of another fleet that is there already.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move this machine's store into a bucket, or join one that is there, so that a team shares a fleet.
+
+    Copies everything, compares, and only then uses the new place; after a crash, the same command goes on. What
+    runs is not touched.
+    """
+    from tpuctl.core.naming import check_bucket_uri
+    from tpuctl.store.bucket import read_identity
+
+    uri = check_bucket_uri(store).rstrip("/")
+    with open_context(ctx) as context:
+        _check_bucket(context, uri)
+        there, local = read_identity(context.objects, uri), context.local_store
+        if there is not None and there != local.identity() and not join:
+            raise ConflictError(f"{uri} is the store of another fleet", hint="add --join to use it from here")
+        if there is None and join:
+            raise NotFoundError(f"there is no store at {uri} to join", hint=f"tpuctl config init --store {uri}")
+        joining = there is not None and there != local.identity()
+        if dry_run:
+            context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
+            return
+        if joining:
+            _join(context, uri)
+        else:
+            _move(context, uri)
+
+
+def _check_bucket(context: AppContext, uri: str) -> None:
+    bucket = uri.split("/")[2]
+    if not context.objects.bucket_exists(bucket):
+        raise NotFoundError(
+            f"there is no bucket gs://{bucket}, or you may not see it",
+            hint=f"gcloud storage buckets create gs://{bucket} --uniform-bucket-level-access",
+        )
+
+
+def _join(context: AppContext, uri: str) -> None:
+    from tpuctl.config import write_store_file
+    from tpuctl.workflows.store_move import check_joinable
+
+    check_joinable(context.local_store, uri)
+    write_store_file(context.config, uri)
+    context.console.say(f"joined the fleet at {uri}")
+
+
+def _move(context: AppContext, uri: str) -> None:
+    from tpuctl.config import write_store_file
+    from tpuctl.store.bucket import write_identity
+    from tpuctl.workflows.store_move import announce_move, check_quiet, copy_store, finish_move
+
+    local = context.local_store
+    check_quiet(local, context.process_alive)
+    announce_move(local, uri)
+    count = copy_store(local, context.bucket_store(uri, unborn=True), context.console.say)
+    write_identity(context.objects, uri, local.identity())
+    finish_move(local, uri)
+    write_store_file(context.config, uri)
+    context.console.say(f"{count} documents are at {uri} now; others join with --join")

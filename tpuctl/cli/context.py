@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tpuctl.ports import Cloud, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
     from tpuctl.remote.keys import KeyPair
     from tpuctl.remote.ssh_config import SshConfigFiles
+    from tpuctl.store.bucket import BucketStore
+    from tpuctl.store.sqlite import SqliteStore
 
 CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -187,9 +189,39 @@ class AppContext:
 
     @cached_property
     def store(self) -> Store:
+        """The shared store where one is set, else the one on this machine. Raises BadConfigError when that one
+        has moved."""
+        uri = self.config.store
+        if uri is not None:
+            return self.bucket_store(uri)
+        from tpuctl.workflows.store_move import MOVED
+
+        store = self.local_store
+        moved = store.get(MOVED)
+        if moved is not None:
+            to = moved.data["to"]
+            again = f"tpuctl config init --store {to}"
+            if not moved.data["done"]:
+                raise BadConfigError(f"this fleet's store is being moved to {to}", hint=again)
+            raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
+        return store
+
+    @cached_property
+    def local_store(self) -> SqliteStore:
         from tpuctl.store.sqlite import SqliteStore
 
         store = SqliteStore(self.config.state_dir / "store.sqlite")
+        self._closing.callback(store.close)
+        return store
+
+    def bucket_store(self, uri: str, *, unborn: bool = False) -> BucketStore:
+        """The store at `uri`, with its cache on this machine."""
+        from hashlib import sha256
+
+        from tpuctl.store.bucket import BucketStore
+
+        cache = self.config.state_dir / "cache" / sha256(uri.encode()).hexdigest()[:16]
+        store = BucketStore(self.objects, uri, cache, sleep=self.clock.sleep, unborn=unborn)
         self._closing.callback(store.close)
         return store
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import quote
 
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
+from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Client
 
-from tpuctl.cloud.errors import translate
+from tpuctl.cloud import errors
 from tpuctl.core.model import ObjectInfo
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import (
+    NoCapacityError,
+    NotFoundError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+    UsageError,
+)
 
 CALL_TIMEOUT_S = 60.0
 
@@ -24,10 +34,20 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
+def translate(error: Exception, what: str) -> TpuctlError:
+    """Our error for anything the client raised. A bucket has no stockouts: 429 means "more slowly"."""
+    ours = errors.translate(error, what)
+    if isinstance(ours, NoCapacityError):
+        return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
+    return ours
+
+
 class GoogleObjects:
     """Implements `ports.Objects`."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
+        self._endpoint = endpoint
+        self._credentials = credentials
         self._client = Client(
             project=project,
             credentials=credentials,
@@ -89,3 +109,20 @@ class GoogleObjects:
             )
             for blob in blobs
         )
+
+    def server_time(self, bucket: str) -> float:
+        """By the Date of an answer, which has whole seconds: the middle of that second."""
+        session: Any = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+        what = f"read the time of gs://{bucket}"
+        try:
+            answer = session.get(
+                f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}",
+                params={"fields": "name"},
+                timeout=CALL_TIMEOUT_S,
+            )
+        except Exception as error:
+            raise translate(error, what) from error
+        try:
+            return parsedate_to_datetime(answer.headers["Date"]).timestamp() + 0.5
+        except (KeyError, ValueError) as error:
+            raise TransientError(f"could not {what}: the answer has no Date") from error

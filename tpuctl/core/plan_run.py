@@ -41,6 +41,8 @@ class WorkerState(StrEnum):
     EXITED = "exited"
     LOST = "lost"
     UNREACHABLE = "unreachable"
+    CLOSED = "closed"
+    """It answers, but refuses this machine or shows a key that is not its own: no sign that it is dead."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _plan_trouble(
     if attempt.suspect_since is None:
         return _act(RunStep.SUSPECT, what)
     failed = [w for w in workers if w.over and not w.succeeded]
-    unreachable = [w for w in workers if w.state is WorkerState.UNREACHABLE]
+    unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
     waited = now - attempt.suspect_since
     alive = sighting is not None and sighting.event is SliceEvent.NODE_READY
     if failed and alive and not unreachable:
@@ -227,7 +229,12 @@ def _plan_ending(
     if not same or attempt.cause is Cause.PREEMPTED:
         return _act(RunStep.END_ATTEMPT, "its hosts are gone")
     # One that does not answer may still run: two attempts must not write the same checkpoints.
-    unfinished = {WorkerState.RUNNING, WorkerState.STARTING, WorkerState.UNREACHABLE}
+    unfinished = {
+        WorkerState.RUNNING,
+        WorkerState.STARTING,
+        WorkerState.UNREACHABLE,
+        WorkerState.CLOSED,
+    }
     patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
     if attempt.ending_since is not None and now - attempt.ending_since > patience:
         return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
@@ -258,6 +265,8 @@ def _trouble(worker: WorkerView) -> str:
         return f"exited with {worker.exit_status}"
     if worker.state is WorkerState.UNREACHABLE:
         return "does not answer"
+    if worker.state is WorkerState.CLOSED:
+        return f"is closed to this machine ({worker.detail})" if worker.detail else "is closed to this machine"
     if worker.state is WorkerState.PREPARED:
         return "is prepared but not started"
     return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"

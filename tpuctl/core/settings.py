@@ -78,6 +78,7 @@ class Config:
     endpoint_resource_manager: str
     endpoint_service_usage: str
     endpoint_quotas: str
+    store: str | None
     token_file: str | None
     ssh_port: int
     internal_ip: bool
@@ -208,6 +209,9 @@ SETTINGS: tuple[Setting, ...] = (
         "https://cloudquotas.googleapis.com",
         "Cloud Quotas API, for the limits of TPU quotas",
         _check_endpoint,
+    ),
+    Setting(
+        "store", "string", None, "gs:// place of a shared store; on this machine if not set", check_bucket_uri
     ),
     Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
     Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),

@@ -22,6 +22,7 @@ class BlobFiles:
     def put(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
         path = self._path(digest)
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists() or not _matches(path, digest):
             write_atomically(path, content)
         return digest
@@ -41,6 +42,10 @@ class BlobFiles:
 
     def has(self, digest: str) -> bool:
         return self._path(digest).is_file()
+
+    def digests(self) -> list[str]:
+        """The sha256 of every blob, in order."""
+        return sorted(path.name for path in self._root.glob("??/*") if _DIGEST.fullmatch(path.name))
 
     def _path(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):

@@ -13,7 +13,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,11 @@ class SqliteStore:
 
     def has_blob(self, sha256: str) -> bool:
         return self._blobs.has(sha256)
+
+    def blob_digests(self) -> Sequence[str]:
+        """The sha256 of every blob."""
+        with self._translated():
+            return self._blobs.digests()
 
     def now(self) -> float:
         """This machine's clock: all users of a local store share it."""

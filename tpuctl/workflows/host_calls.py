@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
-from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan_run import WorkerState, WorkerView
 from tpuctl.core.tree import Content
 from tpuctl.errors import PartialError
@@ -16,6 +16,10 @@ from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
 from tpuctl.workflows.services import Services
 
 T = TypeVar("T")
+
+
+CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
+"""Failures of hosts that do answer: a machine whose key they do not know proves nothing about them."""
 
 
 def require_all(replies: Sequence[HelperReply], what: str) -> None:
@@ -53,7 +57,9 @@ def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
     status = answer.value
     if status is None or status.state is HostAttemptState.UNKNOWN:
         detail = answer.message or describe_result(answer.reply.result)
-        return WorkerView(answer.worker, WorkerState.UNREACHABLE, detail=detail)
+        closed = answer.reply.result.failure in CLOSED_TO_US
+        state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
+        return WorkerView(answer.worker, state, detail=detail)
     return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
 
 

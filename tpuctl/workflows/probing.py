@@ -9,6 +9,7 @@ from tpuctl.core.model import GuestHostKey, HostTarget, NodeInfo
 from tpuctl.core.records import Incarnation, SliceRecord, SliceState, Worker
 from tpuctl.workflows.documents import list_slices
 from tpuctl.workflows.events import Warn
+from tpuctl.workflows.host_calls import CLOSED_TO_US
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
@@ -25,6 +26,8 @@ class HostAnswers:
     answered: int
     asked: int
     trouble: str
+    closed: bool = False
+    """Some of those others do answer, but not to this machine."""
 
     @property
     def all_well(self) -> bool:
@@ -41,7 +44,8 @@ def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
     first = silent[0]
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
     trouble = f"SSH on {len(silent)} of {len(replies)} workers (worker {first.worker}: {why})"
-    return HostAnswers(len(replies) - len(silent), len(replies), trouble)
+    closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
+    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed)
 
 
 class Reach:

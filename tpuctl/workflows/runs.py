@@ -17,6 +17,7 @@ from tpuctl.core.plan_run import (
     WorkerState,
     WorkerView,
     charge,
+    describe_trouble,
     plan_run,
     worker_ends,
 )
@@ -121,8 +122,9 @@ def advance_run(
     slice_ = fresh.record if fresh else None
     workers = _look_at_workers(services, run, slice_)
     sighting = look.sighting if look else None
-    if _blind(workers, run.slice_name, sighting, reach or Reach(services)):
-        return Outcome(Blind("no worker answers this machine, and no other host does either"), acted=False)
+    blind = "" if run.stop_asked else _blind(workers, run.slice_name, sighting, reach or Reach(services))
+    if blind:
+        return Outcome(Blind(blind), acted=False)
     plan = plan_run(run, slice_, sighting, workers, services.clock.now())
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
@@ -140,14 +142,20 @@ def _look_at_workers(services: Services, run: RunRecord, slice_: SliceRecord | N
     return hosts.look()
 
 
-def _blind(workers: Sequence[WorkerView], slice_name: str, sighting: Sighting | None, reach: Reach) -> bool:
-    """Whether all that speaks against the workers is that this machine does not reach them."""
+def _blind(workers: Sequence[WorkerView], slice_name: str, sighting: Sighting | None, reach: Reach) -> str:
+    """Why what this machine sees of the workers proves nothing, or an empty string."""
     if not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
-        return False
+        return ""
+    closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
+    if closed:
+        reach.saw(slice_name)
+        return f"{describe_trouble(closed)}; was it enrolled before the slice was made?"
     if any(worker.state is not WorkerState.UNREACHABLE for worker in workers):
         reach.saw(slice_name)
-        return False
-    return not reach.another(slice_name)
+        return ""
+    if reach.another(slice_name):
+        return ""
+    return "no worker answers this machine, and no other host does either"
 
 
 def attempt_hosts(services: Services, run: RunRecord, slice_: SliceRecord | None) -> AttemptHosts | None:

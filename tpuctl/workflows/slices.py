@@ -33,6 +33,7 @@ from tpuctl.workflows.capacity import (
 )
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
+from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease, lease
 from tpuctl.workflows.loop import Outcome, converge
@@ -181,6 +182,7 @@ class _Wave:
 
     def _call_create(self, incarnation: Incarnation) -> OperationInfo:
         services, record = self._services, self._record
+        enroll_machine(services)
         labels = owner_labels(record, incarnation, services.store.identity())
         labels[USER_LABEL] = label_value(record.owner)
         keys = enrolled_keys(services, record.spec.login_user)
@@ -329,6 +331,9 @@ class _Wave:
         answers = greet_workers(self._services, self._record)
         if answers.answered:
             self._reach.saw(self._record.name)
+        if answers.closed:
+            why = f"{answers.trouble}: was this machine enrolled before the slice was made?"
+            return Outcome(Blind(why), acted=False)
         if not answers.all_well:
             return self._silent(answers.trouble, some_answer=answers.answered > 0)
         now = self._services.clock.now()

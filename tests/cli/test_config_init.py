@@ -1,0 +1,73 @@
+"""Moving a fleet's store into a bucket by the real command line, and joining it from another machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+URI = "gs://sim-bucket/fleet"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        yield opened
+
+
+def rows(session: Session) -> list[dict[str, object]]:
+    return list(json.loads(session.type("ls", "--json").stdout))
+
+
+@pytest.mark.slow
+def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
+    session.type("up", "v4-8", "big", "--spot", "--pay")
+    before = rows(session)
+    dry = session.type("config", "init", "--store", URI, "--dry-run")
+    assert "would move the store to" in dry.stdout
+    # Killed half-way, the store is between two places: nothing is changed there until the move has ended.
+    session.type_killed(1, "after", "config", "init", "--store", URI)
+    refused = session.type("ls", status=2)
+    assert f"is being moved to {URI}" in refused.stderr
+    assert f"tpuctl config init --store {URI}" in refused.stderr
+    session.type("config", "init", "--store", URI)
+    assert rows(session) == before
+    shown = json.loads(session.type("config", "show", "--json").stdout)
+    (place,) = [row for row in shown if row["name"] == "store"]
+    assert place["value"] == URI
+    session.type("config", "init", "--store", URI)  # again: nothing to do
+
+    other = another_machine(session)
+    refused = other.type("config", "init", "--store", URI, status=6)
+    assert "add --join" in refused.stderr
+    other.type("config", "init", "--store", URI, "--join")
+    assert rows(other) == before
+    other.type("down", "big", "--yes")
+    assert rows(session) == []
+
+
+def another_machine(session: Session) -> Session:
+    """The same user with the same simulator and nothing of the first machine's state."""
+    root = session.root / "other"
+    root.mkdir()
+    made = Session(root)
+    simulator = Path(session.environ["TPUCTL_STATE_DIR"]) / "sim"
+    there = Path(made.environ["TPUCTL_STATE_DIR"]) / "sim"
+    there.mkdir(parents=True)
+    for name in ("profile.json", "sim.json", "token"):
+        shutil.copy(simulator / name, there / name)
+        os.chmod(there / name, 0o600)
+    return made
+
+
+def test_a_place_that_cannot_be_is_refused(session):
+    refused = session.type("config", "init", "--store", "gs://no-such-bucket/x", status=5)
+    assert "gcloud storage buckets create gs://no-such-bucket" in refused.stderr
+    assert "gs://" in session.type("config", "init", "--store", "s3://x", status=2).stderr
+    assert "no store" in session.type("config", "init", "--store", URI + "-none", "--join", status=5).stderr

@@ -1,0 +1,228 @@
+"""The store in a bucket: lost answers, refusals, two machines, few calls, and moving a fleet into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.oauth2.credentials import Credentials
+
+from tests.support.jobs import bring_up
+from tests.support.services import sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.cloud.buckets import GoogleObjects
+from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, TransientError
+from tpuctl.store.bucket import BucketStore, read_identity, write_identity
+from tpuctl.workflows.documents import get_slice, list_slices
+from tpuctl.workflows.execute import execute
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.leases import lease
+
+URI = "gs://sim-bucket/fleet"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+class Counted:
+    """Objects that remember which of their methods were called."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._inner, name)
+
+
+class Machines:
+    """Opens the one store as several machines would."""
+
+    def __init__(self, sim: RunningSim, folder: Path) -> None:
+        self._folder = folder
+        self._stores: list[BucketStore] = []
+        credentials = Credentials(token=sim.token)
+        self.objects = Counted(GoogleObjects(sim.profile["project"], sim.endpoint, credentials))
+        write_identity(self.objects, URI, "s0123456789")
+
+    def open(self, machine: str = "one", uri: str = URI) -> BucketStore:
+        store = BucketStore(self.objects, uri, self._folder / machine, sleep=lambda _: None)
+        self._stores.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture
+def machines(sim, tmp_path) -> Iterator[Machines]:
+    made = Machines(sim, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(machines) -> BucketStore:
+    return machines.open()
+
+
+def lose_the_next_answer(sim: RunningSim, method: str = "storage.post") -> None:
+    sim.fault(kind="drop", method=method)
+
+
+def test_a_write_whose_answer_is_lost_is_known_again(sim, store, machines):
+    lose_the_next_answer(sim)
+    first = store.put("slices/big", {"n": 1}, if_generation=0)
+    lose_the_next_answer(sim)
+    second = store.put("slices/big", {"n": 2}, if_generation=first.generation)
+    assert machines.open("two").get("slices/big") == second
+    with pytest.raises(ConflictError):
+        store.put("slices/big", {"n": 3}, if_generation=first.generation)
+
+
+def test_an_entry_whose_answer_is_lost_is_there_once(sim, store, machines):
+    for number in range(3):
+        lose_the_next_answer(sim)
+        store.append("journal/slices/big", {"n": number})
+    found = machines.open("two").list("journal/slices/big/")
+    assert [document.data["n"] for document in found] == [0, 1, 2]
+
+
+def test_a_blob_whose_answer_is_lost_is_there(sim, store, machines):
+    lose_the_next_answer(sim)
+    digest = store.put_blob(b"code" * 1000)
+    assert machines.open("two").get_blob(digest) == b"code" * 1000
+
+
+def test_a_delete_whose_answer_is_lost_is_done(sim, store):
+    document = store.put("grants/a", {}, if_generation=0)
+    lose_the_next_answer(sim, "storage.delete")
+    store.delete("grants/a", if_generation=document.generation)
+    assert store.get("grants/a") is None
+
+
+@pytest.mark.parametrize("code", [8, 14], ids=["429", "503"])
+@pytest.mark.parametrize("method", ["storage.post", "storage.get", "storage.delete"])
+def test_passing_trouble_is_sat_out(sim, store, code, method):
+    sim.fault(kind="error", method=method, code=code, message="slow down", times=2)
+    document = store.put("a", {"n": 1}, if_generation=0)
+    assert store.get("a") == document
+    assert store.list("a") == [document]
+    store.delete("a", if_generation=document.generation)
+    assert store.list("a") == []
+
+
+def test_trouble_that_does_not_pass_is_said(sim, store):
+    sim.fault(kind="error", method="storage.post", code=14, message="Internal error.", times=0)
+    with pytest.raises(TransientError):
+        store.put("a", {}, if_generation=0)
+
+
+def test_listing_what_has_not_changed_reads_no_object(store, machines):
+    for number in range(20):
+        store.put(f"slices/s{number}", {"n": number}, if_generation=0)
+    other = machines.open("two")
+    assert len(other.list("slices/")) == 20
+    machines.objects.calls.clear()
+    assert [document.data["n"] for document in other.list("slices/s7")] == [7]
+    assert len(other.list("slices/")) == 20
+    assert machines.objects.calls == ["list", "list"]
+    changed = store.get("slices/s3")
+    store.put("slices/s3", {"n": -3}, if_generation=changed.generation)
+    machines.objects.calls.clear()
+    assert {document.data["n"] for document in other.list("slices/")} >= {-3}
+    assert machines.objects.calls == ["list", "read"]
+
+
+def test_a_damaged_cache_costs_reads_and_nothing_else(store, machines, tmp_path):
+    document = store.put("slices/a", {"n": 1}, if_generation=0)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "objects.sqlite").write_bytes(b"no database" * 100)
+    assert machines.open("two").list("slices/") == [document]
+
+
+def test_the_cache_is_private(store, tmp_path):
+    store.put("a", {}, if_generation=0)
+    store.put_blob(b"x")
+    for path in [tmp_path / "one", *(tmp_path / "one").rglob("*")]:
+        assert stat.S_IMODE(os.stat(path).st_mode) & 0o077 == 0, path
+
+
+def test_time_is_the_servers_whatever_this_machine_believes(sim, machines):
+    sim.fault(kind="clock", seconds=7200.0, times=0)
+    ahead = machines.open().now() - time.time()
+    assert 7190 < ahead < 7210
+
+
+def test_of_two_machines_one_holds_a_lease_and_fences_only_grow(sim, tmp_path, machines):
+    with (
+        sim_services(sim, tmp_path / "a", process=1) as first,
+        sim_services(sim, tmp_path / "b", process=2) as second,
+    ):
+        for services, machine in ((first, "one"), (second, "two")):
+            services.store = machines.open(machine)
+            services.process_alive = lambda owner: True
+        fences = []
+        for number in range(6):
+            services, other = (first, second) if number % 2 else (second, first)
+            with lease(services, "big") as held:
+                fences.append(held.fence)
+                with pytest.raises(LeaseHeldError), lease(other, "big"):
+                    raise AssertionError("two holders at once")
+        lose_the_next_answer(sim)
+        with lease(first, "big") as held:
+            fences.append(held.fence)
+        assert fences == sorted(set(fences))
+
+
+def test_a_bucket_without_a_store_is_named(machines):
+    with pytest.raises(BadConfigError, match="no store at gs://sim-bucket/other") as raised:
+        machines.open(uri="gs://sim-bucket/other")
+    assert "config init" in raised.value.hint
+
+
+def test_a_newer_schema_is_refused(machines):
+    content = json.dumps({"schema": 99, "identity": "x"}).encode()
+    machines.objects.write("gs://sim-bucket/newer/identity", content, if_generation=0)
+    with pytest.raises(BadConfigError, match="newer tpuctl"):
+        machines.open(uri="gs://sim-bucket/newer")
+
+
+def test_a_fleet_lives_in_the_bucket_and_another_machine_takes_over(sim, tmp_path, machines):
+    """Everything that a slice goes through, with one machine's work going on on the other."""
+    with (
+        sim_services(sim, tmp_path / "a", process=1) as first,
+        sim_services(sim, tmp_path / "b", process=2) as second,
+    ):
+        first.store, second.store = machines.open("one"), machines.open("two")
+        second.machine = "other-machine"
+        bring_up(first, "big")
+        sim.preempt("big-1")
+        for _ in range(20):
+            run_pass(second)
+            second.clock.sleep(60.0)
+            record = get_slice(first, "big").record
+            if record.incarnation.number == 2 and record.state == "ready":
+                break
+        assert (record.incarnation.number, record.state) == (2, "ready")
+        assert execute(first, record, ["true"])[1].ok
+        take_down(second, "big")
+        assert [record.state for record in list_slices(first)] == ["gone"]
+
+
+def test_identity_is_written_once(machines):
+    assert read_identity(machines.objects, URI) == "s0123456789"
+    write_identity(machines.objects, URI, "s0123456789")
+    with pytest.raises(ConflictError):
+        write_identity(machines.objects, URI, "another")

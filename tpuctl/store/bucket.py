@@ -1,0 +1,277 @@
+"""The store in a bucket: `gs://BUCKET/PREFIX`, shared by a team or by a watchdog on another machine.
+
+    identity            which fleet this is
+    docs/KEY            one JSON document each, written by generation preconditions
+    blobs/SHA256        content
+
+Every write carries a nonce. When its answer is lost, or a retried write meets the precondition that it has
+itself broken, reading back tells whether the write was ours. What was read is kept in a local cache by
+generation, so that listing unchanged documents costs pages and no reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tpuctl.errors import (
+    BadConfigError,
+    ConflictError,
+    NotFoundError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+)
+from tpuctl.ports import Document, Objects
+from tpuctl.store.blobs import BlobFiles
+from tpuctl.store.object_cache import ObjectCache
+
+T = TypeVar("T")
+
+SCHEMA = 1
+READERS = 16
+"""Documents that are read at once when the cache does not have them."""
+TIME_FRESH_S = 60.0
+"""How long the difference between the server's clock and ours is believed: clocks drift little in a minute."""
+TRIES = 5
+PAUSE_S = 0.3
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BucketStore:
+    """Implements `ports.Store` over `objects`; `cache` is a directory of this machine only for this store.
+
+    Raises BadConfigError where there is no store, or one that a newer tpuctl wrote.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        uri: str,
+        cache: Path,
+        *,
+        sleep: Callable[[float], None],
+        unborn: bool = False,
+    ) -> None:
+        """`unborn`: open it although it has no identity yet, to copy another store into it."""
+        self._objects = objects
+        self._uri = uri.rstrip("/")
+        self._sleep = sleep
+        self._cache = ObjectCache(cache / "objects.sqlite")
+        self._blobs = BlobFiles(cache / "blobs")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")
+        self._mutex = threading.Lock()
+        self._last_entry = 0
+        self._offset: tuple[float, float] | None = None
+        self._identity = "" if unborn else self._read_identity()
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
+
+    def get(self, key: str) -> Document | None:
+        found = self._read(key)
+        return None if found is None else Document(key, found[1], found[0]["data"])
+
+    def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
+        self._check_mutable(key)
+        generation = self._write(key, data, if_generation=if_generation)
+        return Document(key, generation, json.loads(json.dumps(data)))
+
+    def delete(self, key: str, *, if_generation: int) -> None:
+        self._check_mutable(key)
+        if if_generation == 0 or self._read(key) is None:
+            raise ConflictError(f"{key} in the store was changed by another tpuctl", details={"key": key})
+        self._patiently(lambda: self._objects.delete(self._doc(key), if_generation=if_generation))
+        self._cache.forget(self._doc(key))
+
+    def list(self, prefix: str) -> list[Document]:
+        listed = self._patiently(lambda: self._objects.list(self._doc(prefix)))
+        root = len(self._doc("").split("/", 3)[3])
+        keys = {item.name[root:]: item.generation for item in listed}
+        known = self._cache.find({self._doc(key): generation for key, generation in keys.items()})
+        missing = [key for key in keys if self._doc(key) not in known]
+        fetched = dict(zip(missing, self._readers.map(self._read, missing), strict=True))
+        documents = []
+        for key, generation in keys.items():
+            content = known.get(self._doc(key))
+            found = (content, generation) if content is not None else fetched.get(key)
+            if found is not None:
+                documents.append(Document(key, found[1], found[0]["data"]))
+        return sorted(documents, key=lambda document: document.key)
+
+    def append(self, prefix: str, data: Mapping[str, Any]) -> str:
+        key = f"{prefix.rstrip('/')}/{self._entry_number():016d}-{secrets.token_hex(4)}"
+        self._write(key, data, if_generation=0)
+        return key
+
+    def put_blob(self, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        if not self.has_blob(digest):
+            try:
+                uri = f"{self._uri}/blobs/{digest}"
+                self._patiently(lambda: self._objects.write(uri, content, if_generation=0))
+            except ConflictError:
+                pass  # somebody stored the same content, or our own answer was lost
+        return self._blobs.put(content)
+
+    def get_blob(self, sha256: str) -> bytes:
+        if not _DIGEST.fullmatch(sha256):
+            raise NotFoundError(f"{sha256!r} is not the sha256 of a blob")
+        if self._blobs.has(sha256):
+            return self._blobs.get(sha256)
+        uri = f"{self._uri}/blobs/{sha256}"
+        try:
+            content, _ = self._patiently(lambda: self._objects.read(uri))
+        except NotFoundError as error:
+            raise NotFoundError(f"the store has no blob {sha256}") from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise TpuctlError(f"the blob {uri} was damaged", hint=f"gcloud storage rm {uri}")
+        self._blobs.put(content)
+        return content
+
+    def has_blob(self, sha256: str) -> bool:
+        uri = f"{self._uri}/blobs/{sha256}"
+        return any(item.name.endswith(sha256) for item in self._patiently(lambda: self._objects.list(uri)))
+
+    def now(self) -> float:
+        """The server's time: machines that share a lease need not agree on theirs."""
+        with self._mutex:
+            ticks = time.monotonic()
+            if self._offset is None or ticks - self._offset[1] > TIME_FRESH_S:
+                bucket = self._uri.split("/", 3)[2]
+                served = self._patiently(lambda: self._objects.server_time(bucket))
+                self._offset = (served - time.monotonic(), ticks)
+            return time.monotonic() + self._offset[0]
+
+    def identity(self) -> str:
+        return self._identity
+
+    # Copying a store here.
+
+    def take_document(self, key: str, data: Mapping[str, Any]) -> None:
+        """Writes a document or an appended entry of another store; one that is there already is kept."""
+        try:
+            self._write(key, data, if_generation=0)
+        except ConflictError:
+            return
+
+    def _doc(self, key: str) -> str:
+        return f"{self._uri}/docs/{key}"
+
+    def _read_identity(self) -> str:
+        found = read_identity(self._objects, self._uri)
+        if found is None:
+            self.close()
+            raise BadConfigError(
+                f"there is no store at {self._uri}", hint=f"tpuctl config init --store {self._uri}"
+            )
+        return found
+
+    def _read(self, key: str) -> tuple[dict[str, Any], int] | None:
+        uri = self._doc(key)
+        try:
+            content, generation = self._patiently(lambda: self._objects.read(uri))
+        except NotFoundError:
+            return None
+        entry = json.loads(content)
+        self._cache.keep(uri, generation, entry)
+        return entry, generation
+
+    def _write(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> int:
+        """Compare-and-set that knows its own writes again. Raises ConflictError."""
+        uri, nonce = self._doc(key), secrets.token_hex(8)
+        entry = {"nonce": nonce, "data": data}
+        content = json.dumps(entry, ensure_ascii=False, sort_keys=True).encode()
+        for remaining in reversed(range(TRIES)):
+            try:
+                generation = self._objects.write(uri, content, if_generation=if_generation)
+            except (ConflictError, TransientError, RateLimitedError) as error:
+                ours = self._written_by_us(key, nonce)
+                if ours is not None:
+                    return ours
+                if isinstance(error, ConflictError):
+                    raise ConflictError(
+                        f"{key} in the store was changed by another tpuctl",
+                        details={"key": key, "expected": if_generation},
+                    ) from error
+                if remaining == 0:
+                    raise
+                self._sleep(PAUSE_S * 2 ** (TRIES - 1 - remaining))
+            else:
+                self._cache.keep(uri, generation, json.loads(content))
+                return generation
+        raise AssertionError("unreachable")
+
+    def _written_by_us(self, key: str, nonce: str) -> int | None:
+        """The generation of our own write whose answer did not arrive; None when it did not take effect."""
+        found = self._read(key)
+        return found[1] if found is not None and found[0].get("nonce") == nonce else None
+
+    def _check_mutable(self, key: str) -> None:
+        if is_entry(key):
+            raise ConflictError(f"{key} in the store was appended and cannot change")
+
+    def _entry_number(self) -> int:
+        """Milliseconds of the server's time, larger than any that this process gave before."""
+        number = int(self.now() * 1000)
+        with self._mutex:
+            self._last_entry = max(number, self._last_entry + 1)
+            return self._last_entry
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """`call`, which may be repeated without harm, through passing trouble."""
+        return patiently(call, self._sleep)
+
+
+_ENTRY = re.compile(r"(?:^|/)\d{16}(?:-[0-9a-f]{8})?$")
+
+
+def is_entry(key: str) -> bool:
+    """Whether a key was made by `append`, of this store or of the local one: such documents never change."""
+    return _ENTRY.search(key) is not None
+
+
+def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """`call`, which may be repeated without harm, through passing trouble."""
+    for remaining in reversed(range(TRIES)):
+        try:
+            return call()
+        except (TransientError, RateLimitedError):
+            if remaining == 0:
+                raise
+            sleep(PAUSE_S * 2 ** (TRIES - 1 - remaining))
+    raise AssertionError("unreachable")
+
+
+def read_identity(objects: Objects, uri: str) -> str | None:
+    """Which fleet's store is at `uri`; None when there is none. Raises BadConfigError for a newer schema."""
+    try:
+        content, _ = objects.read(f"{uri.rstrip('/')}/identity")
+    except NotFoundError:
+        return None
+    data = json.loads(content)
+    if int(data["schema"]) > SCHEMA:
+        raise BadConfigError(
+            f"{uri} was written by a newer tpuctl (schema {data['schema']}, known: {SCHEMA})",
+            hint="pip install --upgrade tpuctl",
+        )
+    return str(data["identity"])
+
+
+def write_identity(objects: Objects, uri: str, identity: str) -> None:
+    """Makes `uri` a store. Raises ConflictError when it is another fleet's."""
+    content = json.dumps({"schema": SCHEMA, "identity": identity}).encode()
+    try:
+        objects.write(f"{uri.rstrip('/')}/identity", content, if_generation=0)
+    except (ConflictError, TransientError):
+        if read_identity(objects, uri) != identity:
+            raise

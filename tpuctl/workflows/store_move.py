@@ -1,0 +1,110 @@
+"""Moving a store: everything is copied, compared, and only then is the new place the fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from tpuctl.core.records import SliceState
+from tpuctl.errors import ConflictError, LeaseHeldError, TpuctlError, UsageError
+from tpuctl.ports import Document, Store
+
+MOVED = "moved"
+"""The document that a store which has moved, or is about to, holds: where to, and whether all is there."""
+
+
+class Source(Store, Protocol):
+    """A store that can name its blobs."""
+
+    def blob_digests(self) -> Iterable[str]: ...
+
+
+class Target(Protocol):
+    """A place that becomes a store."""
+
+    def take_document(self, key: str, data: Mapping[str, Any]) -> None:
+        """Writes a document as it is, unless one of that key is there."""
+        ...
+
+    def put_blob(self, content: bytes) -> str: ...
+
+    def list(self, prefix: str) -> list[Document]: ...
+
+    def has_blob(self, sha256: str) -> bool: ...
+
+
+def check_joinable(source: Store, uri: str) -> None:
+    """Raises UsageError when this machine's own store still answers for slices that would be forgotten."""
+    left = [
+        str(document.data["name"])
+        for document in source.list("slices/")
+        if document.data["state"] != SliceState.GONE
+    ]
+    if left:
+        raise UsageError(
+            f"the store on this machine still holds {', '.join(left)}; joining {uri} would forget them",
+            hint=f"tpuctl down {' '.join(left)} --yes, then join",
+        )
+
+
+def check_quiet(source: Store, alive: Callable[[str], bool]) -> None:
+    """Raises LeaseHeldError while another command works on a slice of `source`."""
+    now = source.now()
+    for document in source.list("leases/"):
+        owner = str(document.data["owner"])
+        if owner and float(document.data["expires"]) > now and alive(owner):
+            name = document.key.removeprefix("leases/")
+            raise LeaseHeldError(
+                f"another tpuctl ({owner}) is at work on {name}", hint="let it end, then try again"
+            )
+
+
+def announce_move(source: Store, uri: str) -> None:
+    """Writes down that `source` is on its way to `uri`, from when on nothing else may change it.
+
+    Raises ConflictError when it went elsewhere before.
+    """
+    document = source.get(MOVED)
+    if document is not None and document.data["to"] != uri:
+        raise ConflictError(
+            f"this store already moved to {document.data['to']}",
+            hint=f"tpuctl config init --store {document.data['to']} --join",
+        )
+    if document is None:
+        source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
+
+
+def copy_store(source: Source, target: Target, report: Callable[[str], None]) -> int:
+    """Copies documents and blobs, and compares; how many documents there are.
+
+    Repeating it is harmless. Raises TpuctlError when something did not arrive.
+    """
+    documents = [document for document in source.list("") if document.key != MOVED]
+    digests = list(source.blob_digests())
+    report(f"copying {len(documents)} documents and {len(digests)} blobs")
+    there = {document.key for document in target.list("")}
+    for document in documents:
+        if document.key not in there:
+            target.take_document(document.key, document.data)
+    for digest in digests:
+        if not target.has_blob(digest):
+            target.put_blob(source.get_blob(digest))
+    _compare(documents, target)
+    return len(documents)
+
+
+def _compare(documents: list[Document], target: Target) -> None:
+    arrived = {document.key: document.data for document in target.list("")}
+    wrong = [document.key for document in documents if arrived.get(document.key) != document.data]
+    if wrong:
+        raise TpuctlError(
+            f"{len(wrong)} documents did not arrive as they were, {wrong[0]} among them",
+            hint="is the prefix used by something else? choose another --store",
+        )
+
+
+def finish_move(source: Store, uri: str) -> None:
+    """Writes down that everything is at `uri`."""
+    document = source.get(MOVED)
+    if document is not None and not document.data["done"]:
+        source.put(MOVED, {"to": uri, "done": True}, if_generation=document.generation)
