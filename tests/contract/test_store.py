@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.clocks import FakeClock
+from tests.support.memory.store import MemoryServer, MemoryStore
 from tpuctl.errors import BadConfigError, ConflictError, NotFoundError, TpuctlError
 from tpuctl.store import sqlite as sqlite_store
 from tpuctl.store.sqlite import SqliteStore
@@ -32,13 +35,38 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "store.sqlite"
 
 
-@pytest.fixture
-def reopen(path: Path) -> Iterator[Callable[[], SqliteStore]]:
-    """Opens the same store again, as another process would."""
-    opened: list[SqliteStore] = []
+Opener = Callable[[Path], Callable[[], Any]]
+"""What opens one store again and again, given a folder of its own."""
 
-    def open_it() -> SqliteStore:
-        opened.append(SqliteStore(path))
+
+def open_memory(_path: Path) -> Callable[[], MemoryStore]:
+    server = MemoryServer(FakeClock())
+    return lambda: MemoryStore(server)
+
+
+OPENERS: dict[str, Opener] = {
+    "sqlite": lambda path: lambda: SqliteStore(path),
+    "memory": open_memory,
+}
+
+
+@pytest.fixture(params=["sqlite"])
+def opener(request: pytest.FixtureRequest) -> Opener:
+    """Tests of files take this one; those of every store are marked `everywhere`."""
+    return OPENERS[request.param]
+
+
+everywhere = pytest.mark.parametrize("opener", OPENERS, indirect=True)
+
+
+@pytest.fixture
+def reopen(opener: Opener, path: Path) -> Iterator[Callable[[], Any]]:
+    """Opens the same store again, as another process would."""
+    opened: list[Any] = []
+    open_one = opener(path)
+
+    def open_it() -> Any:
+        opened.append(open_one())
         return opened[-1]
 
     yield open_it
@@ -46,8 +74,8 @@ def reopen(path: Path) -> Iterator[Callable[[], SqliteStore]]:
         store.close()
 
 
-@pytest.fixture(params=["sqlite"])
-def store(request: pytest.FixtureRequest, reopen: Callable[[], SqliteStore]) -> SqliteStore:
+@pytest.fixture
+def store(reopen: Callable[[], Any]) -> Any:
     return reopen()
 
 
@@ -60,10 +88,12 @@ def start(path: Path, body: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@everywhere
 def test_a_missing_document_is_none(store):
     assert store.get("slices/big") is None
 
 
+@everywhere
 def test_a_document_comes_back_as_written(store, reopen):
     data = {"name": "big", "nested": {"a": [1, 2.5, None, True]}, "text": "ünï\n'\""}
     written = store.put("slices/big", data, if_generation=0)
@@ -72,6 +102,7 @@ def test_a_document_comes_back_as_written(store, reopen):
     assert written.data == data
 
 
+@everywhere
 def test_writing_needs_the_generation_that_was_read(store):
     first = store.put("a", {"n": 1}, if_generation=0)
     second = store.put("a", {"n": 2}, if_generation=first.generation)
@@ -82,12 +113,14 @@ def test_writing_needs_the_generation_that_was_read(store):
     assert store.get("a") == second
 
 
+@everywhere
 def test_a_missing_document_has_only_generation_zero(store):
     with pytest.raises(ConflictError):
         store.put("a", {}, if_generation=1)
     assert store.get("a") is None
 
 
+@everywhere
 def test_deleting_needs_the_generation_that_was_read(store):
     first = store.put("a", {}, if_generation=0)
     second = store.put("a", {}, if_generation=first.generation)
@@ -97,6 +130,7 @@ def test_deleting_needs_the_generation_that_was_read(store):
     assert store.get("a") is None
 
 
+@everywhere
 def test_a_generation_is_not_reused_after_a_delete(store):
     first = store.put("a", {}, if_generation=0)
     store.delete("a", if_generation=first.generation)
@@ -106,6 +140,7 @@ def test_a_generation_is_not_reused_after_a_delete(store):
         store.put("a", {}, if_generation=first.generation)
 
 
+@everywhere
 def test_list_returns_exactly_the_prefix_sorted_by_key(store):
     for key in ("slices/b", "slices/a", "slices/%", "slices/_x", "slicesx", "runs/a", "slices/a/é", "SLICES/z"):
         store.put(key, {"key": key}, if_generation=0)
@@ -121,6 +156,7 @@ def test_list_returns_exactly_the_prefix_sorted_by_key(store):
     assert store.list("none/") == []
 
 
+@everywhere
 def test_appended_entries_list_in_order_and_cannot_change(store, reopen):
     keys = [(store if n % 2 else reopen()).append("journal/big", {"n": n}) for n in range(12)]
     assert keys == sorted(keys)
@@ -133,6 +169,7 @@ def test_appended_entries_list_in_order_and_cannot_change(store, reopen):
         store.delete(found[0].key, if_generation=found[0].generation)
 
 
+@everywhere
 def test_a_blob_is_kept_under_its_digest(store, reopen):
     content = bytes(range(256)) * 1000
     digest = store.put_blob(content)
@@ -141,14 +178,16 @@ def test_a_blob_is_kept_under_its_digest(store, reopen):
     assert reopen().get_blob(digest) == content
 
 
+@everywhere
 @pytest.mark.parametrize("digest", ["0" * 64, "../../etc/passwd", ""])
 def test_a_missing_blob_is_not_found(store, digest):
     with pytest.raises(NotFoundError):
         store.get_blob(digest)
 
 
-def test_the_identity_stays_and_is_a_label_value(store, reopen, tmp_path):
-    other = SqliteStore(tmp_path / "other" / "store.sqlite")
+@everywhere
+def test_the_identity_stays_and_is_a_label_value(store, reopen, opener, tmp_path):
+    other = opener(tmp_path / "other" / "store.sqlite")()
     try:
         assert reopen().identity() == store.identity()
         assert other.identity() != store.identity()
@@ -158,6 +197,7 @@ def test_the_identity_stays_and_is_a_label_value(store, reopen, tmp_path):
         other.close()
 
 
+@everywhere
 def test_threads_share_one_store(store):
     def work(thread: int) -> None:
         for n in range(10):

@@ -17,3 +17,19 @@ class FakeClock:
 
     def sleep(self, seconds: float) -> None:
         self.manual.advance(max(0.0, seconds))
+
+
+class WatchedClock(ManualClock):
+    """A `ManualClock` that counts the actions of the simulated cloud which it has set off."""
+
+    def __init__(self, start: float = 1_790_000_000.0) -> None:
+        super().__init__(start)
+        self.actions = 0
+
+    def move_to(self, instant: float) -> None:
+        self.actions += 1
+        super().move_to(instant)
+
+    def advance(self, seconds: float = 0.0) -> None:
+        self.actions -= 1  # its own last step sets nothing off
+        super().advance(seconds)

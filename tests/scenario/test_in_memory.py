@@ -1,0 +1,194 @@
+"""Every workflow over hosts in memory: hours of a fleet's life in milliseconds, by the clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.test_host_protocol import Kept
+from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.environment import EnvironmentSpec, render_frozen
+from tpuctl.core.model import FailureKind
+from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
+from tpuctl.core.tree import make_tree
+from tpuctl.workflows.copy import pull, push
+from tpuctl.workflows.documents import find_run, get_run, get_slice, save
+from tpuctl.workflows.execute import execute
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.follow import follow_run, start_run
+from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.runs import request_stop
+from tpuctl.workflows.targets import host_targets
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace(cut_cable=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def services(place: MemoryPlace) -> MemoryServices:
+    return place.machine()
+
+
+def pass_for(place: MemoryPlace, services: MemoryServices, seconds: float) -> None:
+    """Passes of a watchdog, one a minute."""
+    for _ in range(int(seconds / 60)):
+        place.clock.advance(60.0)
+        run_pass(services)
+
+
+def test_a_slice_comes_up_in_minutes_of_its_own_time_and_goes_without_a_trace(place, services):
+    began = services.clock.now()
+    record = bring_up(services, "big")
+    assert record.state is SliceState.READY
+    assert 150 < services.clock.now() - began < 600
+    assert [len(host.users_seen) for host in place.hosts.all()] == [1, 1]
+    take_down(services, "big")
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    assert place.world.snapshot()["nodes"] == place.world.snapshot()["queuedResources"] == []
+
+
+def test_a_run_of_an_hour_is_followed_to_its_end_with_its_output_kept(place, services):
+    def train(process: Process) -> Steps:
+        for step in range(6):
+            process.print(f"rank {process.env['TPUCTL_RANK']} step {step}")
+            yield 600.0
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    began = services.clock.now()
+    run = run_to_end(services, "big", "as train says", policy=Policy())
+    assert run.state is RunState.SUCCEEDED, run.reason
+    assert services.clock.now() - began >= HOUR
+    lines = [f"rank {rank} step {step}" for rank in range(2) for step in range(6)]
+    assert sorted(services.output().splitlines()) == lines
+    kept = [bytes(data).decode().splitlines() for _, data in sorted(services.logs.files.items()) if data]
+    assert sorted(line for each in kept for line in each) == lines
+
+
+def test_passes_bring_a_preempted_slice_and_its_run_back(place, services):
+    place.hosts.programs["main.py"] = scripted(2 * HOUR, lines=["working"])
+    bring_up(services, "big")
+    run = submit(services, "big", "two hours")
+    pass_for(place, services, 600)
+    assert get_run(services, run.id).record.state is RunState.RUNNING
+    place.world.preempt("big-1")
+    pass_for(place, services, 1800)
+    again = get_run(services, run.id).record
+    assert (again.state, again.attempt.number, again.preemptions) == (RunState.RUNNING, 2, 1)
+    pass_for(place, services, 3 * HOUR)
+    assert get_run(services, run.id).record.state is RunState.SUCCEEDED
+    assert get_slice(services, "big").record.incarnation.cloud_name == "big-2"
+
+
+def test_a_stop_gives_the_program_its_grace_and_is_recorded(place, services):
+    def saving(process: Process) -> Steps:
+        try:
+            yield Wait()
+        except Terminated:
+            yield 10.0
+            process.print("saved")
+        return 0
+
+    place.hosts.programs["main.py"] = saving
+    bring_up(services, "big")
+    run = submit(services, "big", "until told", policy=Policy(grace_s=30.0))
+    start_run(services, run.id)
+    request_stop(services, run.id)
+    ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
+    assert ended.state is RunState.STOPPED
+    assert "saved" in services.output()
+
+
+def test_one_worker_that_dies_ends_the_others_and_the_run(place, services):
+    def train(process: Process) -> Steps:
+        yield 120.0
+        if process.env["TPUCTL_RANK"] == "1":
+            raise Killed(9)
+        yield Wait()
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "one dies")
+    assert run.state is RunState.FAILED
+    assert {end.worker: end.signal for end in run.attempt.ends} == {0: 15, 1: 9}
+
+
+def test_a_run_goes_on_while_this_machine_is_cut_off_and_is_attached_to_again(place):
+    blocked = False
+    services = place.machine("a", reaches=lambda _host: not blocked)
+    place.hosts.programs["main.py"] = scripted(HOUR, lines=["one", "two"])
+    bring_up(services, "big")
+    run = submit(services, "big", "an hour")
+    start_run(services, run.id)
+    blocked = True
+    pass_for(place, services, 600)
+    blocked = False
+    after = place.machine("a", process=2)
+    assert follow_run(after, run.id).state is RunState.SUCCEEDED
+    assert after.output().count("one") == 2
+    assert get_run(after, run.id).record.preemptions == 0
+
+
+def test_exec_is_on_a_leash_and_ends_with_its_time(place, services):
+    record = bring_up(services, "big")
+    said: dict[int, bytes] = {}
+
+    def sink(worker: int, name: str, data: bytes) -> None:
+        said[worker] = data
+
+    results = execute(services, record, ["printenv", "TPU_WORKER_ID"], sink=sink)
+    assert ([result.ok for result in results], said) == ([True, True], {0: b"0\n", 1: b"1\n"})
+    place.hosts.programs["endless"] = scripted(1e9)
+    ended = execute(services, record, ["endless"], timeout_s=30.0)
+    assert {result.failure for result in ended} == {FailureKind.TIMEOUT}
+    place.clock.advance(10.0)
+    for host in place.hosts.all():
+        host.advance()
+        assert [process.argv for process in host.processes if process.alive] == []
+
+
+def test_files_travel_both_ways(place, services):
+    record = bring_up(services, "big", accelerator_type="v4-64", hosts=8, chips=32)
+    targets, helper = host_targets(services, record), HostHelper(services.remote, services.helper_source)
+    content = make_tree({"weights": bytes(range(256)) * 9000})
+    pushed = push(helper, targets, content, ["weights"], "data/", clock=services.clock, emit=services.emit)
+    assert (all(result.ok for result in pushed.results), pushed.relayed) == (True, True)
+    assert pushed.sent_bytes < 2 * 256 * 9000
+    kept = [Kept() for _ in targets]
+    pull(services.remote, targets, "data/weights", lambda target: kept[target.worker])
+    assert [each.names["weights"] for each in kept] == [bytes(range(256)) * 9000] * 8
+
+
+def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):
+    lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
+    spec = EnvironmentSpec("small", {"3.10": lock})
+    place.hosts.programs["main.py"] = scripted(1.0)
+    bring_up(services, "big")
+    run = submit(services, "big", "in its environment")
+    loaded = find_run(services, run.id)
+    blob = services.store.put_blob(render_frozen(spec))
+    save(services, loaded, replace(loaded.record, environment=EnvironmentRef("small", blob)))
+    ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
+    assert ended.state is RunState.SUCCEEDED, ended.reason
+    assert [row["packages"] for row in ended.attempt.hosts] == ["numpy==2.0.0"] * 2
+
+
+def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(place):
+    first, second = place.machine("a"), place.machine("b", skew_s=120.0)
+    bring_up(first, "big")
+    before = (place.server.changes, len(place.world.journal.entries()))
+    for services in (first, second):
+        lines = run_pass(services)
+        assert [(line.subject, line.result, line.acted) for line in lines] == [("big", "done", False)]
+    assert (place.server.changes, len(place.world.journal.entries())) == before

@@ -1,0 +1,223 @@
+"""The `Cloud` port over a simulated world in the same process: no sockets, and the product's own translations.
+
+Requests are rendered and answers parsed by `tpuctl.cloud`, refusals translated by it, so that only HTTP is left
+out. Lists are remembered as long as nothing changed in the world.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import requests
+from google.api_core import exceptions
+from google.cloud import tpu_v2
+from google.protobuf.json_format import MessageToDict
+
+from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud.errors import translate
+from tpuctl.core.model import (
+    CloudErrorInfo,
+    GuestHostKey,
+    Listing,
+    NodeInfo,
+    NodeRequest,
+    OperationInfo,
+    QueuedInfo,
+)
+from tpuctl.errors import NotFoundError, TransientError
+from tpuctl.ports import Clock
+from tpuctl.sim.kernel import Json
+from tpuctl.sim.status import HTTP_STATUS, ApiError, DroppedConnectionError
+from tpuctl.sim.world import World
+
+READ_TRIES = 4
+READ_PAUSE_S = 0.5
+
+T = TypeVar("T")
+I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
+
+
+class _Body:
+    """What `requests` would give for a refusal."""
+
+    def __init__(self, data: Json) -> None:
+        self._data = data
+
+    def json(self) -> Json:
+        return self._data
+
+
+class ParsedLists:
+    """Parsed resources by name, kept while their JSON stays the same, and whole lists while the world does."""
+
+    def __init__(self, changes: Callable[[], int] | None = None) -> None:
+        self._changes = changes
+        self._parsed: dict[str, tuple[Json, Any]] = {}
+        self._lists: dict[tuple[str, str], tuple[int, Any]] = {}
+
+    def parse(self, data: Json, parse: Callable[[Json], T]) -> T:
+        known = self._parsed.get(data["name"])
+        if known is not None and known[0] == data:
+            found: T = known[1]
+            return found
+        fresh = parse(data)
+        self._parsed[data["name"]] = (data, fresh)
+        return fresh
+
+    def list(self, kind: str, zone: str, read: Callable[[], T]) -> T:
+        if self._changes is None:
+            return read()
+        now = self._changes()
+        known = self._lists.get((kind, zone))
+        if known is not None and known[0] == now:
+            found: T = known[1]
+            return found
+        answer = read()
+        self._lists[kind, zone] = (now, answer)
+        return answer
+
+
+class WorldCloud:
+    """Implements `ports.Cloud`. `lists` may be shared by several clients of one world."""
+
+    def __init__(self, world: World, clock: Clock, lists: ParsedLists | None = None) -> None:
+        self._world = world
+        self._clock = clock
+        self._project = world.options.project
+        self._lists = lists or ParsedLists()
+
+    def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
+        return self._list("nodes", "ListNodes", zone, _parse_node)
+
+    def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
+        return self._list("queuedResources", "ListQueuedResources", zone, _parse_queued)
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None:
+        found = self._find(f"node {name} in {zone}", "GetNode", self._name(zone, "nodes", name))
+        return None if found is None else self._lists.parse(found, _parse_node)
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
+        full = self._name(zone, "queuedResources", name)
+        found = self._find(f"queued resource {name} in {zone}", "GetQueuedResource", full)
+        return None if found is None else self._lists.parse(found, _parse_queued)
+
+    def create_node(self, request: NodeRequest) -> OperationInfo:
+        message = tpu_v2.CreateNodeRequest(
+            parent=self._parent(request.zone), node_id=request.name, node=nodes.render_node(request)
+        )
+        what = f"create node {request.name} in {request.zone}"
+        return _parse_operation(self._change(what, "CreateNode", _to_json(message)))
+
+    def create_queued(self, request: NodeRequest) -> OperationInfo:
+        message = queued_resources.render_create(self._parent(request.zone), request)
+        what = f"create queued resource {request.name} in {request.zone}"
+        return _parse_operation(self._change(what, "CreateQueuedResource", _to_json(message)))
+
+    def delete_node(self, zone: str, name: str) -> OperationInfo | None:
+        full = self._name(zone, "nodes", name)
+        return self._delete(f"delete node {name} in {zone}", "DeleteNode", {"name": full})
+
+    def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
+        full = self._name(zone, "queuedResources", name)
+        request = {"name": full, "force": "true"}
+        return self._delete(f"delete queued resource {name} in {zone}", "DeleteQueuedResource", request)
+
+    def find_operation(self, name: str) -> OperationInfo | None:
+        found = self._find(f"operation {name}", "GetOperation", name)
+        return None if found is None else _parse_operation(found)
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        request = {"name": self._name(zone, "nodes", name), "queryPath": "", "workerIds": [""]}
+        answer = self._read(f"host keys of node {name} in {zone}", "GetGuestAttributes", request)
+        return nodes.parse_host_keys(_message(tpu_v2.GetGuestAttributesResponse, answer))
+
+    def _parent(self, zone: str) -> str:
+        return f"projects/{self._project}/locations/{zone}"
+
+    def _name(self, zone: str, collection: str, name: str) -> str:
+        return f"{self._parent(zone)}/{collection}/{name}"
+
+    def _list(self, key: str, method: str, zone: str, parse: Callable[[Json], I]) -> Listing[I]:
+        def read() -> Listing[I]:
+            rows: list[Json] = []
+            unreachable: set[str] = set()
+            request: Json = {"parent": self._parent(zone)}
+            while True:
+                page = self._read(f"list {key} in {zone}", method, request)
+                rows += page[key]
+                unreachable.update(each.rsplit("/", 1)[-1] for each in page.get("unreachable", ()))
+                if not page.get("nextPageToken"):
+                    break
+                request = {**request, "pageToken": page["nextPageToken"]}
+            return Listing(tuple(self._lists.parse(row, parse) for row in rows), frozenset(unreachable))
+
+        return self._lists.list(key, zone, read)
+
+    def _change(self, what: str, method: str, request: Json) -> Json:
+        try:
+            return self._world.call(method, request)
+        except ApiError as error:
+            raise translate(_as_google_says(error), what) from error
+        except DroppedConnectionError as error:
+            raise translate(requests.ConnectionError("Remote end closed connection"), what) from error
+
+    def _read(self, what: str, method: str, request: Json) -> Json:
+        """Like a change, but asked again after passing trouble."""
+        for remaining in reversed(range(READ_TRIES)):
+            try:
+                return self._change(what, method, request)
+            except TransientError:
+                if remaining == 0:
+                    raise
+                self._clock.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
+        raise AssertionError("unreachable")
+
+    def _find(self, what: str, method: str, name: str) -> Json | None:
+        try:
+            return self._read(what, method, {"name": name})
+        except NotFoundError:
+            return None
+
+    def _delete(self, what: str, method: str, request: Json) -> OperationInfo | None:
+        try:
+            return _parse_operation(self._change(what, method, request))
+        except NotFoundError:
+            return None
+
+
+def _as_google_says(error: ApiError) -> exceptions.GoogleAPICallError:
+    body = error.to_http_body()
+    return exceptions.from_http_status(  # type: ignore[no-untyped-call,no-any-return]
+        HTTP_STATUS[error.code],
+        error.message,
+        details=body["error"].get("details", ()),
+        response=_Body(body),
+    )
+
+
+def _message(kind: Any, data: Json) -> Any:
+    return kind.from_json(json.dumps(data), ignore_unknown_fields=True)
+
+
+def _parse_node(data: Json) -> NodeInfo:
+    return nodes.parse_node(_message(tpu_v2.Node, data))
+
+
+def _parse_queued(data: Json) -> QueuedInfo:
+    return queued_resources.parse_queued(_message(tpu_v2.QueuedResource, data))
+
+
+def _parse_operation(data: Json) -> OperationInfo:
+    error = data.get("error") if data["done"] else None
+    return OperationInfo(
+        name=data["name"],
+        done=data["done"],
+        error=CloudErrorInfo(error["code"], error["message"]) if error else None,
+    )
+
+
+def _to_json(message: Any) -> Json:
+    found: Json = MessageToDict(type(message).pb(message))
+    return found

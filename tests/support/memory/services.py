@@ -1,0 +1,131 @@
+"""A cloud, its hosts, a store and several machines that work on them, in one process and by one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tests.support.clocks import FakeClock, WatchedClock
+from tests.support.memory.cloud import ParsedLists, WorldCloud
+from tests.support.memory.host import MemoryHost, MemoryHosts, make_host_key
+from tests.support.memory.remote import MemoryRemote
+from tests.support.memory.store import MemoryServer, MemoryStore
+from tests.support.services import CountingIds, EnvSecrets
+from tpuctl.core.model import HostTarget
+from tpuctl.sim.options import Delays
+from tpuctl.sim.world import World, WorldOptions
+from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
+
+HELPER = b"the helper that verbs.py plays"
+
+
+class MemoryLogs:
+    """Implements `ports.RunLogs`."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[str, int, int, str], bytearray] = {}
+
+    def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int:
+        return len(self.files.get((run_id, attempt, worker, stream), b""))
+
+    def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
+        self.files.setdefault((run_id, attempt, worker, stream), bytearray()).extend(data)
+
+    def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str:
+        return f"memory:{run_id}/{attempt}/{worker}.{stream}"
+
+
+class PlentifulPacer:
+    """Implements `ports.Pacer`: every create may go out at once."""
+
+    def take(self) -> float:
+        return 0.0
+
+
+class MemorySshEntries:
+    """Implements `ports.SshEntries`; keeps what it was told last."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Sequence[HostTarget]] = {}
+
+    def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
+        self.known[slice_name] = targets
+
+    def remove(self, slice_name: str) -> None:
+        self.known.pop(slice_name, None)
+
+
+class MemoryServices:
+    """Implements `workflows.services.Services` for one process on one machine."""
+
+    def __init__(
+        self,
+        place: MemoryPlace,
+        machine: str,
+        *,
+        process: int = 1,
+        skew_s: float = 0.0,
+        reaches: Callable[[MemoryHost], bool] = lambda _host: True,
+    ) -> None:
+        self.public_key = f"{make_host_key(sum(machine.encode()) << 16)} {machine}"
+        self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
+        self.cloud: Any = WorldCloud(place.world, self.clock, place.lists)
+        self.objects: Any = None  # buckets have stores and tests of their own
+        self.store: Any = MemoryStore(place.server)
+        direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches)
+        self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
+        self.ids: Any = CountingIds()
+        self.pacer: Any = PlentifulPacer()
+        self.secrets: Any = EnvSecrets()
+        self.logs: Any = MemoryLogs()
+        self.ssh_entries: Any = MemorySshEntries()
+        self.events: list[object] = []
+        self.user = "ada"
+        self.machine = machine
+        self.lease_owner = f"{machine}/{process}"
+        self.ssh_port = place.hosts.ssh_port
+        self.internal_ip = False
+        self.trust_first_use = False
+        self.helper_source = HELPER
+        self.environment_installer = b"the installer that shell.py plays"
+
+    def emit(self, event: object) -> None:
+        self.events.append(event)
+
+    def process_alive(self, owner: str) -> bool:
+        """On this machine one process runs after the other; about others nothing is known."""
+        return owner == self.lease_owner or owner.split("/")[0] != self.machine
+
+    def output(self) -> str:
+        """Everything the workers' programs were seen to write."""
+        chunks = [event.data for event in self.events if hasattr(event, "data")]
+        return b"".join(chunks).decode(errors="replace")
+
+
+class MemoryPlace:
+    """What all machines see: one world, its hosts, one store. `clock.advance` moves them all."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 1,
+        delays: Delays | None = None,
+        quotas: Mapping[str, int] | None = None,
+        cut_cable: bool = False,
+        entries_kept: int | None = None,
+    ) -> None:
+        self.clock = WatchedClock()
+        true_time = FakeClock(self.clock)
+        self.hosts = MemoryHosts(true_time, cut_cable=cut_cable)
+        options = WorldOptions(seed=seed, delays=delays or Delays(), quotas=dict(quotas or {}))
+        self.world = World(self.hosts, options, clock=self.clock)
+        self.server = MemoryServer(true_time, entries_kept=entries_kept)
+        self.lists = ParsedLists()
+
+    def machine(self, name: str = "laptop", **options: Any) -> MemoryServices:
+        """A new process on the machine called `name`."""
+        return MemoryServices(self, name, **options)
+
+    def close(self) -> None:
+        self.world.close()
+        self.hosts.close()
