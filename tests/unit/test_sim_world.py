@@ -400,3 +400,46 @@ def test_reads_do_not_wait_for_hosts() -> None:
 def test_a_fault_that_makes_no_sense_is_refused_by_its_word(sim: Setup, spec: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         sim.world.faults.add(spec)
+
+
+def test_a_create_without_capacity_ends_in_a_stockout_and_holds_nothing():
+    lab = build()
+    lab.world.set_capacity(ZONE, 8)
+    lab.create("a")
+    assert lab.world.room(ZONE) == 0
+    operation = lab.create("b", acceleratorType="v4-8")
+    assert lab.node("b")["state"] == "CREATING"
+    assert lab.world.room(ZONE) == 0
+    lab.clock.advance(3600)
+    assert lab.operation(operation)["error"]["code"] == Code.RESOURCE_EXHAUSTED
+    assert [resident.path.id for resident in lab.world.census()] == ["a"]
+    lab.world.set_capacity(ZONE, None)
+    lab.create("c", acceleratorType="v4-64")
+    lab.clock.advance(3600)
+    assert lab.node("c")["state"] == "READY"
+
+
+def test_queued_requests_wait_for_capacity_and_get_it_in_order():
+    lab = build()
+    lab.world.set_capacity(ZONE, 8)
+    names = ("first", "second", "third")
+    for name in names:
+        lab.create_queued(name)
+    lab.clock.advance(3600)
+    waiting = "WAITING_FOR_RESOURCES"
+    assert [lab.queued_state(name) for name in names] == ["ACTIVE", waiting, waiting]
+    lab.world.preempt("first")
+    lab.clock.advance(3600)
+    assert [lab.queued_state(name) for name in names] == ["SUSPENDED", "ACTIVE", waiting]
+    lab.world.set_capacity(ZONE, 16)
+    lab.clock.advance(3600)
+    assert lab.queued_state("third") == "ACTIVE"
+
+
+def test_an_operation_is_forgotten_a_day_after_its_end():
+    lab = build()
+    operation = lab.create()
+    lab.clock.advance(3600)
+    assert lab.operation(operation)["done"]
+    lab.clock.advance(86_400)
+    assert lab.refused("GetOperation", name=operation["name"]).code is Code.NOT_FOUND

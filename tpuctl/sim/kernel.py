@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class Node:
     queued: ResourcePath | None = None
     addresses: list[HostAddress] = field(default_factory=list)
     preempted: bool = False
+    phantom: bool = False
+    """Listed as CREATING although there is no capacity for it: it will vanish."""
     host_lock: threading.Lock = field(default_factory=threading.Lock)
     """Serialises host work of this incarnation; never taken while the world's lock is held."""
     gone: bool = False
@@ -79,6 +82,8 @@ class Kernel:
     quotas: dict[str, int]
     """Limits by the keys of `tpuctl.sim.quotas`; absent means plenty."""
     host_environment: Callable[[], dict[str, str]]
+    capacity: dict[str, int] = field(default_factory=dict)
+    """Chips that exist for this project in a zone; absent means plenty. Unlike a quota it changes by itself."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Node] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
@@ -101,6 +106,17 @@ class Kernel:
                 Code.PERMISSION_DENIED,
                 f"Permission denied on 'locations/{path.zone}' (or it may not exist).",
             )
+
+    def room(self, zone: str) -> float:
+        """Chips of `zone` that nothing holds; what was preempted holds none."""
+        if zone not in self.capacity:
+            return math.inf
+        held = (
+            node.offer.chips
+            for node in self.nodes.values()
+            if node.path.zone == zone and not node.preempted and not node.phantom
+        )
+        return self.capacity[zone] - sum(held)
 
     def current(self, node: Node) -> bool:
         """Whether this incarnation is still the one behind its name."""

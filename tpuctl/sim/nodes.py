@@ -34,6 +34,8 @@ class Nodes:
         self._machines = machines
         self.on_queued_node_lost: Callable[[Node, str], None] = lambda _node, _initiator: None
         """Set by the queued resources: (node, USER or SERVICE)."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Set by the queued resources: chips have become free."""
 
     # Reads.
 
@@ -82,22 +84,25 @@ class Nodes:
     def create(self, request: Json, version: str) -> Json:
         path = parse_path(request["parent"]).child("nodes", request.get("nodeId") or self._kernel.ids.short())
         spec = request.get("node") or {}
+        room = self._kernel.room(path.zone)
         node = self.admit(path, spec, queued=None, version=version)
         operation = self._operations.start("nodes.create", "create", path, version)
-        error = self._create_failure(node)
+        error = self._create_failure(node, room)
         if error is not None:
+            node.phantom = True
             delay = self._kernel.delays.create_failure
             self._kernel.after(delay, lambda: self._vanish(node, operation, error))
         else:
             self._kernel.after(self._kernel.delays.node_create, lambda: self._boot_direct(node, operation))
         return show_operation(operation)
 
-    def _create_failure(self, node: Node) -> ApiError | None:
-        """A planned fault, or a type that the API lists for the zone although there never is one."""
+    def _create_failure(self, node: Node, room: float) -> ApiError | None:
+        """A planned fault, no capacity now, or a type that the API lists for the zone although there never is
+        one."""
         fault = self._kernel.faults.take(FaultKind.ERROR, "nodes.create", node.path, in_operation=True)
         if fault is not None:
             return ApiError(fault.code, fault.text(node.path))
-        if node.path.zone not in node.offer.zones:
+        if node.path.zone not in node.offer.zones or node.offer.chips > room:
             return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
         return None
 
@@ -198,6 +203,7 @@ class Nodes:
         with self._kernel.lock:
             if self._kernel.current(node):
                 del self._kernel.nodes[node.path.name]
+        self.on_room()
 
     # Stop, start, patch.
 
@@ -281,6 +287,7 @@ class Nodes:
             if node.state != "READY" or node.preempted:
                 return
             node.preempted = True
+        self.on_room()
         self._machines.kill(node)
         visible_s = self._kernel.delays.preempt_visible
         if visible_s == 0:

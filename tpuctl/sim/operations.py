@@ -10,6 +10,8 @@ from tpuctl.sim.kernel import Json, Kernel
 from tpuctl.sim.paths import ResourcePath, parse_path
 from tpuctl.sim.status import ApiError, Code, not_found
 
+KEPT_S = 86_400.0
+"""How long an operation that is done can be asked for; how long the real API keeps them is not published."""
 EMPTY_TYPE = "type.googleapis.com/google.protobuf.Empty"
 
 
@@ -68,11 +70,16 @@ class Operations:
                 put()
                 operation["done"] = True
                 operation["metadata"]["endTime"] = self._kernel.timestamp()
+                self._kernel.after(KEPT_S, lambda: self._forget(operation["name"]))
 
         if late_s == 0.0:
             end()
         elif late_s != float("inf"):
             self._kernel.after(late_s, end)
+
+    def _forget(self, name: str) -> None:
+        with self._kernel.lock:
+            self._kernel.operations.pop(name, None)
 
     # What the API offers on operations.
 

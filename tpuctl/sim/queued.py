@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime
+from functools import partial
 
 from tpuctl.sim.clock import rfc3339
 from tpuctl.sim.faults import Fault, FaultKind
@@ -105,7 +106,10 @@ class QueuedResources:
         self._kernel = kernel
         self._operations = operations
         self._nodes = nodes
+        self._parked: dict[str, tuple[Queued, Fault | None]] = {}
+        """Requests whose turn came without capacity, oldest first."""
         nodes.on_queued_node_lost = self._node_lost
+        nodes.on_room = self.retry_parked
 
     def find(self, name: str) -> Queued:
         path = parse_path(name)
@@ -223,6 +227,10 @@ class QueuedResources:
         with self._kernel.lock:
             if queued.path.zone not in queued.offer.zones:
                 return  # the API lists the type there, but there is none: it waits for ever
+            if queued.chips > self._kernel.room(queued.path.zone):
+                self._parked[queued.path.name] = (queued, fault)
+                return
+            self._parked.pop(queued.path.name, None)
             if not self._move(queued, "WAITING_FOR_RESOURCES", "PROVISIONING"):
                 return
             if fault is None:
@@ -237,6 +245,15 @@ class QueuedResources:
             self._kernel.after(self._kernel.delays.node_create, lambda: self._activate(queued))
         else:
             self._kernel.after(self._kernel.delays.create_failure, lambda: self._fail(queued))
+
+    def retry_parked(self) -> None:
+        """Chips may have become free: whoever waits for some gets another turn, in order."""
+        with self._kernel.lock:
+            for name, (queued, fault) in list(self._parked.items()):
+                if queued.state != "WAITING_FOR_RESOURCES" or self._kernel.queued.get(name) is not queued:
+                    del self._parked[name]
+                elif queued.chips <= self._kernel.room(queued.path.zone):
+                    self._kernel.after(0.0, partial(self._provision, queued, fault))
 
     def _expire(self, queued: Queued) -> None:
         """`validUntil…` passed while it waited: FAILED, and it stays until it is deleted."""

@@ -54,6 +54,18 @@ class Rpc:
     mutating: bool = False
 
 
+@dataclass(frozen=True)
+class Resident:
+    """One resource of the world. `kind` is "node" or "queued"; `key` names a node's hosts to their backend."""
+
+    kind: str
+    path: ResourcePath
+    state: str
+    chips: int
+    labels: Mapping[str, str]
+    key: str = ""
+
+
 _DEDUPED = frozenset({"queuedResources.create", "queuedResources.delete", "nodes.create", "nodes.delete"})
 """Methods with a `requestId` (v2 has it on queued resources only, so others never send one)."""
 
@@ -205,6 +217,40 @@ class World:
             self._nodes.preempt(node)
         self._kernel.schedule.flush()
         return [node.path.name for node in ready]
+
+    def set_capacity(self, zone: str, chips: int | None) -> None:
+        """How many chips exist for this project in `zone` from now on; None for plenty.
+
+        Less takes nothing away from nodes that are there: preempt them. Direct creates that do not fit end in a
+        stockout, queued ones wait until they fit.
+        """
+        with self._kernel.lock:
+            if chips is None:
+                self._kernel.capacity.pop(zone, None)
+            else:
+                self._kernel.capacity[zone] = chips
+        self._queued.retry_parked()
+        self._kernel.schedule.flush()
+
+    def room(self, zone: str) -> float:
+        """Chips of `zone` that nothing holds; infinite where no capacity was set."""
+        with self._kernel.lock:
+            return self._kernel.room(zone)
+
+    def census(self) -> list[Resident]:
+        """What exists, in short; much cheaper than `snapshot`."""
+        with self._kernel.lock:
+            kernel = self._kernel
+            found = [
+                Resident(
+                    "node", node.path, node.state, node.offer.chips, node.data.get("labels") or {}, node.key
+                )
+                for node in kernel.nodes.values()
+            ]
+            for queued in kernel.queued.values():
+                labels = queued.data["tpu"]["nodeSpec"][0]["node"].get("labels") or {}
+                found.append(Resident("queued", queued.path, queued.state, queued.chips, labels))
+            return found
 
     def cut_connections(self, name: str, zone: str | None = None) -> None:
         """Breaks every SSH connection to the nodes called `name`; their processes live on."""

@@ -1,0 +1,189 @@
+"""The life of a fleet: its users, two watchdogs on two machines, and what befalls them; one seed, one story."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fleet.observer import Observer
+from tests.fleet.weather import DAY, HOUR, ZONES, DrawnDelays, Weather
+from tests.support.crashing import Crash, CrashPoint, make_crashing
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.model import Tier
+from tpuctl.core.records import SliceSpec
+from tpuctl.workflows.fleet import run_pass
+from tpuctl.workflows.intents import request_down, request_slice
+
+RUNTIMES = {"v6e": "v2-alpha-tpuv6e", "v5e": "v2-alpha-tpuv5-lite", "v4": "tpu-ubuntu2204-base"}
+TYPES = {
+    "v6e": (("v6e-8", 1, 8), ("v6e-16", 4, 16)),
+    "v5e": (("v5litepod-8", 1, 8), ("v5litepod-16", 4, 16)),
+    "v4": (("v4-8", 1, 4), ("v4-16", 2, 8)),
+}
+"""Types by generation: name, hosts, chips."""
+COUNTS = {"v6e": 18, "v5e": 14, "v4": 8}
+"""Forty slices."""
+SKEW_S = 120.0
+KILLED = 1 / 150
+"""How often a pass is killed."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One slice as its user asks for it."""
+
+    name: str
+    spec: SliceSpec
+    zones: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a life lasts, and when the second machine cannot reach port 22 (seconds from the start)."""
+
+    seed: int
+    length_s: float
+    blocked_from_s: float
+    blocked_s: float
+    calm_s: float = 3 * HOUR
+
+
+def week(seed: int) -> Plan:
+    return Plan(seed, 7 * DAY, 3 * DAY, DAY)
+
+
+def half_a_day(seed: int) -> Plan:
+    return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR)
+
+
+def draw_wishes(chance: random.Random) -> list[Wish]:
+    wishes = []
+    for generation, count in COUNTS.items():
+        zones = [zone.name for zone in ZONES if zone.generation == generation]
+        for number in range(count):
+            kind, hosts, chips = chance.choices(TYPES[generation], (3, 1))[0]
+            asked = chance.sample(zones, chance.randint(1, len(zones)))
+            spec = SliceSpec(
+                kind, asked[0], Tier.SPOT, RUNTIMES[generation], hosts, chips, queued=chance.random() < 0.7
+            )
+            wishes.append(Wish(f"{generation}-{number:02d}", spec, tuple(asked)))
+    return wishes
+
+
+class Life:
+    """One fleet from its first `up` to the calm at the end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._chance = random.Random(plan.seed)
+        self.place = MemoryPlace(
+            seed=plan.seed,
+            delays=DrawnDelays(random.Random(plan.seed + 1)),  # type: ignore[arg-type]
+            cut_cable=True,
+            entries_kept=30,
+        )
+        self._began = self.place.clock.now()
+        self._weather = Weather(self.place, random.Random(plan.seed + 2))
+        self.observer = Observer(self.place, self._weather)
+        self._processes = 0
+        self.results: Counter[str] = Counter()
+        self.kills = self.passes = 0
+        self._wishes = draw_wishes(self._chance)
+        self._next_whim = self._began + HOUR
+        self._removed: list[tuple[float, Wish]] = []
+
+    def live(self) -> None:
+        """All of it; raises `Broken` at the first broken promise."""
+        for machine, skew_s in (("a", 0.0), ("b", SKEW_S)):
+            self._ask_for(machine, skew_s)
+        while self._age() < self.plan.length_s:
+            self._half_a_minute("a", 0.0)
+            self._have_a_whim()
+            self._half_a_minute("b", SKEW_S)
+        self._weather.calm()
+        while self._age() < self.plan.length_s + self.plan.calm_s:
+            self._half_a_minute("a", 0.0, calm=True)
+            self._half_a_minute("b", SKEW_S, calm=True)
+        self.observer.check_end()
+
+    def close(self) -> None:
+        self.place.close()
+
+    def _age(self) -> float:
+        return self.place.clock.now() - self._began
+
+    def _process(self, machine: str, skew_s: float = 0.0) -> MemoryServices:
+        """Every pass is a process of its own."""
+        self._processes += 1
+        return self.place.machine(
+            machine,
+            process=self._processes,
+            skew_s=skew_s,
+            reaches=lambda _host: not (machine == "b" and self._blocked()),
+        )
+
+    def _blocked(self) -> bool:
+        return 0 <= self._age() - self.plan.blocked_from_s < self.plan.blocked_s
+
+    def _ask_for(self, machine: str, skew_s: float) -> None:
+        """Every machine asks for half of the slices."""
+        services = self._process(machine, skew_s)
+        for number, wish in enumerate(self._wishes):
+            if number % 2 == (machine == "b"):
+                self._up(services, wish)
+
+    @staticmethod
+    def _up(services: MemoryServices, wish: Wish) -> None:
+        request_slice(services, wish.name, wish.spec, pay=True, zones=wish.zones, permit=lambda: None)
+
+    def _half_a_minute(self, machine: str, skew_s: float, *, calm: bool = False) -> None:
+        self.place.clock.advance(30.0)
+        if not calm:
+            self._weather.blow()
+        self._pass(machine, skew_s, kill=not calm and self._chance.random() < KILLED)
+        self.observer.look()
+
+    def _pass(self, machine: str, skew_s: float, *, kill: bool) -> None:
+        services: Any = self._process(machine, skew_s)
+        self.passes += 1
+        if kill:
+            make_crashing(services, CrashPoint(self._chance.randint(1, 12), after=self._chance.random() < 0.5))
+        try:
+            for line in run_pass(services):
+                self.results[line.result] += 1
+        except Crash:
+            self.kills += 1
+
+    def _have_a_whim(self) -> None:
+        """Now and then a user takes a slice down, wants one back, or deletes a node by hand."""
+        now = self.place.clock.now()
+        if now < self._next_whim:
+            return
+        self._next_whim = now + self._chance.expovariate(1 / (2 * HOUR))
+        wish = self._chance.choice(self._wishes)
+        services = self._process(self._chance.choice("ab"))
+        document = self.place.server.find(f"slices/{wish.name}")
+        assert document is not None
+        wanted, state = document.data["desired"] == "up", document.data["state"]
+        if not wanted or state in ("removed", "refused"):
+            if state not in ("deleting",):
+                self._up(services, wish)
+        elif self._chance.random() < 0.25:
+            self._delete_by_hand(document.data)
+        else:
+            request_down(services, wish.name)
+
+    def _delete_by_hand(self, record: Any) -> None:
+        for each in self.place.world.census():
+            if (
+                each.kind == "node"
+                and each.state == "READY"
+                and each.path.id == record["incarnation"]["cloud_name"]
+            ):
+                self.observer.by_hand = True
+                try:
+                    self.place.world.call("DeleteNode", {"name": each.path.name})
+                finally:
+                    self.observer.by_hand = False

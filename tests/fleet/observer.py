@@ -1,0 +1,186 @@
+"""Somebody who watches the cloud itself, and holds a fleet to its promises without asking tpuctl."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fleet.weather import MINUTE, Weather
+from tests.support.memory.host import Condition
+from tests.support.memory.services import MemoryPlace
+from tpuctl.core import timeouts
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL
+from tpuctl.sim.kernel import Json
+from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.world import Resident, target_of
+
+ALIVE = frozenset({"CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING"})
+QUEUED_ALIVE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"})
+DEAD = frozenset({"PREEMPTED", "SUSPENDED", "FAILED"})
+SLACK_S = 6 * MINUTE
+"""For two passes of each machine, clocks two minutes apart, a lease of a killed process, and reading twice."""
+DEAD_MAX_S = 20 * MINUTE
+
+
+class Broken(AssertionError):
+    """The fleet broke a promise."""
+
+
+@dataclass
+class Waiting:
+    """One slice that has nothing in the cloud: since when, and since when each zone had room for it."""
+
+    since: float
+    room_since: dict[str, float] = field(default_factory=dict)
+
+
+class Observer:
+    """Sees every call before it takes effect, and the census whenever it is told to look."""
+
+    def __init__(self, place: MemoryPlace, weather: Weather) -> None:
+        self._place = place
+        self._weather = weather
+        self._call = place.world.call
+        place.world.call = self.overhear  # type: ignore[method-assign]
+        self._waiting: dict[str, Waiting] = {}
+        self._dead_since: dict[str, float] = {}
+        self._dark_until: dict[str, float] = {}
+        self.by_hand = False
+        """Whether a person, not tpuctl, makes the calls just now."""
+        self.creates = self.deletes = self.preempted = 0
+        self.longest_wait_s = 0.0
+
+    # Calls.
+
+    def overhear(self, method: str, request: Json, version: str = "v2") -> Json:
+        """Stands before `World.call`."""
+        rpc = self._place.world.rpcs[method]
+        if rpc.mutating and not self.by_hand:
+            path = target_of(rpc.name, request)
+            if rpc.name.endswith(".create"):
+                self.creates += 1
+                self._check_intent(path, request)
+            elif rpc.name.endswith(".delete"):
+                self.deletes += 1
+                self._check_deletion(path)
+        return self._call(method, request, version)
+
+    def _check_intent(self, path: ResourcePath, request: Json) -> None:
+        """The intent is in the store before the call is made, and everything carries its owner."""
+        labels = _labels_of(request)
+        record = self._record(labels.get(OWNER_LABEL, ""))
+        if record is None or record["incarnation"] is None:
+            raise Broken(f"{path.id} is created without an intent")
+        if record["incarnation"]["cloud_name"] != path.id or record["spec"]["zone"] != path.zone:
+            raise Broken(f"{path.id} in {path.zone} is created, the intent says {record['incarnation']}")
+        if labels.get(INCARNATION_LABEL) != str(record["incarnation"]["number"]):
+            raise Broken(f"{path.id} carries the labels {labels}")
+        if record["desired"] != "up":
+            raise Broken(f"{path.id} is created, and nobody wants it")
+
+    def _check_deletion(self, path: ResourcePath) -> None:
+        """A node that is READY and whose hosts answer is deleted only when its user wants that."""
+        for node in self._place.world.census():
+            mine = node.kind == "node" and node.path.zone == path.zone and node.path.id.startswith(path.id)
+            if not mine or node.state != "READY" or not self._hosts_answer(node):
+                continue
+            record = self._record(node.labels.get(OWNER_LABEL, ""))
+            if record is None or record["desired"] == "up":
+                raise Broken(f"{path.id} in {path.zone} is deleted although it lives")
+
+    def _hosts_answer(self, node: Resident) -> bool:
+        hosts = self._place.hosts.hosts_of(node.key)
+        return bool(hosts) and all(host.condition is Condition.UP for host in hosts)
+
+    def _record(self, name: str) -> Mapping[str, Any] | None:
+        document = self._place.server.find(f"slices/{name}")
+        return None if document is None else document.data
+
+    # Looks.
+
+    def look(self) -> None:
+        """Compares what exists with what should."""
+        census, now = self._place.world.census(), self._place.clock.now()
+        by_owner: dict[str, list[Resident]] = defaultdict(list)
+        for each in census:
+            by_owner[each.labels.get(OWNER_LABEL, "")].append(each)
+        for owner, things in by_owner.items():
+            self._check_single(owner, things)
+        self._check_dead(census, now)
+        self._check_waits(by_owner, now)
+
+    def _check_single(self, owner: str, things: list[Resident]) -> None:
+        lives = {(each.path.zone, each.path.id) for each in things if _alive(each)}
+        if len(lives) > 1:
+            raise Broken(f"{owner} exists more than once: {sorted(lives)}")
+
+    def _check_dead(self, census: list[Resident], now: float) -> None:
+        dead = {f"{each.kind} {each.path.name}": each for each in census if each.state in DEAD}
+        since = {key: self._dead_since.get(key, now) for key in dead}
+        for zone in self._weather.dark:
+            self._dark_until[zone] = now
+        for key, each in dead.items():
+            record = self._record(each.labels.get(OWNER_LABEL, ""))
+            readable = max(since[key], self._dark_until.get(each.path.zone, 0.0))
+            if record is not None and record["state"] != "removed" and now - readable > DEAD_MAX_S:
+                raise Broken(f"{key} is {each.state} for {(now - since[key]) / 60:.0f} min: {record}")
+        self._dead_since = since
+
+    def _check_waits(self, by_owner: Mapping[str, list[Resident]], now: float) -> None:
+        room = {zone: self._place.world.room(zone) for zone in self._place.world.zones()}
+        wanted = [document.data for document in self._place.server.list("slices/")]
+        for record in wanted:
+            name, zones = record["name"], record["zones"] or [record["spec"]["zone"]]
+            resting = record["desired"] != "up" or record["state"] in ("removed", "refused")
+            if resting or _in_flight(by_owner.get(name, []), hunting=len(zones) > 1):
+                self._waiting.pop(name, None)
+                continue
+            waiting = self._waiting.setdefault(name, Waiting(now))
+            for zone in zones:
+                if room[zone] < record["spec"]["chips"] or zone in self._weather.dark:
+                    waiting.room_since.pop(zone, None)
+                else:
+                    waiting.room_since.setdefault(zone, now)
+            if waiting.room_since:
+                self._check_wait(record, waiting, now, hunting=len(zones) > 1)
+
+    def _check_wait(self, record: Mapping[str, Any], waiting: Waiting, now: float, *, hunting: bool) -> None:
+        waited = now - max(waiting.since, min(waiting.room_since.values()))
+        self.longest_wait_s = max(self.longest_wait_s, waited)
+        ceiling = timeouts.BACKOFF_MAX_S + (timeouts.HUNT_PATIENCE_S if hunting else 0.0)
+        if waited > ceiling + SLACK_S:
+            raise Broken(f"{record['name']} waits for {waited / 60:.0f} min, with room in {waiting}: {record}")
+
+    def check_end(self) -> None:
+        """After a calm: everything that is wanted lives once, and nothing else exists."""
+        census = self._place.world.census()
+        names = {f"{each.kind} {each.path.id} {each.state}" for each in census}
+        expected = set()
+        for document in self._place.server.list("slices/"):
+            record = document.data
+            if record["desired"] == "up" and record["state"] not in ("removed", "refused"):
+                if record["state"] != "ready":
+                    raise Broken(f"{record['name']} is {record['state']} at the end: {record}")
+                expected.add(f"node {record['incarnation']['cloud_name']} READY")
+                if record["spec"]["queued"]:
+                    expected.add(f"queued {record['incarnation']['cloud_name']} ACTIVE")
+        if names != expected:
+            raise Broken(f"too much: {sorted(names - expected)}; missing: {sorted(expected - names)}")
+
+
+def _labels_of(request: Json) -> Mapping[str, str]:
+    if "node" in request:
+        return dict(request["node"].get("labels") or {})
+    return dict(request["queuedResource"]["tpu"]["nodeSpec"][0]["node"].get("labels") or {})
+
+
+def _alive(each: Resident) -> bool:
+    return each.state in (ALIVE if each.kind == "node" else QUEUED_ALIVE)
+
+
+def _in_flight(things: list[Resident], *, hunting: bool) -> bool:
+    """Whether the cloud has something to do for a slice, or does it. Who hunts leaves a queue after a while."""
+    patient = {"WAITING_FOR_RESOURCES"} if hunting else set()
+    return any(each.state not in DEAD and each.state not in patient for each in things)
