@@ -40,6 +40,12 @@ class Journal:
         with self._lock:
             return list(self._entries)
 
+    @property
+    def count(self) -> int:
+        """How many calls were recorded."""
+        with self._lock:
+            return len(self._entries)
+
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()

@@ -21,6 +21,15 @@ from tpuctl.sim.status import ApiError, Code
 Json = dict[str, Any]
 
 
+def copy_json(value: Any) -> Any:
+    """A copy that shares nothing that can change; several times faster than `copy.deepcopy` for plain JSON."""
+    if isinstance(value, dict):
+        return {key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
 @dataclass
 class Node:
     """One incarnation of a node: what the API shows (`data`) and what stands behind it."""

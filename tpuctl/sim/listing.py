@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 from collections.abc import Iterable
 
-from tpuctl.sim.kernel import Json, Kernel
+from tpuctl.sim.kernel import Json, Kernel, copy_json
 from tpuctl.sim.paths import ANY_ZONE, ResourcePath, parse_path
 from tpuctl.sim.status import ApiError, Code
 
@@ -41,7 +40,7 @@ def page_of(rows: list[tuple[str, Json]], request: Json, key: str) -> Json:
     size = int(request.get("pageSize") or DEFAULT_PAGE)
     after = _decode(request.get("pageToken") or "")
     rest = sorted((row for row in rows if row[0] > after), key=lambda row: row[0])
-    answer: Json = {key: [copy.deepcopy(data) for _, data in rest[:size]]}
+    answer: Json = {key: [copy_json(data) for _, data in rest[:size]]}
     if len(rest) > size:
         answer["nextPageToken"] = base64.urlsafe_b64encode(rest[size - 1][0].encode()).decode()
     return answer

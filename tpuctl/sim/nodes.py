@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.faults import STOCKOUT, FaultKind
-from tpuctl.sim.kernel import Json, Kernel, Node
+from tpuctl.sim.kernel import Json, Kernel, Node, copy_json
 from tpuctl.sim.listing import list_resources
 from tpuctl.sim.machines import Machines
 from tpuctl.sim.operations import Operations, show_operation
@@ -49,7 +48,8 @@ class Nodes:
         return node
 
     def get(self, request: Json) -> Json:
-        return copy.deepcopy(self.find(request["name"]).data)
+        found: Json = copy_json(self.find(request["name"]).data)
+        return found
 
     def list_all(self, request: Json) -> Json:
         found = [(node.path, node.data) for node in self._kernel.nodes.values()]
@@ -270,7 +270,7 @@ class Nodes:
         def finish() -> None:
             with self._kernel.lock:
                 for each in fields:
-                    node.data[each] = copy.deepcopy(change.get(each) or type(node.data.get(each, {}))())
+                    node.data[each] = copy_json(change.get(each) or type(node.data.get(each, {}))())
             if "metadata" in fields:
                 self._machines.apply_keys(node)
             with self._kernel.lock:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 from tpuctl.sim.faults import FaultKind
-from tpuctl.sim.kernel import Json, Kernel
+from tpuctl.sim.kernel import Json, Kernel, copy_json
 from tpuctl.sim.paths import ResourcePath, parse_path
 from tpuctl.sim.status import ApiError, Code, not_found
 
@@ -52,7 +51,7 @@ class Operations:
         result: Json = {"@type": EMPTY_TYPE}
         if kind:
             result = {"@type": f"type.googleapis.com/google.cloud.tpu.{version}.{kind}"}
-            result |= copy.deepcopy(response or {})
+            result |= copy_json(response or {})
         self._end(operation, lambda: operation.__setitem__("response", result))
 
     def fail(self, operation: Json, error: ApiError) -> None:
@@ -114,4 +113,4 @@ class Operations:
 
 def show_operation(operation: Json) -> Json:
     """An operation without the simulator's own notes."""
-    return {key: copy.deepcopy(value) for key, value in operation.items() if not key.startswith("_")}
+    return {key: copy_json(value) for key, value in operation.items() if not key.startswith("_")}

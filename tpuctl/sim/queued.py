@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import datetime
 from functools import partial
 
 from tpuctl.sim.clock import rfc3339
 from tpuctl.sim.faults import Fault, FaultKind
-from tpuctl.sim.kernel import Json, Kernel, Node, Queued
+from tpuctl.sim.kernel import Json, Kernel, Node, Queued, copy_json
 from tpuctl.sim.listing import list_resources
 from tpuctl.sim.nodes import Nodes
 from tpuctl.sim.operations import Operations, show_operation
@@ -54,7 +53,7 @@ def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
     if count < 2:
         raise ApiError(Code.INVALID_ARGUMENT, "node_count must be greater than 1.")
     prefix = multi.get("nodeIdPrefix") or queued_id
-    return [{**copy.deepcopy(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
+    return [{**copy_json(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
 
 
 def valid_for(policy: Json, now: float) -> float | None:
@@ -120,7 +119,8 @@ class QueuedResources:
         return queued
 
     def get(self, request: Json) -> Json:
-        return copy.deepcopy(self.find(request["name"]).data)
+        found: Json = copy_json(self.find(request["name"]).data)
+        return found
 
     def list_all(self, request: Json) -> Json:
         found = [(queued.path, queued.data) for queued in self._kernel.queued.values()]
@@ -168,7 +168,7 @@ class QueuedResources:
             offers.append(offer)
         chips = sum(offer.chips for offer in offers)
         check_quota(self._kernel, path, offers[0], chips, spot=spot or model == "FLEX_START")
-        data: Json = {key: copy.deepcopy(value) for key, value in body.items() if key in _INPUT_FIELDS}
+        data: Json = {key: copy_json(value) for key, value in body.items() if key in _INPUT_FIELDS}
         data |= {"name": path.name, "createTime": self._kernel.timestamp(), "tpu": {"nodeSpec": specs}}
         node_paths = [path.child("nodes", spec["nodeId"]) for spec in specs]
         queued = Queued(path, data, node_paths, chips, offers[0])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable
 
 from tpuctl.core.topology import AcceleratorType
-from tpuctl.sim.kernel import Json, Kernel, Node, Queued
+from tpuctl.sim.kernel import Json, Kernel, Node, Queued, copy_json
 from tpuctl.sim.paths import ResourcePath, check_labels
 from tpuctl.sim.quotas import TPU_QUOTA_NAMES
 from tpuctl.sim.status import ApiError, Code, bad_request
@@ -61,7 +60,7 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     """A node spec without output-only fields, checked; and the offer that it means."""
     kernel.check_zone(path)
     offer = find_offer(kernel, path, spec)
-    clean = {key: copy.deepcopy(value) for key, value in spec.items() if key in _INPUT_FIELDS}
+    clean = {key: copy_json(value) for key, value in spec.items() if key in _INPUT_FIELDS}
     clean.setdefault("acceleratorType", offer.name)
     clean.setdefault("acceleratorConfig", {"type": offer.config_type, "topology": offer.topology})
     version = clean.get("runtimeVersion")

@@ -50,9 +50,10 @@ class _Body:
 
 
 class ParsedLists:
-    """Parsed resources by name, kept while their JSON stays the same, and whole lists while the world does."""
+    """Parsed resources by name, kept while their JSON stays the same; and whole lists, kept while `changes`
+    (called before each) stays the same and is not None."""
 
-    def __init__(self, changes: Callable[[], int] | None = None) -> None:
+    def __init__(self, changes: Callable[[], int | None] = lambda: None) -> None:
         self._changes = changes
         self._parsed: dict[str, tuple[Json, Any]] = {}
         self._lists: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -67,15 +68,14 @@ class ParsedLists:
         return fresh
 
     def list(self, kind: str, zone: str, read: Callable[[], T]) -> T:
-        if self._changes is None:
-            return read()
         now = self._changes()
         known = self._lists.get((kind, zone))
-        if known is not None and known[0] == now:
+        if now is not None and known is not None and known[0] == now:
             found: T = known[1]
             return found
         answer = read()
-        self._lists[kind, zone] = (now, answer)
+        if now is not None:
+            self._lists[kind, zone] = (now, answer)
         return answer
 
 

@@ -12,6 +12,7 @@ from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.core.model import HostTarget
+from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.options import Delays
 from tpuctl.sim.world import World, WorldOptions
 from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
@@ -120,7 +121,14 @@ class MemoryPlace:
         options = WorldOptions(seed=seed, delays=delays or Delays(), quotas=dict(quotas or {}))
         self.world = World(self.hosts, options, clock=self.clock)
         self.server = MemoryServer(true_time, entries_kept=entries_kept)
-        self.lists = ParsedLists()
+        self.lists = ParsedLists(self._changes)
+
+    def _changes(self) -> int | None:
+        """Grows with every change of the world; None while faults may strike reads or hide zones."""
+        reads = {FaultKind.ERROR, FaultKind.UNREACHABLE, FaultKind.DROP}
+        if any(fault.kind in reads and not fault.in_operation for fault in self.world.faults.list_active()):
+            return None
+        return self.clock.actions + self.world.journal.count
 
     def machine(self, name: str = "laptop", **options: Any) -> MemoryServices:
         """A new process on the machine called `name`."""
