@@ -45,6 +45,8 @@ class Observer:
         self._call = place.world.call
         place.world.call = self.overhear  # type: ignore[method-assign]
         self._waiting: dict[str, Waiting] = {}
+        self._operations: dict[str, tuple[float, str]] = {}
+        """When the last create for a slice was called, and what the cloud named its operation."""
         self._dead_since: dict[str, float] = {}
         self._dark_until: dict[str, float] = {}
         self.by_hand = False
@@ -61,11 +63,16 @@ class Observer:
             path = target_of(rpc.name, request)
             if rpc.name.endswith(".create"):
                 self.creates += 1
+                self._waiting.pop(_labels_of(request).get(OWNER_LABEL, ""), None)  # it does not only wait
                 self._check_intent(path, request)
             elif rpc.name.endswith(".delete"):
                 self.deletes += 1
                 self._check_deletion(path)
-        return self._call(method, request, version)
+        answer = self._call(method, request, version)
+        if rpc.name.endswith(".create"):
+            owner = _labels_of(request).get(OWNER_LABEL, "")
+            self._operations[owner] = (self._place.clock.now(), answer["name"])
+        return answer
 
     def _check_intent(self, path: ResourcePath, request: Json) -> None:
         """The intent is in the store before the call is made, and everything carries its owner."""
@@ -134,7 +141,9 @@ class Observer:
         for record in wanted:
             name, zones = record["name"], record["zones"] or [record["spec"]["zone"]]
             resting = record["desired"] != "up" or record["state"] in ("removed", "refused")
-            if resting or _in_flight(by_owner.get(name, []), hunting=len(zones) > 1):
+            busy = _in_flight(by_owner.get(name, []), hunting=len(zones) > 1) or self._being_created(name, now)
+            # What stands in a zone that cannot be read is neither given up nor replaced.
+            if resting or busy or record["spec"]["zone"] in self._weather.dark:
                 self._waiting.pop(name, None)
                 continue
             waiting = self._waiting.setdefault(name, Waiting(now))
@@ -145,6 +154,14 @@ class Observer:
                     waiting.room_since.setdefault(zone, now)
             if waiting.room_since:
                 self._check_wait(record, waiting, now, hunting=len(zones) > 1)
+
+    def _being_created(self, name: str, now: float) -> bool:
+        """Whether an operation still promises something; for ever it may not."""
+        called_at, operation = self._operations.get(name, (0.0, ""))
+        if not operation or now - called_at > timeouts.CREATE_STALLED_S:
+            return False
+        read = self._place.world.rpcs["GetOperation"].handle  # past the faults, which are for tpuctl
+        return not read({"name": operation}, "v2")["done"]
 
     def _check_wait(self, record: Mapping[str, Any], waiting: Waiting, now: float, *, hunting: bool) -> None:
         waited = now - max(waiting.since, min(waiting.room_since.values()))
@@ -160,7 +177,10 @@ class Observer:
         expected = set()
         for document in self._place.server.list("slices/"):
             record = document.data
-            if record["desired"] == "up" and record["state"] not in ("removed", "refused"):
+            if record["state"] == "removed":
+                # What a person removed stays as it is until it is asked for again, its dead request too.
+                names.discard(f"queued {record['incarnation']['cloud_name']} SUSPENDED")
+            elif record["desired"] == "up" and record["state"] != "refused":
                 if record["state"] != "ready":
                     raise Broken(f"{record['name']} is {record['state']} at the end: {record}")
                 expected.add(f"node {record['incarnation']['cloud_name']} READY")

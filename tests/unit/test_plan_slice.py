@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Wait
 from tpuctl.core.plan_slice import next_incarnation, plan_slice
 from tpuctl.core.records import Loss, SliceState
+from tpuctl.core.timeouts import CREATE_STALLED_S
 
 NOW = 5000.0
 
@@ -93,3 +96,23 @@ def test_a_person_who_asks_again_begins_anew_until_nothing_may_be_created_any_mo
         assert plan(late, SliceEvent.ABSENT).state is SliceState.REMOVED
         early = replace(spent_slice(valid_until=NOW + 1), loss=None, state=state)
         assert plan(early, SliceEvent.ABSENT).effect in {Effect.CREATE, Effect.RENEW}
+
+
+@pytest.mark.parametrize(
+    ("state", "effect", "after"),
+    [
+        (SliceState.PROVISIONING, Effect.RECORD_LOSS, SliceState.LOST),
+        (SliceState.LOST, Effect.RENEW, SliceState.REQUESTED),
+        (SliceState.DELETING, None, SliceState.GONE),
+    ],
+)
+def test_an_operation_that_never_ends_is_not_waited_for_when_nothing_exists(state, effect, after):
+    running = Sighting(SliceEvent.CREATING, "operation-1 is running", pending=True)
+    fresh = a_slice(state=state, incarnation=an_incarnation(create_called_at=NOW - 60))
+    assert plan_slice(fresh, running, NOW).state is state
+    stalled = a_slice(state=state, incarnation=an_incarnation(create_called_at=NOW - CREATE_STALLED_S))
+    answer = plan_slice(stalled, running, NOW)
+    assert (answer.effect, answer.state) == (effect, after)
+    assert "operation-1 is running for 15 min" in answer.why
+    listed = Sighting(SliceEvent.CREATING, "node big-1 is CREATING")
+    assert plan_slice(stalled, listed, NOW).state is state

@@ -187,6 +187,8 @@ class Sighting:
 
     event: SliceEvent
     why: str
+    pending: bool = False
+    """Only an operation that has not ended speaks for it: there is nothing to show."""
 
 
 _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
@@ -294,7 +296,8 @@ def _classify_missing(incarnation: Incarnation, operation: OperationInfo | None,
     """Neither node nor queued resource exists. A running create may still bring one; a failed one matters only
     while the slice is being made."""
     if operation is not None and not operation.done:
-        return Sighting(_E.CREATING, f"operation {operation.name.rsplit('/', 1)[-1]} is running")
+        why = f"operation {operation.name.rsplit('/', 1)[-1]} is running"
+        return Sighting(_E.CREATING, why, pending=True)
     if operation is not None and operation.error is not None and not cleaning:
         error = operation.error
         event = _E.CREATE_FAILED if error.code in RETRIABLE_CODES else _E.CREATE_REFUSED

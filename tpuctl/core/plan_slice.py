@@ -24,6 +24,7 @@ class SlicePlan:
 
 def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan:
     """What to do for `record` after `sighting`. Total: every (state, event) pair has an answer."""
+    sighting = _without_stalled(record, sighting, now)
     pair = (record.state, sighting.event)
     overdue = _overdue(record, sighting, now)
     if overdue:
@@ -48,6 +49,15 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
         return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
     verdict = _verdict(record, to.state, sighting, over)
     return SlicePlan(to.state, to.effect, sighting.why, verdict)
+
+
+def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sighting:
+    """An operation with nothing to show counts only for a while: some never end."""
+    called_at = record.incarnation.create_called_at if record.incarnation else None
+    if not sighting.pending or called_at is None or now - called_at < timeouts.CREATE_STALLED_S:
+        return sighting
+    why = f"{sighting.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
+    return Sighting(SliceEvent.ABSENT, why)
 
 
 def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:

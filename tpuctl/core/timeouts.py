@@ -39,6 +39,10 @@ machine can prove that it is not itself the one that is cut off."""
 NODE_MISSING_MAX_S = 600.0
 """How long a node may be missing under a queued resource that says ACTIVE: the API shows the suspension within
 minutes, and single reads have been wrong."""
+CREATE_STALLED_S = 900.0
+"""After this long an operation that runs on without anything to show for it is not waited for any more: nodes
+are listed from the start, failed creates end within ten minutes (p50), and some operations never end. What
+comes up later all the same belongs to an incarnation that was left behind, and is collected."""
 PASS_HOSTS_MAX = 64
 """Hosts that one watchdog pass connects to, so that its length is bounded; the others have their turn later."""
 
