@@ -1,4 +1,4 @@
-"""`python -m tests.fleet [week|half] SEED…`: lives of fleets with these seeds, and what happened in them."""
+"""`python -m tests.fleet week|half|small SEED…`: fleets with these seeds, and what happened to them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import time
 
 from tests.fleet.life import Life, half_a_day, week
 
+PLANS = {"week": week, "half": half_a_day, "small": lambda seed: half_a_day(seed, share=0.3)}
+
 for seed in map(int, sys.argv[2:]):
     began = time.process_time()
-    life = Life((week if sys.argv[1] == "week" else half_a_day)(seed))
+    life = Life(PLANS[sys.argv[1]](seed))
     try:
         life.live()
         end = "kept all promises"

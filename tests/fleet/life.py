@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.fleet.observer import Observer
-from tests.fleet.weather import DAY, HOUR, ZONES, DrawnDelays, Weather
+from tests.fleet.weather import DAY, HOUR, MINUTE, ZONES, DrawnDelays, Weather
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.model import Tier
@@ -24,7 +24,7 @@ TYPES = {
 }
 """Types by generation: name, hosts, chips."""
 COUNTS = {"v6e": 18, "v5e": 14, "v4": 8}
-"""Forty slices."""
+"""Forty slices of these generations."""
 SKEW_S = 120.0
 KILLED = 1 / 150
 """How often a pass is killed."""
@@ -41,26 +41,32 @@ class Wish:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a life lasts, and when the second machine cannot reach port 22 (seconds from the start)."""
+    """How long a life lasts, and when the second machine cannot reach port 22 (seconds from the start).
+
+    `share` is the part of the forty slices, and of the chips of all zones, that this fleet has.
+    """
 
     seed: int
     length_s: float
     blocked_from_s: float
     blocked_s: float
-    calm_s: float = 3 * HOUR
+    share: float = 1.0
+    calm_s: float = 75 * MINUTE
+    """Longer than any back-off, boot, doubt and patience in a row."""
 
 
 def week(seed: int) -> Plan:
     return Plan(seed, 7 * DAY, 3 * DAY, DAY)
 
 
-def half_a_day(seed: int) -> Plan:
-    return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR)
+def half_a_day(seed: int, share: float = 1.0) -> Plan:
+    return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR, share)
 
 
-def draw_wishes(chance: random.Random) -> list[Wish]:
+def draw_wishes(chance: random.Random, share: float) -> list[Wish]:
     wishes = []
-    for generation, count in COUNTS.items():
+    for generation, most in COUNTS.items():
+        count = round(most * share)
         zones = [zone.name for zone in ZONES if zone.generation == generation]
         for number in range(count):
             kind, hosts, chips = chance.choices(TYPES[generation], (3, 1))[0]
@@ -68,7 +74,7 @@ def draw_wishes(chance: random.Random) -> list[Wish]:
             spec = SliceSpec(
                 kind, asked[0], Tier.SPOT, RUNTIMES[generation], hosts, chips, queued=chance.random() < 0.7
             )
-            wishes.append(Wish(f"{generation}-{number:02d}", spec, tuple(asked)))
+            wishes.append(Wish(f"{generation}x{number:02d}", spec, tuple(asked)))
     return wishes
 
 
@@ -85,12 +91,12 @@ class Life:
             entries_kept=30,
         )
         self._began = self.place.clock.now()
-        self._weather = Weather(self.place, random.Random(plan.seed + 2))
+        self._weather = Weather(self.place, random.Random(plan.seed + 2), plan.share)
         self.observer = Observer(self.place, self._weather)
         self._processes = 0
         self.results: Counter[str] = Counter()
         self.kills = self.passes = 0
-        self._wishes = draw_wishes(self._chance)
+        self._wishes = draw_wishes(self._chance, plan.share)
         self._next_whim = self._began + HOUR
         self._removed: list[tuple[float, Wish]] = []
 
@@ -182,8 +188,6 @@ class Life:
                 and each.state == "READY"
                 and each.path.id == record["incarnation"]["cloud_name"]
             ):
-                self.observer.by_hand = True
-                try:
-                    self.place.world.call("DeleteNode", {"name": each.path.name})
-                finally:
-                    self.observer.by_hand = False
+                # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
+                self.place.world.rpcs["DeleteNode"].handle({"name": each.path.name}, "v2")
+                self.place.clock.actions += 1

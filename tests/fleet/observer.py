@@ -49,8 +49,6 @@ class Observer:
         """When the last create for a slice was called, and what the cloud named its operation."""
         self._dead_since: dict[str, float] = {}
         self._dark_until: dict[str, float] = {}
-        self.by_hand = False
-        """Whether a person, not tpuctl, makes the calls just now."""
         self.creates = self.deletes = self.preempted = 0
         self.longest_wait_s = 0.0
 
@@ -59,7 +57,7 @@ class Observer:
     def overhear(self, method: str, request: Json, version: str = "v2") -> Json:
         """Stands before `World.call`."""
         rpc = self._place.world.rpcs[method]
-        if rpc.mutating and not self.by_hand:
+        if rpc.mutating:
             path = target_of(rpc.name, request)
             if rpc.name.endswith(".create"):
                 self.creates += 1

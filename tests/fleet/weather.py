@@ -107,8 +107,9 @@ ERRORS: tuple[tuple[int, dict[str, Any]], ...] = (
 class Weather:
     """Acts on the world of `place` while `blow` is called; `calm` ends all trouble."""
 
-    def __init__(self, place: MemoryPlace, chance: random.Random) -> None:
+    def __init__(self, place: MemoryPlace, chance: random.Random, share: float = 1.0) -> None:
         self._place = place
+        self._share = share
         self._chance = chance
         self._events: list[tuple[float, Callable[[], None]]] = []
         self._known: set[str] = set()
@@ -151,7 +152,7 @@ class Weather:
     def _change_capacity(self, zone: Zone) -> None:
         drought = self._chance.random() < 0.4
         share = self._chance.uniform(0.0, 0.3) if drought else self._chance.uniform(0.4, 1.2)
-        self._place.world.set_capacity(zone.name, int(zone.chips * share))
+        self._place.world.set_capacity(zone.name, round(zone.chips * share * self._share))
         live = [each for each in self._live_nodes() if each.path.zone == zone.name]
         while live and self._place.world.room(zone.name) < 0:
             self._preempt(live.pop(self._chance.randrange(len(live))))
