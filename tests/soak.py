@@ -3,6 +3,8 @@
 Each life is a slice that is brought up, runs a program on its two hosts and is taken down, while preemptions,
 stockouts, blips, lost answers and crashes of the client strike at random. Whatever happens, typing the commands
 again must converge, run every attempt once per worker and leave nothing in the cloud.
+
+Between them whole fleets of forty slices live for half a day, and one for a week, by a clock of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import threading
 import time
 from pathlib import Path
 
-from tests.scenario.test_crash import Life
+from tests.fleet.life import Life, Plan, half_a_day, week
+from tests.fleet.weather import DAY
+from tests.scenario.test_crash import Life as SliceLife
 from tests.support.crashing import CrashPoint
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -32,6 +36,7 @@ FAULTS = (
     "rate-limit",
 )
 TRIES = 60
+LIVES_PER_FLEET = 5
 
 
 class Preempter(threading.Thread):
@@ -57,7 +62,7 @@ class Preempter(threading.Thread):
 
 def live(sim: RunningSim, directory: Path, name: str, chance: random.Random) -> None:
     """One life with crashes at random changing calls."""
-    life = Life(sim, directory / name, name)
+    life = SliceLife(sim, directory / name, name)
     for command in life.commands():
         for _ in range(TRIES):
             point = CrashPoint(chance.randrange(1, 90), after=chance.random() < 0.5)
@@ -71,7 +76,7 @@ def live(sim: RunningSim, directory: Path, name: str, chance: random.Random) -> 
     check(sim, life)
 
 
-def check(sim: RunningSim, life: Life) -> None:
+def check(sim: RunningSim, life: SliceLife) -> None:
     """Nothing is left, every run has ended, and no attempt ran twice on a worker."""
     with sim_services(sim, life.state_dir, process=0) as services:
         assert get_slice(services, life.name).record.state is SliceState.GONE
@@ -84,6 +89,20 @@ def check(sim: RunningSim, life: Life) -> None:
         assert not [name for name in names if name.startswith(f"{life.name}-")]
 
 
+def live_as_fleet(plan: Plan) -> None:
+    """Raises `Broken`, an AssertionError, at the first broken promise."""
+    life = Life(plan)
+    try:
+        life.live()
+    finally:
+        life.close()
+    days = plan.length_s / DAY
+    print(
+        f"  a fleet of seed {plan.seed} lived {days:g} days: {life.passes} passes, {life.kills} kills",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -93,6 +112,7 @@ def main() -> None:
     print(f"seed {arguments.seed}", flush=True)
     end = time.monotonic() + 60 * arguments.minutes
     lives = 0
+    live_as_fleet(week(arguments.seed))
     with tempfile.TemporaryDirectory(prefix="tpuctl-soak-") as root, running_sim(Path(root)) as sim:
         preempter = Preempter(sim, random.Random(arguments.seed + 1))
         preempter.start()
@@ -100,6 +120,8 @@ def main() -> None:
             lives += 1
             sim.fault(preset=chance.choice(FAULTS), times=chance.randrange(1, 3))
             live(sim, Path(root), f"life{lives}", chance)
+            if lives % LIVES_PER_FLEET == 0:
+                live_as_fleet(half_a_day(arguments.seed + lives))
             print(f"{lives} passed, 0 failed", flush=True)
         preempter.over.set()
 

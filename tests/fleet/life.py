@@ -94,25 +94,32 @@ class Life:
         self._weather = Weather(self.place, random.Random(plan.seed + 2), plan.share)
         self.observer = Observer(self.place, self._weather)
         self._processes = 0
+        self._asked = self._calm = False
         self.results: Counter[str] = Counter()
         self.kills = self.passes = 0
         self._wishes = draw_wishes(self._chance, plan.share)
         self._next_whim = self._began + HOUR
-        self._removed: list[tuple[float, Wish]] = []
 
     def live(self) -> None:
         """All of it; raises `Broken` at the first broken promise."""
-        for machine, skew_s in (("a", 0.0), ("b", SKEW_S)):
-            self._ask_for(machine, skew_s)
-        while self._age() < self.plan.length_s:
-            self._half_a_minute("a", 0.0)
-            self._have_a_whim()
-            self._half_a_minute("b", SKEW_S)
+        self.live_for(self.plan.length_s)
         self._weather.calm()
-        while self._age() < self.plan.length_s + self.plan.calm_s:
-            self._half_a_minute("a", 0.0, calm=True)
-            self._half_a_minute("b", SKEW_S, calm=True)
+        self._calm = True
+        self.live_for(self.plan.calm_s)
         self.observer.check_end()
+
+    def live_for(self, seconds: float) -> None:
+        """Some more of it. A watchdog passes every minute on each machine, half a minute apart."""
+        if not self._asked:
+            self._asked = True
+            self._ask_for("a", 0.0)
+            self._ask_for("b", SKEW_S)
+        end = self.place.clock.now() + seconds
+        while self.place.clock.now() < end:
+            self._half_a_minute("a", 0.0)
+            if not self._calm:
+                self._have_a_whim()
+            self._half_a_minute("b", SKEW_S)
 
     def close(self) -> None:
         self.place.close()
@@ -144,11 +151,11 @@ class Life:
     def _up(services: MemoryServices, wish: Wish) -> None:
         request_slice(services, wish.name, wish.spec, pay=True, zones=wish.zones, permit=lambda: None)
 
-    def _half_a_minute(self, machine: str, skew_s: float, *, calm: bool = False) -> None:
+    def _half_a_minute(self, machine: str, skew_s: float) -> None:
         self.place.clock.advance(30.0)
-        if not calm:
+        if not self._calm:
             self._weather.blow()
-        self._pass(machine, skew_s, kill=not calm and self._chance.random() < KILLED)
+        self._pass(machine, skew_s, kill=not self._calm and self._chance.random() < KILLED)
         self.observer.look()
 
     def _pass(self, machine: str, skew_s: float, *, kill: bool) -> None:

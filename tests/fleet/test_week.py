@@ -1,0 +1,124 @@
+"""Fleets that live for days in minutes: whatever the cloud, its errors and kills do, every promise is kept.
+
+Nothing billable without an intent written before, never two of one slice, no deletion of a slice that lives,
+dead requests collected, and no slice that waits longer than its back-off while there is room for it; judged by
+somebody who watches the simulated cloud itself (`observer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.fleet.life import Life, Plan, half_a_day, week
+from tests.fleet.observer import Broken
+from tests.fleet.weather import HOUR
+from tpuctl.core import timeouts
+from tpuctl.core.codec import from_data
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
+from tpuctl.core.records import SliceSpec
+from tpuctl.sim.world import Resident
+from tpuctl.workflows.pausing import pause_fleet
+
+SMALL = 0.3
+"""Twelve slices instead of forty."""
+SEEDS = range(1, 51)
+SEEDS_AT_ONCE = 5
+
+
+def live(plan: Plan) -> Life:
+    life = Life(plan)
+    try:
+        life.live()
+    finally:
+        life.close()
+    return life
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_week_of_forty_slices_with_two_watchdogs():
+    life = live(week(seed=1))
+    assert life.passes > 19_000
+    assert life.kills > 50
+    assert life.observer.creates > 5_000
+    assert life.results["blind"] > 0, "nothing happened while port 22 was blocked"
+    assert life.observer.longest_wait_s > timeouts.BACKOFF_MAX_S / 2, "nobody ever waited beside room"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(SEEDS.start, SEEDS.stop, SEEDS_AT_ONCE))
+def test_half_a_day_of_a_smaller_fleet(first):
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        life = live(half_a_day(seed, SMALL))
+        assert life.observer.creates > 50, seed
+
+
+def test_the_same_seed_is_the_same_story():
+    plan = replace(half_a_day(3, SMALL), length_s=2 * HOUR)
+    first, second = live(plan), live(plan)
+    assert first.results == second.results
+    assert [(e.time, e.method, e.resource, e.status) for e in first.place.world.journal.entries()] == [
+        (e.time, e.method, e.resource, e.status) for e in second.place.world.journal.entries()
+    ]
+
+
+# The observer notices what it is there for.
+
+
+@pytest.fixture
+def fleet() -> Iterator[Life]:
+    """A small fleet after three hours of its life."""
+    life = Life(replace(half_a_day(1, SMALL), length_s=3 * HOUR))
+    life.live_for(3 * HOUR)
+    yield life
+    life.close()
+
+
+def living(life: Life, state: str = "READY") -> Resident:
+    return next(each for each in life.place.world.census() if each.kind == "node" and each.state == state)
+
+
+def test_slices_that_wait_beside_room_are_noticed(fleet):
+    pause_fleet(fleet.place.machine("c"), until=None)
+    with pytest.raises(Broken, match=r"waits for 1[67] min"):
+        fleet.live_for(6 * HOUR)
+
+
+def test_dead_requests_that_stay_are_noticed(fleet):
+    pause_fleet(fleet.place.machine("c"), until=None)
+    node = living(fleet)
+    fleet.place.world.preempt(node.path.name)
+    fleet.place.world.set_capacity(node.path.zone, 0)
+    with pytest.raises(Broken, match=r"(PREEMPTED|SUSPENDED|FAILED) for 2\d min"):
+        fleet.live_for(2 * HOUR)
+
+
+def test_a_live_slice_that_is_deleted_is_noticed(fleet):
+    node = living(fleet)
+    fleet.place.world.faults.clear()
+    with pytest.raises(Broken, match="although it lives"):
+        fleet.place.machine("c").cloud.delete_node(node.path.zone, node.path.id)
+
+
+def test_what_nobody_meant_to_create_is_noticed(fleet):
+    [record] = [each.data for each in fleet.place.server.list("slices/")][:1]
+    spec = from_data(SliceSpec, record["spec"])
+    labels = {OWNER_LABEL: record["name"], INCARNATION_LABEL: "99"}
+    request = NodeRequest(
+        f"{record['name']}-99", spec.zone, spec.accelerator_type, spec.runtime_version, spec.tier, labels, {}
+    )
+    with pytest.raises(Broken, match="the intent says"):
+        fleet.place.machine("c").cloud.create_node(request)
+
+
+def test_two_of_one_slice_are_noticed(fleet):
+    node = living(fleet)
+    create = fleet.place.world.rpcs["CreateNode"].handle
+    data = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": dict(node.labels)}
+    create({"parent": "projects/sim-project/locations/us-east5-b", "nodeId": "twin", "node": data}, "v2")
+    with pytest.raises(Broken, match="more than once"):
+        fleet.observer.look()
