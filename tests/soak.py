@@ -16,7 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.fleet.life import Life, Plan, half_a_day, week
+from tests.fleet.life import Plan, half_a_day, week
+from tests.fleet.life import live as live_fleet
 from tests.fleet.weather import DAY
 from tests.scenario.test_crash import Life as SliceLife
 from tests.support.crashing import CrashPoint
@@ -91,16 +92,9 @@ def check(sim: RunningSim, life: SliceLife) -> None:
 
 def live_as_fleet(plan: Plan) -> None:
     """Raises `Broken`, an AssertionError, at the first broken promise."""
-    life = Life(plan)
-    try:
-        life.live()
-    finally:
-        life.close()
-    days = plan.length_s / DAY
-    print(
-        f"  a fleet of seed {plan.seed} lived {days:g} days: {life.passes} passes, {life.kills} kills",
-        flush=True,
-    )
+    life = live_fleet(plan)
+    story = f"{plan.length_s / DAY:g} days, {life.passes} passes, {life.kills} kills"
+    print(f"  a fleet of seed {plan.seed}: {story}", flush=True)
 
 
 def main() -> None:

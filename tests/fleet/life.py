@@ -25,6 +25,8 @@ TYPES = {
 """Types by generation: name, hosts, chips."""
 COUNTS = {"v6e": 18, "v5e": 14, "v4": 8}
 """Forty slices of these generations."""
+SMALL = 0.3
+"""The share of twelve slices."""
 SKEW_S = 120.0
 KILLED = 1 / 150
 """How often a pass is killed."""
@@ -198,3 +200,13 @@ class Life:
                 # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
                 self.place.world.rpcs["DeleteNode"].handle({"name": each.path.name}, "v2")
                 self.place.clock.actions += 1
+
+
+def live(plan: Plan) -> Life:
+    """A whole life. Raises `Broken`, an AssertionError, at the first broken promise."""
+    life = Life(plan)
+    try:
+        life.live()
+    finally:
+        life.close()
+    return life

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.life import Life, Plan, half_a_day, week
+from tests.fleet.life import SMALL, Life, half_a_day, live, week
 from tests.fleet.observer import Broken
 from tests.fleet.weather import HOUR
 from tpuctl.core import timeouts
@@ -21,20 +21,6 @@ from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
 from tpuctl.core.records import SliceSpec
 from tpuctl.sim.world import Resident
 from tpuctl.workflows.pausing import pause_fleet
-
-SMALL = 0.3
-"""Twelve slices instead of forty."""
-SEEDS = range(1, 51)
-SEEDS_AT_ONCE = 5
-
-
-def live(plan: Plan) -> Life:
-    life = Life(plan)
-    try:
-        life.live()
-    finally:
-        life.close()
-    return life
 
 
 @pytest.mark.slow
@@ -46,15 +32,6 @@ def test_a_week_of_forty_slices_with_two_watchdogs():
     assert life.observer.creates > 5_000
     assert life.results["blind"] > 0, "nothing happened while port 22 was blocked"
     assert life.observer.longest_wait_s > timeouts.BACKOFF_MAX_S / 2, "nobody ever waited beside room"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(SEEDS.start, SEEDS.stop, SEEDS_AT_ONCE))
-def test_half_a_day_of_a_smaller_fleet(first):
-    for seed in range(first, first + SEEDS_AT_ONCE):
-        life = live(half_a_day(seed, SMALL))
-        assert life.observer.creates > 50, seed
 
 
 def test_the_same_seed_is_the_same_story():
