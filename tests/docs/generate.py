@@ -1,4 +1,4 @@
-"""Writes the generated parts of the README between their markers.
+"""Writes the generated parts of the README between their markers, and the schema of fleet files.
 
 `python -m tests.docs.generate` writes them, `--check` fails when they are stale, `--transcript` also runs the
 five-minute session against the simulator and stores what it printed.
@@ -7,6 +7,7 @@ five-minute session against the simulator and stores what it printed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -23,18 +24,20 @@ from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
 from tpuctl.core.ask_rules import WAYS
 from tpuctl.core.fleet_file import FleetWish
+from tpuctl.core.fleet_schema import fleet_schema
 from tpuctl.core.hooks import OCCASION_NOTES
 from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
 from tpuctl.core.plan_fleet import CHANGE_NOTES
 from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.core.settings import SETTINGS
 from tpuctl.core.shape import About, registry, render_example
-from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish
+from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, file_help
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.resources import load_accelerators
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+SCHEMA = ROOT / "manifests" / "fleet.schema.json"
 TRANSCRIPT = "transcript"
 WIDTH = 80
 
@@ -176,7 +179,9 @@ def render_fleet_keys() -> str:
         ("fleet.runs.NAME", RunWish),
         ("fleet.runs.NAME.policy", PolicyWish),
     ):
-        rows = [(f"`{name}`", _example(about), about.help) for name, about in registry(shape).items()]
+        rows = [
+            (f"`{name}`", _example(about), file_help(shape, name)) for name, about in registry(shape).items()
+        ]
         parts.append(f"Keys of `{title}`:\n\n" + _table(("key", "example", "meaning"), rows))
     changes = [(f"`{change}`", meaning) for change, meaning in CHANGE_NOTES.items()]
     parts.append("Changes:\n\n" + _table(("change", "meaning"), changes))
@@ -185,6 +190,11 @@ def render_fleet_keys() -> str:
 
 def _example(about: About) -> str:
     return f"`{render_example(about.examples[0])}`" if about.examples else "–"
+
+
+def render_schema() -> str:
+    """The schema of fleet files, as it is published."""
+    return json.dumps(fleet_schema(), indent=2) + "\n"
 
 
 def render_version() -> str:
@@ -268,10 +278,12 @@ def main() -> int:
     text = README.read_text(encoding="utf-8")
     fresh = render_readme(text)
     if options.check:
-        if fresh != text:
-            print("README.md is stale: run `make docs`", file=sys.stderr)
-            return 1
-        return 0
+        stale = [README] if fresh != text else []
+        stale += [SCHEMA] if not SCHEMA.exists() or SCHEMA.read_text() != render_schema() else []
+        for path in stale:
+            print(f"{path.name} is stale: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    SCHEMA.write_text(render_schema(), encoding="utf-8")
     if options.transcript:
         fresh = replace_part(fresh, TRANSCRIPT, record_session())
     README.write_text(fresh, encoding="utf-8")

@@ -265,6 +265,12 @@ def in_file_words(text: str, shape: Any) -> str:
     return _FLAG.sub(as_key, text)
 
 
+def file_help(shape: Any, name: str) -> str:
+    """What a key means, in words of a file."""
+    text = help_of(shape, name).replace("; repeatable", "").replace("; repeat it to", "; several to")
+    return in_file_words(text, shape)
+
+
 def _as_key(name: str, hint: Any, index: int, flag: str, rest: str) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"{name}: {flag.removeprefix('--')}"

@@ -1,0 +1,1 @@
+"""Fleet files to begin with."""
