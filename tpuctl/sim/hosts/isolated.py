@@ -77,22 +77,22 @@ class IsolatedHosts(HostBackend):
         return self._bridge.gateway
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
-        """TpuctlError when a host does not come up; then nothing is left."""
+        """TpuctlError when a host does not come up; then nothing of the new ones is left."""
         with self._lock(specs[0].node_key):
-            known = self._nodes.get(specs[0].node_key)
-            if known:
-                return [host.address for host in known]
-            hosts: list[IsolatedHost] = []
+            known = {host.spec.worker: host for host in self._nodes.get(specs[0].node_key, [])}
+            new: list[IsolatedHost] = []
             try:
                 for spec in specs:
-                    folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
-                    hosts.append(IsolatedHost(spec, folder, self._bridge, self._place))
-                self._boot(hosts)
+                    if spec.worker not in known:
+                        folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
+                        new.append(IsolatedHost(spec, folder, self._bridge, self._place))
+                self._boot(new)
             except BaseException:
-                self._remove(hosts)
+                self._remove(new)
                 raise
-            self._nodes[specs[0].node_key] = hosts
-            return [host.address for host in hosts]
+            known.update((host.spec.worker, host) for host in new)
+            self._nodes[specs[0].node_key] = list(known.values())
+            return [known[spec.worker].address for spec in specs]
 
     def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
         accepted = AcceptedKeys.parse(ssh_keys)
@@ -158,7 +158,8 @@ class IsolatedHosts(HostBackend):
         for host in hosts:
             sock = self._spawner.submit(listen_in_namespace, host.pid).result()
             self._servers[host.cable.number] = self._relays.metadata(sock, host.spec.metadata)
-        self._each(hosts, IsolatedHost.run_startup_script)
+        overrides = self._environment()
+        self._each(hosts, lambda host: host.run_startup_script(overrides))
 
     def _power_off(self, hosts: list[IsolatedHost]) -> None:
         """The cable first: clients must see silence, not the last words of dying processes."""

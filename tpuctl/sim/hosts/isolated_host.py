@@ -17,6 +17,7 @@ from pathlib import Path
 import asyncssh
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sim.hosts.hostinit import children_of
 from tpuctl.sim.hosts.interface import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.keys import AcceptedKeys
 from tpuctl.sim.hosts.network import Bridge, Cable
@@ -31,6 +32,7 @@ POLL_S = 0.005
 PROBE_S = 0.1
 """A lost first packet is sent again only after a second; asking anew is faster."""
 FIRST_UID = 1000
+KILL_TIMEOUT_S = 10.0
 
 _SSHD_CONFIG = """\
 Port {port}
@@ -169,7 +171,7 @@ class IsolatedHost:
         why = said[-1] if said else "it said nothing"
         return TpuctlError(f"isolated host {self.spec.hostname} {what}: {why}")
 
-    def run_startup_script(self) -> None:
+    def run_startup_script(self, overrides: Mapping[str, str]) -> None:
         """Starts what the metadata key `startup-script` holds, as root, without waiting for it: like Google's
         guest agent, once per boot, as a file of its own. Its output goes to /var/log/startup-script.log."""
         script = self.spec.metadata(STARTUP_SCRIPT)
@@ -187,12 +189,7 @@ class IsolatedHost:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={
-                "PATH": self._place.path,
-                "HOME": "/root",
-                "LANG": "C.UTF-8",
-                WORLD_VARIABLE: self._place.world_id,
-            },
+            env={**self.variables(overrides), "HOME": "/root"},
             start_new_session=True,
         )
 
@@ -219,15 +216,34 @@ class IsolatedHost:
         return found
 
     def power_off(self) -> None:
-        """Every process dies at once; storage stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        """Every process is dead when this returns; storage stays. TpuctlError if one does not die."""
+        if self._process is None:
+            return
+        # The kernel lets process 1 end last in its PID namespace, and its parent waits for it.
+        for pid in children_of(self._process.pid) or [self._process.pid]:
+            _kill(pid)
+        try:
+            self._process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TpuctlError("a process of a simulated host does not die, not even of SIGKILL") from None
+        self._process = None
         if self._startup is not None:
             self._startup.kill()
             self._startup.wait()
             self._startup = None
+
+    def variables(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """What programs on the host see besides what sshd sets."""
+        return {
+            "PATH": self._place.path,
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",  # noqa: S108 - the host's own
+            "HOSTNAME": self.spec.hostname,
+            WORLD_VARIABLE: self._place.world_id,
+            "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
+            **self.spec.environment(),
+            **overrides,
+        }
 
     def rewire(self) -> None:
         """A new cable with the old address, for the next start."""
@@ -246,8 +262,8 @@ class IsolatedHost:
         for stale in users.iterdir():
             if stale.name not in accepted.by_user:
                 stale.unlink()
-        environment = {"PATH": self._place.path, **self.spec.environment(), **overrides}
-        lines = "".join(f"{key}={value}\n" for key, value in environment.items() if "\n" not in value)
+        variables = self.variables(overrides).items()
+        lines = "".join(f"{key}={value}\n" for key, value in variables if "\n" not in value)
         for user, blobs in accepted.by_user.items():
             uid = 0 if user == "root" else self._account(user)
             home = self.folder / "own" / ("root" if user == "root" else f"home/{user}")
