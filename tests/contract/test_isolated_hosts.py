@@ -18,6 +18,7 @@ from tpuctl.sim import control
 from tpuctl.sim.hosts import requirements
 from tpuctl.sim.hosts.interface import HostSpec
 from tpuctl.sim.hosts.isolated import IsolatedHosts
+from tpuctl.sim.hosts.loops import attached_loops
 from tpuctl.sim.hosts.network import tag_of
 from tpuctl.sim.options import SimOptions
 
@@ -176,6 +177,25 @@ def test_a_cut_of_connections_leaves_what_they_started(fleet):
     fleet.hosts.cut("node/1")
     assert held.wait(timeout=20) == 255
     assert fleet.ssh("pgrep -fc '^sleep 41917'") == "1"
+
+
+def test_disks_in_files_can_be_mounted_and_go_with_their_host(tmp_path):
+    hosts = IsolatedHosts(tmp_path, world_id=f"{WORLD}-loops")
+    try:
+        hosts.create([spec(0)])
+        init = hosts.processes("node/1", 0)[0]
+        inside = ["nsenter", "--target", str(init), "--all", "--root", "sh", "-ec"]
+        script = "cd /root; for f in /root/disk /srv/disk; do truncate -s 8M $f; losetup --show -f $f; done"
+        done = subprocess.run([*inside, script], capture_output=True, text=True, check=True)
+        devices = {Path(line) for line in done.stdout.split()}
+        assert len(devices) == 2
+        assert devices <= set(attached_loops())
+        mount = f"mkfs.ext4 -q {min(devices)}; mount {min(devices)} /mnt; echo kept > /mnt/note; umount /mnt"
+        subprocess.run([*inside, mount], check=True, capture_output=True)
+        hosts.kill("node/1")
+        eventually(lambda: not devices & set(attached_loops()))
+    finally:
+        hosts.close()
 
 
 def test_a_killed_host_is_silent_and_leaves_nothing(tmp_path):

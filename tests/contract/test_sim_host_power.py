@@ -226,7 +226,7 @@ def test_hosts_die_with_a_server_that_was_killed(tmp_path, tier):
         try:
             wait_until(lambda: not any(alive(pid) for pid in pids))
         finally:
-            remove_leftovers(world_id)  # otherwise the guardian's part
+            remove_leftovers(world_id, tmp_path / "theirs")  # otherwise the guardian's part
 
 
 def test_sixty_four_hosts_come_up_together(empty):

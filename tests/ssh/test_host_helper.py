@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.ssh.conftest import HELPER
+from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
 from tpuctl.core.host_protocol import AttemptState, AttemptStatus, helper_path
 from tpuctl.core.model import FailureKind, HostTarget
@@ -37,45 +38,6 @@ from tpuctl.core.tree import (
 from tpuctl.remote.keys import KeyPair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.host_helper import HostHelper
-
-FAMILY = """
-import os, signal, subprocess, sys, time
-STUBBORN = "--stubborn" in sys.argv
-def settle(name):
-    if STUBBORN:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-    open(name, "w").close()
-    time.sleep(300)
-def child(name, body):
-    if os.fork() == 0:
-        body(name)
-        os._exit(0)
-def grandparent(name):
-    child("grandchild", settle)
-    settle(name)
-def nohup(name):
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    settle(name)
-def setsid(name):
-    os.setsid()
-    settle(name)
-def daemon(name):
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.chdir(HERE)
-    settle(name)
-def deaf(name):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    settle(name)
-HERE = os.getcwd()
-child("child", grandparent)
-for body in (nohup, setsid, daemon, deaf):
-    child(body.__name__, body)
-settle("main")
-"""
-MEMBERS = {"main", "child", "grandchild", "nohup", "setsid", "daemon", "deaf"}
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:

@@ -112,7 +112,7 @@ def sweep(state_dir: Path) -> None:
     for folder in state_dir.glob(f"{_WORLD_PREFIX}*"):
         world_id = folder.name.removeprefix(_WORLD_PREFIX)
         kill_world(world_id)
-        remove_leftovers(world_id)
+        remove_leftovers(world_id, folder)
         shutil.rmtree(folder, ignore_errors=True)
     for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE):
         (state_dir / name).unlink(missing_ok=True)

@@ -140,7 +140,7 @@ class IsolatedHosts(HostBackend):
         self._waiters.shutdown()
         self._spawner.shutdown()
         (self._root / ".init.sh").unlink(missing_ok=True)
-        remove_leftovers(self._world_id)
+        remove_leftovers(self._world_id, self._root)
 
     def _lock(self, node_key: str) -> threading.Lock:
         with self._guard:

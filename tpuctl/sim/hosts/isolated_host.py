@@ -20,6 +20,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.hostinit import children_of
 from tpuctl.sim.hosts.interface import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.keys import AcceptedKeys
+from tpuctl.sim.hosts.loops import detach_loops
 from tpuctl.sim.hosts.network import Bridge, Cable
 from tpuctl.sim.hosts.requirements import SYSTEM_PATH
 from tpuctl.sim.hosts.storage import wipe
@@ -252,6 +253,7 @@ class IsolatedHost:
 
     def discard(self) -> None:
         self.power_off()
+        detach_loops(self.folder)
         wipe(self.folder)
 
     def set_keys(self, accepted: AcceptedKeys, overrides: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tpuctl.errors import UsageError
+from tpuctl.sim.hosts.loops import detach_loops
 from tpuctl.sim.hosts.network import remove_network, tag_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -62,8 +63,11 @@ def storage_for(folder: Path, world_id: str) -> Path:
     return memory
 
 
-def remove_leftovers(world_id: str) -> None:
-    """Links, routes and memory of a world whose processes are dead."""
+def remove_leftovers(world_id: str, folder: Path) -> None:
+    """Loop devices, links, routes and memory of a world whose processes are dead; its files lay in `folder`."""
+    if os.geteuid() == 0:
+        detach_loops(folder)
+        detach_loops(_memory_of(world_id))
     shutil.rmtree(_memory_of(world_id), ignore_errors=True)
     if os.geteuid() == 0 and shutil.which("ip", path=SYSTEM_PATH) is not None:
         remove_network(world_id)
