@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import ROOT, Session, open_session
 
 TEN = """
 settings: {tier: spot, zone: us-central2-b}
@@ -201,3 +201,21 @@ fleet:
     assert "not covered" in told
     assert "pay: true" in told
     assert everything(session) == before
+
+
+def test_the_example_of_the_readme_comes_up_and_its_policy_changes_in_place(session):
+    blocks = (ROOT / "README.md").read_text().split("```yaml\n")[1:]
+    (text,) = [block.partition("```")[0] for block in blocks if "name: lab" in block]
+    slow = text.replace("echo rank $TPUCTL_RANK", "echo rank $TPUCTL_RANK; sleep 600").replace("big", "readme")
+    write(session, slow)
+    session.type("apply")
+    (run,) = [row for row in session.json("runs") if row["slice"] == "readme"]
+    assert run["state"] == "running"
+    write(session, slow.replace("max_failures: 1", "max_failures: 4"))
+    assert "goes on with other max failures" in session.type("diff", status=10).stdout
+    session.type("apply")
+    assert session.type("diff").stdout == ""
+    assert [row["id"] for row in session.json("runs") if row["slice"] == "readme"] == [run["id"]]
+    write(session, "fleet: {name: lab}")
+    session.type("apply", "--prune", "--yes")
+    assert [row for row in session.json("ls") if row["name"] in ("readme", "small")] == []
