@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import requests
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 from google.protobuf.json_format import MessageToDict
 
-from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud import alpha, nodes, queued_resources
 from tpuctl.cloud.errors import translate
 from tpuctl.core.model import (
     CloudErrorInfo,
@@ -87,6 +88,7 @@ class WorldCloud:
         self._clock = clock
         self._project = world.options.project
         self._lists = lists or ParsedLists()
+        self._alpha: Any = _AlphaDoor(self)
 
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
         return self._list("nodes", "ListNodes", zone, _parse_node)
@@ -104,6 +106,9 @@ class WorldCloud:
         return None if found is None else self._lists.parse(found, _parse_queued)
 
     def create_node(self, request: NodeRequest) -> OperationInfo:
+        if alpha.needs_alpha(request):
+            what = f"create node {request.name} in {request.zone}"
+            return alpha.create_node(self._alpha, self._parent(request.zone), request, what)
         message = tpu_v2.CreateNodeRequest(
             parent=self._parent(request.zone), node_id=request.name, node=nodes.render_node(request)
         )
@@ -111,6 +116,9 @@ class WorldCloud:
         return _parse_operation(self._change(what, "CreateNode", _to_json(message)))
 
     def create_queued(self, request: NodeRequest) -> OperationInfo:
+        if alpha.needs_alpha(request):
+            what = f"create queued resource {request.name} in {request.zone}"
+            return alpha.create_queued(self._alpha, self._parent(request.zone), request, what)
         message = queued_resources.render_create(self._parent(request.zone), request)
         what = f"create queued resource {request.name} in {request.zone}"
         return _parse_operation(self._change(what, "CreateQueuedResource", _to_json(message)))
@@ -155,9 +163,9 @@ class WorldCloud:
 
         return self._lists.list(key, zone, read)
 
-    def _change(self, what: str, method: str, request: Json) -> Json:
+    def _change(self, what: str, method: str, request: Json, version: str = "v2") -> Json:
         try:
-            return self._world.call(method, request)
+            return self._world.call(method, request, version)
         except ApiError as error:
             raise translate(_as_google_says(error), what) from error
         except DroppedConnectionError as error:
@@ -185,6 +193,27 @@ class WorldCloud:
             return _parse_operation(self._change(what, method, request))
         except NotFoundError:
             return None
+
+
+class _AlphaDoor:
+    """Takes what `tpuctl.cloud.alpha` posts, instead of a `RestClient`."""
+
+    def __init__(self, cloud: WorldCloud) -> None:
+        self._cloud = cloud
+
+    def change(self, _method: str, path: str, what: str, body: Json) -> Json:
+        url = urlsplit(path)
+        _, version, parent = url.path.split("/", 2)
+        parent, collection = parent.rsplit("/", 1)
+        method, field = _ALPHA_CREATES[collection]
+        request = {"parent": parent, **dict(parse_qsl(url.query)), field: body}
+        return self._cloud._change(what, method, request, version)
+
+
+_ALPHA_CREATES = {
+    "nodes": ("CreateNode", "node"),
+    "queuedResources": ("CreateQueuedResource", "queuedResource"),
+}
 
 
 def _as_google_says(error: ApiError) -> exceptions.GoogleAPICallError:

@@ -294,6 +294,10 @@ class MemoryHosts:
 
     # The simulator's interface.
 
+    def door(self, port: int) -> str:
+        """Hosts in memory open no sockets; nothing of the simulator answers them."""
+        return f"http://127.0.0.1:{port}"
+
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         made = []
         with self.changed:

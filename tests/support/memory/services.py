@@ -72,6 +72,8 @@ class MemoryServices:
         self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
         self.cloud: Any = WorldCloud(place.world, self.clock, place.lists)
         self.objects: Any = None  # buckets have stores and tests of their own
+        self.project = place.world.options.project
+        self.project_api: Any = None  # so do quotas and permissions
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
