@@ -208,5 +208,11 @@ def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
     error = name_holders(services, spec, QuotaError("quota used up", hint="ask"))
     assert f"{services.user} holds big-1 (v4-16, {ZONE}, READY)" in error.message
     assert error.details["holders"][0]["chips"] == 8
+    message = r"holds big-1 \(v4-16, us-central2-b, READY\)"
+    quota = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 8 in region us-central2"
+    sim.fault(kind="error", method="queuedResources.create", code=8, message=quota)
+    with pytest.raises(QuotaError, match=message) as refused:
+        bring_up(services, "more")
+    assert "tpuctl down more" in str(refused.value.hint)
     sim.fault(kind="error", method="nodes.list", code=7, message="denied")
     assert name_holders(services, spec, QuotaError("quota used up")).message == "quota used up"

@@ -9,7 +9,7 @@ from tests.support.services import SimServices
 
 READ_VERBS = (" hello", " status", " read", " follow", " attempts")
 STORE_CHANGES = {"put", "append", "put_blob", "delete"}
-CLOUD_CHANGES = {"create_node", "create_queued", "delete_node", "delete_queued"}
+CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
 
 
 class Crash(BaseException):

@@ -54,6 +54,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),
     Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),
+    Entry("adopt", "adopt", "adopt", "Take over a TPU that was made without tpuctl."),
     Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
     Entry("quota", "quota", "quota", "Show limits, who holds what, and what it costs."),
     Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),

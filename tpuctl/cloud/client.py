@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
 from google.cloud import tpu_v2
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from tpuctl.cloud import alpha, nodes, queued_resources
 from tpuctl.cloud.errors import translate
@@ -74,6 +75,17 @@ class GoogleCloud:
         full = f"{self._parent(zone)}/nodes/{name}"
         return self._delete(
             f"delete node {name} in {zone}", lambda: self._client.delete_node(name=full, **_ONCE)
+        )
+
+    def update_node(
+        self, zone: str, name: str, *, labels: Mapping[str, str], metadata: Mapping[str, str] | None = None
+    ) -> OperationInfo:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        node = tpu_v2.Node(name=full, labels=dict(labels), metadata=dict(metadata or {}))
+        paths = ["labels"] if metadata is None else ["labels", "metadata"]
+        message = tpu_v2.UpdateNodeRequest(node=node, update_mask=FieldMask(paths=paths))
+        return self._change(
+            f"update node {name} in {zone}", lambda: self._client.update_node(request=message, **_ONCE)
         )
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:

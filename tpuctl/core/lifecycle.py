@@ -216,7 +216,9 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
     incarnation = record.incarnation
     if incarnation is None:
         return Sighting(_E.ABSENT, "never asked for")
-    foreign = _foreign(owner_labels(record, incarnation, store_id), view) or _other_life(incarnation, view)
+    foreign = _foreign(incarnation, owner_labels(record, incarnation, store_id), view) or _other_life(
+        incarnation, view
+    )
     if foreign:
         return Sighting(_E.FOREIGN, foreign)
     if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
@@ -235,18 +237,25 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
     return _classify_missing(incarnation, view.operation, cleaning=cleaning)
 
 
-def _foreign(ours: Mapping[str, str], view: CloudView) -> str:
+def _foreign(incarnation: Incarnation, ours: Mapping[str, str], view: CloudView) -> str:
     """Evidence that the thing under our name is not ours, or an empty string.
 
-    Another person's fleet in the same project may use the same slice names: all labels must agree.
+    Another person's fleet in the same project may use the same slice names: all labels must agree. What was
+    adopted is known by the server's id instead.
     """
     for found in (view.node, view.queued):
-        if found is None:
+        if found is None or _adopted(incarnation, found):
             continue
         for label, value in ours.items():
             if found.labels.get(label) != value:
                 return f"{found.name} exists but carries no label {label}={value}"
     return ""
+
+
+def _adopted(incarnation: Incarnation, found: NodeInfo | QueuedInfo) -> bool:
+    if isinstance(found, NodeInfo):
+        return bool(incarnation.adopted_uid) and found.uid == incarnation.adopted_uid
+    return bool(incarnation.adopted_request) and found.create_time == incarnation.adopted_request
 
 
 def _other_life(incarnation: Incarnation, view: CloudView) -> str:

@@ -43,6 +43,10 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
         wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
         return SlicePlan(record.state, None, sighting.why, wait)
+    if to.effect is Effect.DELETE and _only_by_hand(record):
+        hint = f"tpuctl down {record.name}, then up"
+        why = f"{sighting.why}; it was made by hand, so nothing but `down` deletes it"
+        return SlicePlan(record.state, None, why, Blocked(why, hint))
     if to.effect is Effect.DOUBT:
         return _plan_doubt(record, to, sighting, now)
     if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
@@ -58,6 +62,12 @@ def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sig
         return sighting
     why = f"{sighting.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
     return Sighting(SliceEvent.ABSENT, why)
+
+
+def _only_by_hand(record: SliceRecord) -> bool:
+    """Somebody made it without tpuctl, and nobody asked that it should go."""
+    incarnation = record.incarnation
+    return incarnation is not None and incarnation.by_hand and record.desired is Desired.UP
 
 
 def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:

@@ -142,7 +142,7 @@ def _adopted(record: SliceRecord, found: Found) -> bool:
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE or record.spec.zone != found.zone:
         return False
-    return bool(found.uid) and incarnation.adopted_uid == found.uid
+    return bool(found.uid) and found.uid in (incarnation.adopted_uid, incarnation.adopted_request)
 
 
 def _judge_unlabelled(found: Found, records: Mapping[str, SliceRecord]) -> Judged:

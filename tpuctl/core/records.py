@@ -96,10 +96,19 @@ class Incarnation:
     workers: tuple[Worker, ...] = ()
     doubt: Doubt | None = None
     adopted_uid: str = ""
-    """Of a TPU that was made by hand and taken over: the node's id, or when its queued resource was created.
-    It is the identity where the API allows no labels."""
+    """Of a TPU that was taken over: the node's id, its identity where there are no labels."""
+    adopted_request: str = ""
+    """When its queued resource was created, which can never be labelled."""
+    request_name: str = ""
+    """Name of its queued resource where that is not `cloud_name`."""
+    by_hand: bool = False
+    """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
     given_up: bool = False
     """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
+
+    @property
+    def queued_name(self) -> str:
+        return self.request_name or self.cloud_name
 
 
 @dataclass(frozen=True)

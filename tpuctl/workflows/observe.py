@@ -60,9 +60,9 @@ def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE:
         return CloudView()
-    cloud, zone, name = services.cloud, record.spec.zone, incarnation.cloud_name
+    cloud, zone = services.cloud, record.spec.zone
     try:
-        queued = cloud.find_queued(zone, name) if record.spec.queued else None
+        queued = cloud.find_queued(zone, incarnation.queued_name) if record.spec.queued else None
         node = find_slice_node(services, record)
         operation: OperationInfo | None = None
         if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
@@ -99,8 +99,8 @@ def _confirm_absence(services: Services, record: SliceRecord, operation: Operati
     if zone in nodes.unreachable | queued.unreachable:
         return CloudView(unread=f"{zone} could not be read")
     names = {node.name for node in nodes.items} | {request.name for request in queued.items}
-    name = record.incarnation.cloud_name if record.incarnation else ""
-    listed = names & {name, *_node_names(record)}
+    life = record.incarnation
+    listed = names & {*((life.cloud_name, life.queued_name) if life else ()), *_node_names(record)}
     if listed:
         return CloudView(unread=f"{min(listed)} is listed but was not found")
     return CloudView(operation=operation)
@@ -134,10 +134,9 @@ class Snapshot:
             return CloudView(unread=self.unread)
         if zone in self.unreachable:
             return CloudView(unread=f"{zone} could not be read")
-        place = (zone, incarnation.cloud_name)
         return CloudView(
             node=_one(record, [self.nodes.get((zone, name)) for name in _node_names(record)]),
-            queued=self.queued.get(place) if record.spec.queued else None,
+            queued=self.queued.get((zone, incarnation.queued_name)) if record.spec.queued else None,
         )
 
 

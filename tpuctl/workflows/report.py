@@ -36,7 +36,8 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     states = {(node.zone, node.name): str(node.state) for node in nodes.items}
     waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
     rows = [_slice_row(record, {**waiting, **states}) for record in live]
-    ours = {(record.spec.zone, record.incarnation.cloud_name) for record in live if record.incarnation}
+    lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
+    ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
     rows += [
         _other_row(judge(each, records, caller), states, hosts[each.zone, each.name])
@@ -61,6 +62,7 @@ def _slice_row(record: SliceRecord, shown: Mapping[tuple[str, str], str]) -> dic
         "user": record.owner,
         "created": render_time(record.created_at),
         "managed": True,
+        "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
 
 

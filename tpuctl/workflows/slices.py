@@ -33,6 +33,7 @@ from tpuctl.workflows.capacity import (
 )
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
+from tpuctl.workflows.holders import name_holders
 from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease, lease
@@ -199,7 +200,8 @@ class _Wave:
         first = self._record.incarnation is not None and self._record.last_incarnation == 1
         if isinstance(error, QuotaError) and first and not self._record.zones:
             hint = f"the slice stays wanted; tpuctl down {self._record.name} gives it up"
-            return Outcome(Failed(QuotaError(error.message, hint=hint, details=error.details)), acted=True)
+            named = name_holders(self._services, self._record.spec, error)
+            return Outcome(Failed(QuotaError(named.message, hint=hint, details=named.details)), acted=True)
         return Outcome(Wait(error.message, self._record.not_before), acted=True)
 
     def _create_refused(self, error: TpuctlError) -> Outcome:
@@ -293,7 +295,7 @@ class _Wave:
         self._journal("delete", self._plan.why)
         services.emit(StepStarted(record.name, f"delete {name}", self._plan.why))
         if record.spec.queued and self._look.view.queued is not None:
-            services.cloud.delete_queued(zone, name)
+            services.cloud.delete_queued(zone, self._incarnation.queued_name)
         else:
             for node in node_names(name, record.spec.slices):
                 services.cloud.delete_node(zone, node)

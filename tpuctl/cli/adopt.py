@@ -1,0 +1,59 @@
+"""`adopt`: take over a TPU that was made by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.app import invocation
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet, Timeout, Yes
+from tpuctl.cli.slice import confirm
+
+
+def adopt(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node, or its queued resource.")],
+    zone: Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="Where it is.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the slice; from the node if left out.")
+    ] = None,
+    add_key: Annotated[
+        bool, typer.Option("--add-key", help="Put this machine's key into the node's metadata first.")
+    ] = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Make a slice of a TPU that was made without tpuctl, or by a store that is lost.
+
+    One that was made without tpuctl is deleted by nothing but `tpuctl down NAME`.
+    """
+    from tpuctl.core.naming import check_zone_name
+    from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.adopt import adopt as take_over
+    from tpuctl.workflows.adopt import find_candidate
+    from tpuctl.workflows.report import slice_status
+    from tpuctl.workflows.slices import wait_for_slice
+
+    with open_context(ctx) as context:
+        found = find_candidate(context, node, check_zone_name(zone) if zone else None, name)
+        if dry_run:
+            context.console.fields({"would_adopt": found.name, "evidence": found.evidence})
+            return
+        if found.store not in ("", context.store.identity()):
+            other = f"which carries the labels of another fleet ({found.store}) that may still want it"
+            confirm(context, f"take over {node}, {other}?", yes=yes)
+        invocation(ctx).if_interrupted = f"the adoption goes on with `tpuctl adopt {node}`"
+        user = context.config.login_user
+        record = take_over(context, load_accelerators(), found, login_user=user, add_key=add_key)
+        deadline = None if timeout is None else context.clock.now() + timeout
+        wait_for_slice(context, record.name, deadline=deadline)
+        status = slice_status(context, record.name)
+        if context.console.json_mode:
+            context.console.data(status)
+        else:
+            context.console.say(f"{record.name} is {status['state']}: {found.evidence}")
