@@ -18,6 +18,8 @@ import sys
 from base import Refused, Stdin, answer
 
 MODULES = {
+    "activity": "activity",
+    "warn": "activity",
     "hello": "hello",
     "prepare": "prepare",
     "lacks": "placing",

@@ -85,6 +85,8 @@ def test_version_is_printed() -> None:
         (["--project", "my-project", "up", "v4-8", "--spot", "--pay"], ["no Google credentials"]),
         (["--project", "my-project", "up", "v4-8", "Big_1", "--spot"], ["'Big_1'"]),
         (["up", "v4-8", "--spot"], ["no project", "--project"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--ttl", "soon"], ["--ttl 'soon'", "4h"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--stop-when-idle", "5m"], ["ten minutes"]),
         (["--project", "my-project", "run", "--on", "x", "gone.py"], ["'gone.py'"]),
         (["--project", "my-project", "run", "--on", "x", "--var", "K", "x.py"], ["--var 'K'"]),
         (["--profile", "sim", "ls"], ["no simulator is running", "tpuctl sim up"]),

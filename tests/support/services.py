@@ -42,6 +42,10 @@ class HurryingClock:
         time.sleep(short)
         self._skipped += seconds - short
 
+    def skip(self, seconds: float) -> None:
+        """So much time passes at once."""
+        self._skipped += seconds
+
 
 class CountingIds:
     """Ids in order, unique within a test."""

@@ -29,6 +29,10 @@ def settings(**values: object) -> Config:
     return resolve([Layer("test", values)], Path("/nowhere"))
 
 
+LIMITS = {"--ttl", "--stop-when-idle"}
+"""Of slices that somebody brings up for a while; what a fleet file names is wanted for good."""
+
+
 def spec_of(wish: SliceWish, grants: tuple[Grant, ...] = (), **values: object):
     return slice_spec(wish, settings(**values), load_accelerators(), grants, now=1_800_000_000.0)
 
@@ -53,7 +57,7 @@ def flags_of(*wishes: type) -> set[str]:
 
 
 def test_flags_of_up_are_the_fields_of_a_slice_wish():
-    assert options_of("up") - HOW == flags_of(SliceWish)
+    assert options_of("up") - HOW - LIMITS == flags_of(SliceWish)
 
 
 def test_flags_of_run_are_the_fields_of_a_run_wish():

@@ -44,6 +44,13 @@ def up(
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
     capacity: Capacity = NOTHING_SAID,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="TIME", help="Take it down after this long, such as 8h.")
+    ] = None,
+    stop_when_idle: Annotated[
+        str | None,
+        typer.Option("--stop-when-idle", metavar="TIME", help="Take it down when unused for this long."),
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -54,16 +61,37 @@ def up(
 
     The same command again means the same slice and changes nothing once it is ready.
     """
+    from tpuctl.workflows.lifetime import set_lifetime
+
+    limits = _limits(ttl, stop_when_idle)
     with open_context(ctx) as context:
         record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
         if record is None:
             return
+        set_lifetime(context, record.name, **limits)
         invocation(
             ctx
         ).if_interrupted = (
             f"slice {record.name} is still wanted and may cost money; `tpuctl down {record.name}` removes it"
         )
         _bring_up(context, record, wait=not no_wait, timeout=timeout)
+
+
+def _limits(ttl: str | None, stop_when_idle: str | None) -> dict[str, float | None]:
+    """Both limits in seconds. Raises UsageError."""
+    from tpuctl.core.durations import parse_duration
+    from tpuctl.core.idle import WARN_BEFORE_S
+
+    found = {
+        "ttl_s": None if ttl is None else parse_duration(ttl, "--ttl"),
+        "idle_s": None if stop_when_idle is None else parse_duration(stop_when_idle, "--stop-when-idle"),
+    }
+    flags = {"ttl_s": "--ttl", "idle_s": "--stop-when-idle"}
+    for key, seconds in found.items():
+        if seconds is not None and seconds <= WARN_BEFORE_S:
+            why = f"{flags[key]}: the hosts are warned ten minutes before, so it must be more than that"
+            raise UsageError(why, hint=f"{flags[key]} 30m")
+    return found
 
 
 def wanted_slice(

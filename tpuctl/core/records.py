@@ -121,6 +121,14 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Lifetime:
+    """When a slice is to go by itself: at a moment (epoch seconds), or after so many seconds without use."""
+
+    expires_at: float | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True)
 class SliceRecord:
     """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
 
@@ -143,6 +151,7 @@ class SliceRecord:
     """Where it may be, in order of preference; empty means only in `spec.zone`, where it is now."""
     zone_not_before: Mapping[str, float] = field(default_factory=dict)
     """Until when each of them is left alone after it had no capacity."""
+    lifetime: Lifetime | None = None
     fleet: str = ""
     """Name of the fleet file that asked for it; empty for a slice made by hand."""
 

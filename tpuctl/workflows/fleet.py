@@ -11,11 +11,12 @@ from tpuctl.core.plan_slice import plan_slice
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.workflows.cleaning import collect_obsolete
-from tpuctl.workflows.documents import Loaded, find_slice, get_run, list_runs, load_slices
+from tpuctl.workflows.documents import Loaded, find_slice, get_run, get_slice, list_runs, load_slices
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
 from tpuctl.workflows.intents import request_down
+from tpuctl.workflows.lifetime import apply_lifetime
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
 from tpuctl.workflows.pausing import paused_why
@@ -99,9 +100,24 @@ class _Pass:
             name = loaded.record.name
             if name not in with_run and not self._at_rest(looks[name]):
                 lines.append(self._slice_line(looks[name]))
+        lines += self._lifetimes()
         reached = _round_robin(self._runs, self._hosts_of, self._services.clock.now())
         for run in self._runs:
             lines.append(self._run_line(run, looks.get(run.slice_name), may_connect=run.id in reached))
+        return lines
+
+    def _lifetimes(self) -> list[PassLine]:
+        """Warns and ends slices whose time is over or that nobody uses."""
+        lines = []
+        for name in (each.record.name for each in self._slices if each.record.lifetime is not None):
+
+            def work(name: str = name) -> PassLine:
+                said = apply_lifetime(self._services, get_slice(self._services, name).record)
+                return PassLine(name, "done", said, acted=bool(said))
+
+            line = _guarded(name, work)
+            if line.why:
+                lines.append(line)
         return lines
 
     def _look(self, loaded: Loaded[SliceRecord]) -> SliceLook:

@@ -145,6 +145,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         not_before=0.0,
         pay=wish.pay,
         run_id=wish.run_id,
+        lifetime=None,
         fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,

@@ -112,6 +112,8 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "last_loss": None
         if record.loss is None
         else {"at": render_time(record.loss.at), "kind": record.loss.kind, "detail": record.loss.detail},
+        "ends": None if record.lifetime is None else render_time(record.lifetime.expires_at),
+        "stop_when_idle_s": None if record.lifetime is None else record.lifetime.idle_s,
         "workers": [
             {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
             for i, w in enumerate(incarnation.workers if incarnation else ())

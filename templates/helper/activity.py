@@ -1,0 +1,160 @@
+"""`activity`: whether anybody uses this host. `warn`: a line on all of its terminals."""
+
+import contextlib
+import os
+import subprocess
+
+from base import need
+from processes import process_stat
+
+SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
+CHIP_DEVICES = ("/dev/accel", "/dev/vfio/")
+
+
+def processes(proc="/proc"):
+    return [int(name) for name in os.listdir(proc) if name.isdigit()]
+
+
+def ancestors(pid):
+    """`pid` and those above it: the connection that asks is no use of the host."""
+    found = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        stat = process_stat(pid)
+        pid = stat[1] if stat else 0
+    return found
+
+
+def age_s(pid):
+    stat = process_stat(pid)
+    if stat is None:
+        return 0.0
+    with open("/proc/uptime") as file:
+        return float(file.read().split()[0]) - stat[2] / os.sysconf("SC_CLK_TCK")
+
+
+def is_session(title):
+    """Titles of OpenSSH: `sshd: ada@pts/0`, `sshd: ada@notty`, `sshd: ada` for forwards alone; since 9.8 the
+    program is called sshd-session. Those with brackets are monitors and listeners."""
+    return title.startswith((b"sshd: ", b"sshd-session: ")) and b"[" not in title
+
+
+def sessions():
+    mine = ancestors(os.getpid())
+    count = 0
+    for pid in processes():
+        if pid in mine:
+            continue
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                title = file.read().split(b"\0")[0]
+        except OSError:
+            continue  # gone while we looked
+        if is_session(title) and age_s(pid) >= SESSION_MIN_AGE_S:
+            count += 1
+    return count
+
+
+def open_files(pid):
+    """Where the file descriptors of a process lead; None where we may not look."""
+    folder, found = "/proc/%d/fd" % pid, []
+    try:
+        for name in os.listdir(folder):
+            try:
+                found.append(os.readlink(os.path.join(folder, name)))
+            except FileNotFoundError:
+                continue  # closed while we looked
+    except PermissionError:
+        return None
+    except OSError:
+        return []  # gone while we looked
+    return found
+
+
+def have_devices(prefixes):
+    for prefix in prefixes:
+        folder, name = os.path.split(prefix)
+        if os.path.isdir(folder) and any(entry.startswith(name) for entry in os.listdir(folder)):
+            return True
+    return False
+
+
+def look_as_root():
+    """Where file descriptors of all processes lead, through sudo; None without it."""
+    command = [
+        "sudo",
+        "-n",
+        "find",
+        "/proc",
+        "-maxdepth",
+        "3",
+        "-path",
+        "/proc/[0-9]*/fd/*",
+        "-printf",
+        "%h %l\n",
+    ]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # Processes that end while find looks make it exit with 1; without sudo there is no output at all.
+    return done.stdout.decode(errors="replace").splitlines() or None
+
+
+def chip_users(prefixes=CHIP_DEVICES):
+    """How many processes have a chip open, and whether that could not be found out."""
+    if not have_devices(prefixes):
+        return 0, False
+    users, hidden = 0, False
+    for pid in processes():
+        links = open_files(pid)
+        hidden = hidden or links is None
+        users += any(link.startswith(tuple(prefixes)) for link in links or ())
+    if users or not hidden:
+        return users, False
+    lines = look_as_root()
+    if lines is None:
+        return 0, True
+    found = [line.partition(" ") for line in lines]
+    return len({where for where, _, link in found if link.startswith(tuple(prefixes))}), False
+
+
+def activity(_request, _stdin):
+    users, unknown = chip_users()
+    return {
+        "sessions": sessions(),
+        "chip_users": users,
+        "chips_unknown": unknown,
+        "load": os.getloadavg()[1],
+        "cpus": os.cpu_count() or 1,
+    }
+
+
+def write_to_terminal(path, text):
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return False  # another user's, or gone
+    try:
+        os.write(handle, ("\r\n%s\r\n" % text).encode())
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def warn(request, _stdin):
+    """Writes to the terminals that we may write to, and through wall(1) to those of other users."""
+    text = "".join(char if char.isprintable() else "?" for char in need(request, "text", str))
+    terminals = []
+    if os.path.isdir("/dev/pts"):
+        terminals = [os.path.join("/dev/pts", name) for name in os.listdir("/dev/pts") if name.isdigit()]
+    written = sum([write_to_terminal(path, text) for path in terminals])
+    if written < len(terminals):
+        # Not installed, or hung: what could be written was written.
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                ["wall"], input=text.encode(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10
+            )
+    return {"terminals": written}

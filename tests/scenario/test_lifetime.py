@@ -1,0 +1,156 @@
+"""Slices that go by themselves, through passes over a simulated cloud."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import bring_up, submit
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.idle import HostActivity
+from tpuctl.core.records import Desired, SliceState
+from tpuctl.errors import ConflictError
+from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.fleet import run_pass
+from tpuctl.workflows.lifetime import apply_lifetime, ask_hosts, set_lifetime
+
+HELPER = Path(__file__).resolve().parents[2] / "templates" / "helper"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def quiet(_services, record) -> list[HostActivity | None]:
+    return [HostActivity(worker, 0, 0, False, 0.0) for worker in range(record.spec.hosts)]
+
+
+def unreachable(_services, record) -> list[HostActivity | None]:
+    return [None] * record.spec.hosts
+
+
+def passes(services: SimServices, minutes: int, ask) -> list[str]:
+    """What was done in one call per minute."""
+    said = []
+    for _ in range(minutes):
+        record = get_slice(services, "big").record
+        said.append(apply_lifetime(services, record, ask=ask))
+        services.clock.skip(60.0)
+    return [words for words in said if words]
+
+
+def test_an_idle_slice_is_warned_and_taken_down(sim, services):
+    bring_up(services, "big")
+    set_lifetime(services, "big", ttl_s=None, idle_s=1800.0)
+    said = passes(services, 40, quiet)
+    assert [words.split(":")[0] for words in said] == ["warned", "taken down"]
+    assert get_slice(services, "big").record.desired is Desired.DOWN
+    actions = [document.data["action"] for document in services.store.list("journal/slices/big/")]
+    assert actions[-3:] == ["warn", "end", "down"]
+
+
+def test_hosts_that_cannot_be_asked_are_not_idle(services):
+    bring_up(services, "big")
+    set_lifetime(services, "big", ttl_s=None, idle_s=600.0)
+    assert passes(services, 30, unreachable) == []
+    assert get_slice(services, "big").record.desired is Desired.UP
+
+
+def test_a_run_keeps_an_idle_slice_but_not_one_whose_time_is_over(services):
+    bring_up(services, "big")
+    run = submit(services, "big", "import time; time.sleep(600)")
+    set_lifetime(services, "big", ttl_s=None, idle_s=600.0)
+    assert passes(services, 30, quiet) == []
+    set_lifetime(services, "big", ttl_s=1800.0, idle_s=None)
+    said = passes(services, 32, quiet)
+    assert said[0].startswith("warned")
+    assert said[1].startswith(f"stopping run {run.id}")
+    assert get_run(services, run.id).record.stop_asked
+
+
+def test_a_pass_ends_a_slice_whose_time_is_over(sim, services):
+    bring_up(services, "big")
+    set_lifetime(services, "big", ttl_s=1.0, idle_s=None)
+    said = [line.why for line in run_pass(services) if line.acted]
+    assert any(why.startswith("warned") for why in said)
+    services.clock.skip(601.0)
+    run_pass(services)
+    for _ in range(5):
+        run_pass(services)
+        assert sim.world.settle()
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    assert sim.world.snapshot()["nodes"] == []
+
+
+def test_what_was_made_by_hand_has_no_end_of_its_own(services):
+    bring_up(services, "big")
+    set_lifetime(services, "big", ttl_s=1.0, idle_s=60.0)
+    loaded = get_slice(services, "big")
+    assert loaded.record.incarnation is not None
+    by_hand = replace(loaded.record.incarnation, by_hand=True)
+    save(services, loaded, replace(loaded.record, incarnation=by_hand))
+    assert passes(services, 30, quiet) == []
+    with pytest.raises(ConflictError, match="made by hand"):
+        set_lifetime(services, "big", ttl_s=60.0, idle_s=None)
+
+
+def test_hosts_answer_what_uses_them(services):
+    record = bring_up(services, "big")
+    found = ask_hosts(services, record)
+    assert [each.worker for each in found if each is not None] == [0, 1]
+    assert all(each is not None and each.load_per_cpu >= 0.0 for each in found)
+
+
+def in_helper(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(HELPER)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return done.stdout.strip()
+
+
+def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
+    (tmp_path / "accel0").touch()
+    prefix = str(tmp_path / "accel")
+    program = f"import activity; print(activity.chip_users(({prefix!r},)))"
+    assert in_helper(program) == "(0, False)"
+    with (tmp_path / "accel0").open():
+        assert in_helper(program) == "(1, False)"
+    assert (
+        in_helper(f"import activity; print(activity.chip_users(({str(tmp_path / 'none')!r},)))") == "(0, False)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("title", "counts"),
+    [
+        (b"sshd: ada@pts/0", True),
+        (b"sshd: ada@notty", True),
+        (b"sshd: ada", True),
+        (b"sshd-session: ada@pts/1", True),
+        (b"sshd: ada [priv]", False),
+        (b"sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", False),
+        (b"/usr/sbin/sshd", False),
+    ],
+)
+def test_titles_of_sessions_are_told_from_those_of_the_server(title, counts):
+    assert in_helper(f"import activity; print(activity.is_session({title!r}))") == str(counts)

@@ -1,0 +1,105 @@
+"""When a slice goes by itself: never without a warning, never on uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tpuctl.core.idle import (
+    WARN_BEFORE_S,
+    HostActivity,
+    IdleWatch,
+    Step,
+    find_use,
+    judge_lifetime,
+    parse_activity,
+)
+from tpuctl.core.records import Lifetime
+
+QUIET = HostActivity(0, sessions=0, chip_users=0, chips_unknown=False, load_per_cpu=0.02)
+HALF_AN_HOUR = Lifetime(idle_s=1800.0)
+
+
+def test_certain_quiet_on_every_worker_is_no_use():
+    assert find_use(None, [QUIET, replace(QUIET, worker=1)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, "worker 1 could not be asked"),
+        (replace(QUIET, sessions=2), "2 logins"),
+        (replace(QUIET, chip_users=1), "chip open"),
+        (replace(QUIET, chips_unknown=True), "cannot tell"),
+        (replace(QUIET, load_per_cpu=0.5), "load 0.50"),
+    ],
+)
+def test_one_worker_in_use_or_in_doubt_is_use(found, words):
+    assert words in find_use(None, [QUIET, found])
+
+
+def test_a_run_is_use_whatever_the_hosts_say():
+    assert find_use("r1", [QUIET]) == "run r1"
+
+
+def test_an_answer_is_parsed_and_nonsense_raises():
+    data = {"sessions": 1, "chip_users": 0, "chips_unknown": False, "load": 2.0, "cpus": 4}
+    assert parse_activity(3, data) == HostActivity(3, 1, 0, False, 0.5)
+    with pytest.raises(KeyError):
+        parse_activity(0, {})
+
+
+def walk(
+    lifetime: Lifetime, uses: dict[float, str], until: float, every: float = 60.0
+) -> list[tuple[float, Step]]:
+    """The steps that are not NONE; `uses` says from when on what uses the slice."""
+    watch, steps, now, use = IdleWatch(1), [], 0.0, ""
+    while now <= until:
+        use = next((word for at, word in sorted(uses.items(), reverse=True) if at <= now), "")
+        verdict = judge_lifetime(lifetime, watch, use, now)
+        watch = verdict.watch
+        if verdict.step is not Step.NONE:
+            steps.append((now, verdict.step))
+        if verdict.step is Step.STOP:
+            break
+        now += every
+    return steps
+
+
+def test_an_idle_slice_is_warned_ten_minutes_before_it_goes():
+    assert walk(HALF_AN_HOUR, {}, 7200) == [(1200.0, Step.WARN), (1800.0, Step.STOP)]
+
+
+def test_use_in_between_begins_the_period_anew():
+    assert walk(HALF_AN_HOUR, {0: "", 1500: "a login", 1560: ""}, 7200) == [
+        (1200.0, Step.WARN),
+        (2760.0, Step.WARN),
+        (3360.0, Step.STOP),
+    ]
+
+
+def test_a_slice_in_use_stays():
+    assert walk(HALF_AN_HOUR, {0: "run r1"}, 7200) == []
+
+
+def test_time_that_is_over_ends_also_a_slice_in_use_but_not_without_a_warning():
+    assert walk(Lifetime(expires_at=3600.0), {0: "run r1"}, 7200) == [(3000.0, Step.WARN), (3600.0, Step.STOP)]
+
+
+def test_passes_that_come_late_warn_first():
+    late = walk(Lifetime(expires_at=100.0), {}, 7200, every=900.0)
+    assert late == [(0.0, Step.WARN), (900.0, Step.STOP)]
+    verdict = judge_lifetime(Lifetime(expires_at=100.0), IdleWatch(1), "", 5000.0)
+    assert verdict.step is Step.WARN
+    soon = judge_lifetime(Lifetime(expires_at=100.0), verdict.watch, "", 5000.0 + WARN_BEFORE_S - 1)
+    assert soon.step is Step.NONE
+
+
+def test_the_earlier_of_both_limits_counts():
+    both = Lifetime(expires_at=1000.0, idle_s=1800.0)
+    assert walk(both, {}, 7200)[-1] == (1020.0, Step.STOP)
+
+
+def test_no_limit_is_no_limit():
+    assert walk(Lifetime(), {}, 7200) == []

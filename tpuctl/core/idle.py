@@ -1,0 +1,109 @@
+"""When a slice is to go by itself: its time is over, or nobody used it for as long as its owner said.
+
+Whatever is not certain counts as use. Nothing goes without a warning ten minutes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from tpuctl.core.durations import render_duration, render_moment
+from tpuctl.core.records import Lifetime
+
+WARN_BEFORE_S = 600.0
+LOW_LOAD = 0.1
+"""Runnable processes per processor, on average of five minutes: agents of an idle VM stay far below it."""
+
+
+@dataclass(frozen=True)
+class HostActivity:
+    """What a worker says of its use. `chips_unknown`: it could not be found out who has a chip open."""
+
+    worker: int
+    sessions: int
+    chip_users: int
+    chips_unknown: bool
+    load_per_cpu: float
+
+
+@dataclass(frozen=True)
+class IdleWatch:
+    """What passes remember of one incarnation: since when it is idle, and when its hosts were warned."""
+
+    incarnation: int
+    idle_since: float | None = None
+    warned_at: float | None = None
+
+
+class Step(StrEnum):
+    """What is to be done about a slice's lifetime now."""
+
+    NONE = "none"
+    WARN = "warn"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class LifetimeVerdict:
+    """The step, what to remember, and the reason in words."""
+
+    step: Step
+    watch: IdleWatch
+    why: str
+
+
+def parse_activity(worker: int, data: Mapping[str, Any]) -> HostActivity:
+    """The answer of the helper's `activity`. Raises KeyError, TypeError or ValueError for nonsense."""
+    return HostActivity(
+        worker,
+        int(data["sessions"]),
+        int(data["chip_users"]),
+        bool(data["chips_unknown"]),
+        float(data["load"]) / max(1, int(data["cpus"])),
+    )
+
+
+def find_use(run_id: str | None, activities: Sequence[HostActivity | None]) -> str:
+    """What uses the slice, in words; empty when certainly nothing does. None: a worker that did not answer."""
+    if run_id is not None:
+        return f"run {run_id}"
+    for worker, found in enumerate(activities):
+        if found is None:
+            return f"worker {worker} could not be asked"
+        if found.sessions:
+            return f"{found.sessions} logins or forwarded ports on worker {worker}"
+        if found.chip_users:
+            return f"{found.chip_users} processes with a chip open on worker {worker}"
+        if found.chips_unknown:
+            return f"worker {worker} cannot tell who has a chip open"
+        if found.load_per_cpu > LOW_LOAD:
+            return f"load {found.load_per_cpu:.2f} per processor on worker {worker}"
+    return ""
+
+
+def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -> LifetimeVerdict:
+    """What follows from the wish, what was remembered and what was seen now. `use` as of `find_use`."""
+    since = None if use else (now if watch.idle_since is None else watch.idle_since)
+    due, why = _due(lifetime, since)
+    seen = replace(watch, idle_since=since)
+    if due is None or now < due - WARN_BEFORE_S:
+        return LifetimeVerdict(Step.NONE, replace(seen, warned_at=None), use or why)
+    if watch.warned_at is None:
+        return LifetimeVerdict(Step.WARN, replace(seen, warned_at=now), why)
+    if now >= due and now - watch.warned_at >= WARN_BEFORE_S:
+        return LifetimeVerdict(Step.STOP, seen, why)
+    return LifetimeVerdict(Step.NONE, seen, why)
+
+
+def _due(lifetime: Lifetime, idle_since: float | None) -> tuple[float | None, str]:
+    """When it goes, and why; None while nothing says so."""
+    due: list[tuple[float, str]] = []
+    if lifetime.expires_at is not None:
+        due.append((lifetime.expires_at, f"its time ends at {render_moment(lifetime.expires_at)}"))
+    if lifetime.idle_s is not None and idle_since is not None:
+        text = f"idle since {render_moment(idle_since)}, wanted for {render_duration(lifetime.idle_s)} at most"
+        due.append((idle_since + lifetime.idle_s, text))
+    return min(due) if due else (None, "")

@@ -1,0 +1,137 @@
+"""`--ttl` and `--stop-when-idle`: asked of hosts, decided in `core.idle`, done by a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.idle import (
+    HostActivity,
+    IdleWatch,
+    Step,
+    find_use,
+    judge_lifetime,
+    parse_activity,
+)
+from tpuctl.core.records import Desired, Lifetime, SliceRecord, SliceState
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.workflows.documents import get_slice, save
+from tpuctl.workflows.events import Warn
+from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.intents import request_down
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.runs import active_run, request_stop
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.targets import host_targets
+
+Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
+
+
+def set_lifetime(services: Services, name: str, *, ttl_s: float | None, idle_s: float | None) -> SliceRecord:
+    """Writes down when the slice is to go by itself; what is None stays as it was. `ttl_s` counts from now.
+
+    Raises ConflictError for a slice that was made by hand: only `down` ends it.
+    """
+    loaded = get_slice(services, name)
+    record = loaded.record
+    if ttl_s is None and idle_s is None:
+        return record
+    if _by_hand(record):
+        raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
+    old = record.lifetime or Lifetime()
+    wanted = Lifetime(
+        expires_at=old.expires_at if ttl_s is None else services.clock.now() + ttl_s,
+        idle_s=old.idle_s if idle_s is None else idle_s,
+    )
+    return save(services, loaded, replace(record, lifetime=wanted)).record
+
+
+def _by_hand(record: SliceRecord) -> bool:
+    return record.incarnation is not None and record.incarnation.by_hand
+
+
+def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | None]:
+    """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
+    helper = HostHelper(services.remote, services.helper_source)
+    found: list[HostActivity | None] = []
+    for reply in helper.call(host_targets(services, record), "activity", {}):
+        try:
+            found.append(None if reply.data is None else parse_activity(reply.worker, reply.data))
+        except (KeyError, TypeError, ValueError):
+            found.append(None)
+    return found
+
+
+def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask = ask_hosts) -> str:
+    """Warns or ends a slice whose time is over or that nobody uses; what was done, in words, or nothing."""
+    lifetime = record.lifetime
+    if lifetime is None or record.desired is not Desired.UP or _by_hand(record):
+        return ""
+    if record.state in {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}:
+        return ""
+    run = active_run(services, record.name)
+    use = _use(services, record, lifetime, run.id if run else None, ask)
+    now = services.clock.now()
+    verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
+    if verdict.step is Step.STOP and run is not None:
+        request_stop(services, run.id)
+        return f"stopping run {run.id}: {verdict.why}"
+    if verdict.step is Step.STOP:
+        record_decision(services, record.key, "end", verdict.why)
+        request_down(services, record.name)
+        return f"taken down: {verdict.why}"
+    _remember(services, record, verdict.watch)
+    if verdict.step is Step.WARN:
+        text = f"tpuctl takes slice {record.name} down in ten minutes: {verdict.why}"
+        record_decision(services, record.key, "warn", verdict.why)
+        services.emit(Warn(record.name, text))
+        _warn_hosts(services, record, text)
+        return f"warned: {verdict.why}"
+    return ""
+
+
+def _use(services: Services, record: SliceRecord, lifetime: Lifetime, run_id: str | None, ask: Ask) -> str:
+    """Hosts are asked only where the answer matters."""
+    if lifetime.idle_s is None or run_id is not None:
+        return find_use(run_id, [])
+    if record.state is not SliceState.READY:
+        return f"it is {record.state}"
+    try:
+        return find_use(None, ask(services, record))
+    except TpuctlError as error:
+        return f"its hosts could not be asked: {error.message}"
+
+
+def _key(record: SliceRecord) -> str:
+    return f"idle/{record.name}"
+
+
+def _recall(services: Services, record: SliceRecord) -> IdleWatch:
+    """What the passes before remembered of this incarnation."""
+    document = services.store.get(_key(record))
+    watch = None if document is None else from_data(IdleWatch, document.data)
+    if watch is None or watch.incarnation != record.last_incarnation:
+        return IdleWatch(record.last_incarnation)
+    return watch
+
+
+def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None:
+    """Another machine that writes at the same moment has seen the same; whose note stays does not matter."""
+    document = services.store.get(_key(record))
+    data = to_data(watch)
+    if document is not None and dict(document.data) == data:
+        return
+    try:
+        services.store.put(_key(record), data, if_generation=document.generation if document else 0)
+    except ConflictError:
+        return
+
+
+def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:
+    """On all terminals of all hosts, as far as they can be reached: the decision does not hang on it."""
+    try:
+        helper = HostHelper(services.remote, services.helper_source)
+        helper.call(host_targets(services, record), "warn", {"text": text})
+    except TpuctlError as error:
+        services.emit(Warn(record.name, f"its hosts could not be warned: {error.message}"))
