@@ -82,6 +82,7 @@ def test_flex_start_goes_to_v2alpha1_and_is_seen_by_v2(cloud: GoogleCloud, sim: 
     assert (shown["provisioningModel"], shown["runDuration"]) == ("FLEX_START", {"maxRunDuration": "14400s"})
     plain = read(sim, "queuedResources/big-1", "v2", FLEX_ZONE)
     assert not {"provisioningModel", "runDuration"} & set(plain)
+    assert "runDuration" in read(sim, "queuedResources/big-1", zone=FLEX_ZONE), "reading by v2 changed it"
 
 
 def test_at_the_end_of_its_run_the_nodes_are_gone_and_the_request_is_suspended(
