@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import vocabulary as words
+from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.core.host_protocol import (
     EXIT_NOT_INSTALLED,
@@ -354,26 +353,6 @@ def test_contents_are_passed_on_from_host_to_host(lab: Lab, helper: HostHelper):
     assert sent.sent_bytes < 2 * (700_000 + 256 * 4000)
     answers = helper.prepare(targets, run="r1", attempt="1", fence=1, bundle=BIG.sha256)
     assert all(answer.value.prepared for answer in answers)
-
-
-class Kept:
-    """Takes a tar stream and keeps what is in it."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.names: dict[str, bytes | str] = {}
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    def finish(self) -> None:
-        with tarfile.open(fileobj=io.BytesIO(self.data)) as archive:
-            for member in archive.getmembers():
-                content = archive.extractfile(member) if member.isfile() else None
-                self.names[member.name.removeprefix("./")] = content.read() if content else member.linkname
-
-    def discard(self) -> None:
-        self.names = {}
 
 
 def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHelper, remote: Remote):

@@ -16,7 +16,7 @@ for seed in map(int, sys.argv[2:]):
         life.live()
         end = "kept all promises"
     except AssertionError as error:
-        end = f"broke one after {life._age() / 3600:.1f} h: {error}"
+        end = f"broke one after {life.age() / 3600:.1f} h: {error}"
     observer = life.observer
     print(
         f"seed {seed}: {end}; {life.passes} passes, {life.kills} kills, {observer.creates} creates,"

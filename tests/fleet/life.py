@@ -126,7 +126,8 @@ class Life:
     def close(self) -> None:
         self.place.close()
 
-    def _age(self) -> float:
+    def age(self) -> float:
+        """Seconds since its beginning, by the clock of the world."""
         return self.place.clock.now() - self._began
 
     def _process(self, machine: str, skew_s: float = 0.0) -> MemoryServices:
@@ -140,7 +141,7 @@ class Life:
         )
 
     def _blocked(self) -> bool:
-        return 0 <= self._age() - self.plan.blocked_from_s < self.plan.blocked_s
+        return 0 <= self.age() - self.plan.blocked_from_s < self.plan.blocked_s
 
     def _ask_for(self, machine: str, skew_s: float) -> None:
         """Every machine asks for half of the slices."""
@@ -168,6 +169,7 @@ class Life:
         try:
             for line in run_pass(services):
                 self.results[line.result] += 1
+            self.observer.check_leases(services.lease_owner)
         except Crash:
             self.kills += 1
 

@@ -168,6 +168,12 @@ class Observer:
         if waited > ceiling + SLACK_S:
             raise Broken(f"{record['name']} waits for {waited / 60:.0f} min, with room in {waiting}: {record}")
 
+    def check_leases(self, owner: str) -> None:
+        """A pass that is over holds nothing that another machine might need."""
+        held = [each.key for each in self._place.server.list("leases/") if each.data["owner"] == owner]
+        if held:
+            raise Broken(f"{owner} is done and still holds {held}")
+
     def check_end(self) -> None:
         """After a calm: everything that is wanted lives once, and nothing else exists."""
         census = self._place.world.census()

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.test_host_protocol import Kept
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.receivers import Kept
 from tpuctl.core.environment import EnvironmentSpec, render_frozen
 from tpuctl.core.model import FailureKind
 from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
