@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.buckets import GoogleObjects
+from tpuctl.core.timeouts import LEASE_TTL_S
 from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, TransientError
 from tpuctl.store.bucket import BucketStore, read_identity, write_identity
 from tpuctl.workflows.documents import get_slice, list_slices
@@ -226,3 +228,70 @@ def test_identity_is_written_once(machines):
     write_identity(machines.objects, URI, "s0123456789")
     with pytest.raises(ConflictError):
         write_identity(machines.objects, URI, "another")
+
+
+STORAGE_FAULTS = ("storage-rate-limit", "storage-unavailable", "storage-lost-response")
+
+
+@pytest.mark.parametrize("preset", STORAGE_FAULTS)
+@pytest.mark.parametrize("times", [1, 3])
+class TestEachFaultOfStorage:
+    """The named faults of `tpuctl sim fault`, against every call that changes the store."""
+
+    @pytest.fixture
+    def strike(self, sim, preset, times):
+        return lambda: sim.fault(preset=preset, method="storage.post", times=times)
+
+    def test_a_document_is_written_once_and_can_be_built_on(self, store, machines, strike):
+        strike()
+        first = store.put("slices/a", {"n": 1}, if_generation=0)
+        strike()
+        second = store.put("slices/a", {"n": 2}, if_generation=first.generation)
+        third = machines.open("two").put("slices/a", {"n": 3}, if_generation=second.generation)
+        assert store.get("slices/a") == third
+        with pytest.raises(ConflictError):
+            store.put("slices/a", {"n": 4}, if_generation=second.generation)
+
+    def test_an_entry_is_appended_once(self, store, machines, strike):
+        for number in range(3):
+            strike()
+            store.append("journal/a", {"n": number})
+        assert [entry.data["n"] for entry in machines.open("two").list("journal/a/")] == [0, 1, 2]
+
+    def test_a_blob_is_whole(self, store, machines, strike):
+        strike()
+        digest = store.put_blob(b"code" * 1000)
+        assert machines.open("two").get_blob(digest) == b"code" * 1000
+
+    def test_the_fence_of_a_lease_grows_by_one_each_time(self, machines, strike):
+        fences = []
+        for number in range(3):
+            owner = as_machine(machines.open(f"m{number}"), f"m{number}/1")
+            strike()
+            with lease(owner, "big") as held:
+                fences.append(held.fence)
+        assert fences == [1, 2, 3]
+
+
+def as_machine(store: BucketStore, owner: str) -> Any:
+    """What a lease needs; another machine cannot tell whether a process is alive."""
+    return SimpleNamespace(store=store, lease_owner=owner, process_alive=lambda _: True)
+
+
+def test_a_lease_is_never_taken_before_the_server_says_that_it_is_over(sim, machines):
+    """Machines that measured the time at different moments agree on no holder twice."""
+    first, second = (as_machine(machines.open(name), f"{name}/1") for name in ("one", "two"))
+    with lease(first, "big") as held:
+        with pytest.raises(LeaseHeldError), lease(second, "big"):
+            pass
+        sim.fault(preset="clock-off", name="clock", seconds=LEASE_TTL_S + 5.0)
+        late = as_machine(machines.open("three"), "three/1")
+        with lease(late, "big") as taken:
+            assert taken.fence == held.fence + 1
+            with pytest.raises(LeaseHeldError), lease(first, "big"):
+                pass
+
+
+def test_the_time_is_late_rather_than_early(machines):
+    before = int(time.time())
+    assert before <= machines.objects.server_time("sim-bucket") <= int(time.time())

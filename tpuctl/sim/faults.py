@@ -77,6 +77,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "lost-response": {"kind": "drop", "method": "nodes.create"},
     "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
+    "storage-rate-limit": {
+        "kind": "error",
+        "method": "storage.*",
+        "code": 8,
+        "message": "The object exceeded the rate limit for object mutation operations (create, update, and "
+        "delete). Please reduce your request rate.",
+    },
+    "storage-unavailable": {
+        "kind": "error",
+        "method": "storage.*",
+        "code": 14,
+        "message": "We encountered an internal error. Please try again.",
+    },
+    "storage-lost-response": {"kind": "drop", "method": "storage.post"},
     "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
     "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
     "expired-token": {"kind": "expired-token"},
