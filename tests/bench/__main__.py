@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.bench import cold, copying, gcloud, startup, streaming
+from tests.bench import cold, copying, gcloud, passes, startup, streaming
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
@@ -18,6 +18,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "gcloud": gcloud.measure,
     "streaming": streaming.measure,
     "copying": copying.measure,
+    "passes": passes.measure,
 }
 
 
