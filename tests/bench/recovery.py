@@ -1,0 +1,219 @@
+"""From a preemption to every worker running again: tpuctl in the foreground beside gcloud in a shell loop."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from tests.bench.gcloud import ZONE, must, plain_python
+from tests.bench.harness import BenchError, Budget, Line, Plan, Report, scratch
+from tests.bench.startup import TPUCTL, sim_environment
+from tpuctl.core.timeouts import POLL_MAX_S
+from tpuctl.resources import load_accelerators
+from tpuctl.sim import control
+from tpuctl.sim.control import SimInfo
+from tpuctl.sim.options import SimOptions
+
+LIMIT_S = 180.0
+PROGRAM = 'echo "up $TPUCTL_ATTEMPT:$TPUCTL_RANK:"; exec sleep 600'
+OURS, THEIRS = "tpuctl run", "gcloud in a shell loop"
+
+LOOP = """
+set -u
+queued="gcloud compute tpus queued-resources"
+describe() { $queued describe "$1" --zone="$ZONE" --format='value(state.state)' 2>/dev/null; }
+name=$FIRST number=1
+while :; do
+  case "$(describe "$name")" in
+    ACTIVE) ;;
+    SUSPENDED|FAILED)
+      $queued delete "$name" --zone="$ZONE" --force --quiet
+      while [ -n "$(describe "$name")" ]; do sleep 2; done
+      number=$((number + 1)) name=loop-$number
+      $queued create "$name" --zone="$ZONE" --node-id="$name" \\
+        --accelerator-type="$TYPE" --runtime-version="$VERSION" --spot
+      while [ "$(describe "$name")" != ACTIVE ]; do sleep 2; done
+      gcloud compute tpus tpu-vm ssh "$LOGIN@$name" --zone="$ZONE" --worker=all \\
+        --command='echo "up 2:$TPU_WORKER_ID:"; nohup sleep 600 >/dev/null 2>&1 &'
+      ;;
+  esac
+  sleep 5
+done
+"""
+"""As published scripts do it: describe, delete, create, start over ssh; with an interval as short as ours."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from the loss being visible: until the re-create was called, until the hosts were up, until every
+    worker ran."""
+
+    asked_s: float
+    up_s: float
+    running_s: float
+    cpu_s: float
+
+
+def measure(plan: Plan) -> list[Report]:
+    """32 hosts; needs gcloud, and port 22 of loopback addresses, which takes root."""
+    if shutil.which("gcloud") is None or os.geteuid() != 0:
+        return []
+    accelerator, hosts = ("v4-32", 4) if plan.quick else ("v4-256", 32)
+    rounds = max(1, plan.rounds // 2)
+    ours = [_recover(accelerator, hosts, _start_ours) for _ in range(rounds)]
+    theirs = [_recover(accelerator, hosts, _start_theirs) for _ in range(rounds)]
+
+    def middle(found: Sequence[Recovery], what: Callable[[Recovery], float]) -> float:
+        return median(what(each) for each in found)
+
+    acknowledged = middle(ours, lambda each: each.running_s - each.up_s)
+    asked = middle(ours, lambda each: each.asked_s)
+    rows = tuple(
+        Line(
+            name,
+            middle(found, lambda each: each.running_s),
+            middle(found, lambda each: each.cpu_s),
+        )
+        for name, found in ((THEIRS, theirs), (OURS, ours))
+    )
+    return [
+        Report(
+            title=f"Recovery of {hosts} workers",
+            setting="from a preemption, visible at once, to every worker running again; a cloud without delays",
+            baseline=THEIRS,
+            lines=rows,
+            budgets=(
+                Budget("tpuctl: until the re-create is called, at most one poll", asked, POLL_MAX_S, unit="s"),
+                Budget("tpuctl: from hosts up to every worker running", acknowledged, 10.0, unit="s"),
+            ),
+        )
+    ]
+
+
+class _Job:
+    """A process whose output tells which workers run."""
+
+    def __init__(self, argv: Sequence[str], env: dict[str, str], folder: Path) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            env={**os.environ, **env},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.append(line)
+
+    def running(self, attempt: int, hosts: int) -> bool:
+        text = "".join(self._lines)
+        return all(f"up {attempt}:{worker}:" in text for worker in range(hosts))
+
+    def stop(self) -> float:
+        """Ends it; the CPU seconds of it and of what it had waited for."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._reader.join()
+        return usage.ru_utime + usage.ru_stime
+
+    def tail(self) -> str:
+        return "".join(self._lines[-5:])
+
+
+def _recover(accelerator: str, hosts: int, start: Callable[[SimInfo, Path, str, int], _Job]) -> Recovery:
+    with scratch() as folder, plain_python():
+        info = control.up(folder / "sim", SimOptions(delays="instant"))
+        job: _Job | None = None
+        try:
+            job = start(info, folder, accelerator, hosts)
+            (name,) = [each["name"].rsplit("/", 1)[-1] for each in control.state(info)["nodes"]]
+            before = len(control.journal(info))
+            control.preempt(info, name)
+            began = time.time()
+            up_at = _await(lambda: _all_up(info, name), job)
+            running_at = _await(partial(job.running, 2, hosts), job)
+            asked = [
+                row["time"] for row in control.journal(info)[before:] if row["method"].endswith("s.create")
+            ]
+            cpu_s, job = job.stop(), None
+            return Recovery(asked[0] - began, up_at - began, running_at - began, cpu_s)
+        finally:
+            if job is not None:
+                job.stop()
+            control.down(folder / "sim")
+
+
+def _all_up(info: SimInfo, lost: str) -> bool:
+    nodes = control.state(info)["nodes"]
+    return any(each["state"] == "READY" and not each["name"].endswith(f"/{lost}") for each in nodes)
+
+
+def _await(check: Callable[[], bool], job: _Job) -> float:
+    """When it was so. Raises BenchError when it never is."""
+    deadline = time.time() + LIMIT_S
+    while not check():
+        if time.time() > deadline:
+            raise BenchError(f"no recovery within {LIMIT_S:.0f} s: {job.tail()}")
+        time.sleep(0.05)
+    return time.time()
+
+
+def _start_ours(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> _Job:
+    del info
+    env = sim_environment(folder)
+    must([TPUCTL, "up", accelerator, "big", "--spot", "--pay"], env, folder)
+    (folder / "work").mkdir()
+    job = _Job([TPUCTL, "run", "--no-checkpoint", "--", "sh", "-c", PROGRAM], env, folder / "work")
+    _await(lambda: job.running(1, hosts), job)
+    return job
+
+
+def _start_theirs(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> _Job:
+    del hosts
+    (folder / ".ssh").mkdir(mode=0o700)
+    must(
+        ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")],
+        {},
+        folder,
+    )
+    version = load_accelerators().get(accelerator).runtime_version
+    env = {
+        **control.environment(info),
+        "HOME": str(folder),
+        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        "ZONE": ZONE,
+        "TYPE": accelerator,
+        "VERSION": version,
+        "LOGIN": getpass.getuser(),
+        "FIRST": "loop-1",
+    }
+    create = ["gcloud", "compute", "tpus", "queued-resources", "create", "loop-1", f"--zone={ZONE}"]
+    create += [
+        "--node-id=loop-1",
+        f"--accelerator-type={accelerator}",
+        f"--runtime-version={version}",
+        "--spot",
+    ]
+    must(create, env, folder)
+    deadline = time.time() + LIMIT_S
+    while not _all_up(info, "none") and time.time() < deadline:
+        time.sleep(0.1)
+    return _Job(["bash", "-c", LOOP], env, folder)
