@@ -26,6 +26,8 @@ def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(tmp_
     metrics = re.findall(r"^(?:unbroken|preempted): +(final loss .*)$", done.stdout, re.MULTILINE)
     assert len(metrics) == 2
     assert metrics[0] == metrics[1]
-    assert "resumed from step 60 (attempt 2)" in done.stdout
+    resumed = re.search(r"resumed from step (\d+) \(attempt 2\)", done.stdout)
+    assert resumed is not None
+    assert 60 <= int(resumed[1]) < 120
     assert "left in the cloud: 0" in done.stdout
     assert list(tmp_path.iterdir()) == []
