@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.bench import cold, copying, gcloud, passes, recovery, startup, streaming
+from tests.bench import cold, copying, gcloud, isolated, passes, recovery, startup, streaming
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
@@ -20,6 +20,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "copying": copying.measure,
     "passes": passes.measure,
     "recovery": recovery.measure,
+    "isolated": isolated.measure,
 }
 
 

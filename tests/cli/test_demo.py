@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.require import require_isolated_hosts
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("--hosts", "isolated")], ids=["", "isolated"])
+def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    if words:
+        require_isolated_hosts()
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "tpuctl"), "demo"],
+        [str(Path(sys.executable).parent / "tpuctl"), "demo", *words],
         env={**environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import os
 import signal
 import socket
@@ -9,11 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
 from tests.support.require import require_isolated_hosts
-from tpuctl.errors import UsageError
+from tpuctl.errors import ConflictError, UsageError
 from tpuctl.sim import control
 from tpuctl.sim.hosts import requirements
 from tpuctl.sim.hosts.interface import HostSpec
@@ -21,6 +25,7 @@ from tpuctl.sim.hosts.isolated import IsolatedHosts
 from tpuctl.sim.hosts.loops import attached_loops
 from tpuctl.sim.hosts.network import tag_of
 from tpuctl.sim.options import SimOptions
+from tpuctl.sim.processes import alive, descendants, members
 
 WORLD = f"test-{os.getpid()}"
 
@@ -222,6 +227,81 @@ def test_nothing_is_left_when_the_server_is_killed(tmp_path):
     eventually(lambda: not links(info.world_id))
     eventually(lambda: control.status(tmp_path) is None)
     assert not Path(f"/dev/shm/tpuctl-{tag_of(info.world_id)}").exists()
+
+
+def create_node(info: control.SimInfo) -> None:
+    body = json.dumps({"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}).encode()
+    request = Request(
+        f"{info.http}/v2/projects/{info.project}/locations/us-central2-b/nodes?nodeId=n1",
+        data=body,
+        headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
+    )
+    build_opener(ProxyHandler({})).open(request, timeout=60).read()
+    eventually(lambda: [node["state"] for node in control.state(info)["nodes"]] == ["READY"])
+
+
+def namespaces(pids: list[int]) -> set[str]:
+    """Of these processes, except those that this machine has for itself."""
+    found = set()
+    for pid, kind in itertools.product(pids, ("net", "mnt", "pid", "uts", "ipc")):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+    return found - {os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt", "pid", "uts", "ipc")}
+
+
+def blackholes() -> list[str]:
+    shown = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
+    return [line for line in shown.splitlines() if line.startswith("blackhole")]
+
+
+def attach_loop(processes: list[int]) -> Path:
+    """A loop device that a program on some host attached, to a file of that host."""
+    ours = os.readlink("/proc/self/ns/pid")
+    inside = next(pid for pid in processes if os.readlink(f"/proc/{pid}/ns/pid") != ours)
+    script = "truncate -s 8M /var/tmp/disk; losetup --show -f /var/tmp/disk"
+    command = ["nsenter", "--target", str(inside), "--all", "--root", "sh", "-ec", script]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+
+
+@pytest.mark.parametrize("how", ["down", "kill -9", "kill -9 of all"])
+def test_nothing_is_left_of_a_simulator_with_hosts(tmp_path, how):
+    before = set(blackholes())
+    info = control.up(tmp_path, SimOptions(delays="instant", hosts="isolated"))
+    try:
+        mine = set(blackholes()) - before
+        create_node(info)
+        theirs = descendants(info.pid)
+        used = namespaces(theirs)
+        assert len(used) == 2 * 5
+        device = attach_loop(theirs)
+        if how == "kill -9 of all":  # then the next `down` or `up` has the work to do
+            os.kill(info.guardian_pid, signal.SIGKILL)
+        if how != "down":
+            os.kill(info.pid, signal.SIGKILL)
+        if how == "kill -9 of all":
+            eventually(lambda: not alive(info.pid) and not alive(info.guardian_pid))
+        if how != "kill -9":
+            control.down(tmp_path)
+        eventually(lambda: not list(tmp_path.glob("w-*")))
+        assert links(info.world_id) == []
+        assert members(info.world_id) == []
+        eventually(lambda: not used & namespaces([int(each.name) for each in Path("/proc").glob("[0-9]*")]))
+        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+        assert device not in attached_loops()
+        shown = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
+        assert f"tpb{tag_of(info.world_id)}" not in shown
+        assert not mine & set(blackholes())
+    finally:
+        control.down(tmp_path)
+
+
+def test_a_simulator_with_other_hosts_is_not_taken_for_one_with_isolated_ones(tmp_path):
+    control.up(tmp_path, SimOptions(delays="instant"))
+    try:
+        with pytest.raises(ConflictError, match="process tier"):
+            control.up(tmp_path, SimOptions(delays="instant", hosts="isolated"))
+    finally:
+        control.down(tmp_path)
 
 
 def test_a_machine_that_cannot_is_told_why(monkeypatch):

@@ -52,7 +52,7 @@ def _running() -> SimInfo:
 
 def _facts(info: SimInfo) -> dict[str, Any]:
     facts = asdict(info)
-    return {key: facts[key] for key in ("project", "http", "grpc", "ssh_port", "pid", "token_file")}
+    return {key: facts[key] for key in ("project", "http", "grpc", "hosts", "ssh_port", "pid", "token_file")}
 
 
 @app.command("up")

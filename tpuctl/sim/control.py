@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.core.settings import ENDPOINTS
-from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.hosts.requirements import remove_leftovers
-from tpuctl.sim.options import SimOptions
+from tpuctl.sim.options import ISOLATED, SimOptions
 from tpuctl.sim.processes import alive, kill_world, start_time
 
 INFO_FILE = "sim.json"
@@ -51,6 +51,7 @@ class SimInfo:
     grpc: str
     token_file: str
     ssh_port: int
+    hosts: str
     project: str
     started: float
 
@@ -142,6 +143,7 @@ def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
     options.check()
     running = status(state_dir)
     if running is not None:
+        _check_tier(running, options)
         return running
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state_dir / LOG_FILE).open("wb") as log:
@@ -154,6 +156,15 @@ def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
             cwd="/",
         )
     return _wait_until_up(state_dir, guardian)
+
+
+def _check_tier(running: SimInfo, options: SimOptions) -> None:
+    """Raises ConflictError when isolated hosts are asked for and the simulator has others."""
+    if options.hosts == ISOLATED != running.hosts:
+        raise ConflictError(
+            f"a simulator with hosts of the {running.hosts} tier runs already",
+            hint="`tpuctl sim down` ends it, with everything in it",
+        )
 
 
 def _wait_until_up(state_dir: Path, guardian: subprocess.Popen[bytes]) -> SimInfo:

@@ -12,7 +12,8 @@ BUCKET = "sim-bucket"
 """Exists from the start."""
 WORLD_VARIABLE = "TPUCTL_SIM_WORLD"
 """Every process of a simulated host carries the world's id under this name."""
-TIERS = ("process", "isolated")
+PROCESS, ISOLATED = "process", "isolated"
+TIERS = (PROCESS, ISOLATED)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class SimOptions:
     seed: int = 1
     delays: str | dict[str, float] = "realistic"
     quotas: Mapping[str, int] = field(default_factory=dict)
-    hosts: str = "process"
+    hosts: str = PROCESS
     port: int = 0
     grpc_port: int = 0
 
@@ -76,7 +77,7 @@ class SimOptions:
         Delays.parse(self.delays)
         if self.hosts not in TIERS:
             raise UsageError(f"no tier of hosts `{self.hosts}`", hint=f"one of: {', '.join(TIERS)}")
-        if self.hosts == "isolated":
+        if self.hosts == ISOLATED:
             from tpuctl.sim.hosts.requirements import check_possible
 
             check_possible()

@@ -55,6 +55,7 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
             grpc=simulator.grpc_endpoint,
             token_file=str(token_file),
             ssh_port=simulator.ssh_port,
+            hosts=options.hosts,
             project=options.project,
             started=time.time(),
         ),

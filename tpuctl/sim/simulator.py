@@ -16,7 +16,7 @@ from tpuctl.sim.compute import ComputeDoor
 from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.hosts.process import ProcessHosts
 from tpuctl.sim.http import STORAGE_PREFIXES, TOKEN_PREFIX, Handler, HttpServer, Router
-from tpuctl.sim.options import Delays, SimOptions
+from tpuctl.sim.options import ISOLATED, Delays, SimOptions
 from tpuctl.sim.project import ProjectDoor
 from tpuctl.sim.storage import Storage
 from tpuctl.sim.tpu_grpc import TpuGrpcDoor
@@ -122,7 +122,7 @@ class Simulator:
 
 
 def _make_hosts(tier: str, root: Path, world_id: str) -> HostBackend:
-    if tier == "isolated":
+    if tier == ISOLATED:
         from tpuctl.sim.hosts.isolated import IsolatedHosts
 
         return IsolatedHosts(root, world_id=world_id)

@@ -14,7 +14,7 @@ from tpuctl.sim.hosts.loops import detach_loops
 from tpuctl.sim.hosts.network import remove_network, tag_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROGRAMS = ("ip", "unshare", "setpriv", "mount", "pivot_root")
+PROGRAMS = ("ip", "unshare", "setpriv", "nsenter", "mount", "pivot_root", "sudo")
 PACKAGES = "openssh-server sudo iproute2 util-linux fuse3"
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 
