@@ -16,13 +16,16 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
+from tpuctl.core.doctor import is_near
 from tpuctl.core.grants import AtEnd, Grant
 from tpuctl.core.model import INCARNATION_LABEL, USER_LABEL, NodeRequest, NodeState, QueuedState, Tier
 from tpuctl.core.plan import Blocked
-from tpuctl.core.records import RunState, SliceSpec, SliceState
+from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
+from tpuctl.errors import UsageError
 from tpuctl.resources import load_accelerators
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.events import Warn
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
@@ -31,6 +34,7 @@ from tpuctl.workflows.payment import quote
 from tpuctl.workflows.progress import go_on
 from tpuctl.workflows.report import decisions
 from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
+from tpuctl.workflows.submit import RunRequest, check_request
 
 V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
@@ -419,3 +423,20 @@ def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, servi
             services.clock.sleep(60.0)
     assert get_run(services, run.id).generation == stored
     assert changes(sim) == before
+
+
+def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
+    zones = ("us-east1-d", "europe-west4-a")
+    request_slice(services, "one", V6E, pay=False, zones=zones, permit=lambda: None)
+    place = services.project_api.bucket_place("sim-bucket")
+    away = [zone for zone in zones if not is_near(place, zone)]
+    assert away
+    asked = {"no_checkpoint": False, "checkpoint_dir": "gs://sim-bucket/ck"}
+    request = RunRequest("one", ("true",), ".", Policy(), {}, {}, **asked)
+    with pytest.raises(UsageError, match="away from") as raised:
+        check_request(services, request, zones)
+    assert "--any-region" in raised.value.hint
+    check_request(services, replace(request, any_region=True), zones)
+    check_request(services, request, away[:1])
+    warnings = [event.text for event in services.events if isinstance(event, Warn)]
+    assert "traffic is billed" in warnings[-1]

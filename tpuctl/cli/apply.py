@@ -348,11 +348,12 @@ def _check_runs(context: AppContext, loaded: _Loaded, changes: Sequence[FleetCha
 
     new = {c.name for c in changes if c.kind is Kind.RUN and c.change in {Change.CREATE, Change.REPLACE}}
     problems: list[Problem] = []
+    zones = {each.name: each.zones or (each.spec.zone,) for each in loaded.wanted.slices}
     for run in loaded.wanted.runs:
         if run.name in new:
 
             def check(run: WantedRun = run) -> None:
-                check_request(context, run.request)
+                check_request(context, run.request, zones.get(run.request.slice_name, ()))
 
             _collect(loaded.file, problems, ("runs", run.name), check)
     _raise(loaded.file.path, problems)

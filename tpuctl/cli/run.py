@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl.cli.app import Invocation, invocation
-from tpuctl.cli.capacity import NOTHING_SAID, Capacity, with_capacity
+from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capacity
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow_or_leave
 from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
-from tpuctl.cli.slice import wanted_slice
+from tpuctl.cli.slice import settle_slice, wanted_slice
 from tpuctl.cli.words import split_words
 from tpuctl.core.wishes import PolicyWish, RunWish, check_run_wish, help_of
 from tpuctl.errors import ConflictError, UsageError
@@ -21,6 +22,7 @@ from tpuctl.errors import ConflictError, UsageError
 if TYPE_CHECKING:
     from tpuctl.code_bundle import CodeBundle
     from tpuctl.core.records import RunRecord
+    from tpuctl.core.wishes import SliceWish
     from tpuctl.workflows.submit import FrozenCode, RunRequest
 
 
@@ -53,6 +55,7 @@ def run(
     no_checkpoint: Annotated[
         bool, typer.Option("--no-checkpoint", help=help_of(RunWish, "no_checkpoint"))
     ] = False,
+    any_region: Annotated[bool, typer.Option("--any-region", help=help_of(RunWish, "any_region"))] = False,
     max_failures: Annotated[
         int, typer.Option("--max-failures", metavar="N", min=0, help=help_of(PolicyWish, "max_failures"))
     ] = PolicyWish.max_failures,
@@ -94,6 +97,7 @@ def run(
         env=env,
         checkpoint_dir=checkpoint_dir,
         no_checkpoint=no_checkpoint,
+        any_region=any_region,
         policy=PolicyWish(max_failures, max_preemptions, grace),
     )
     check_run_wish(wish)
@@ -103,7 +107,7 @@ def run(
         if up is not None:
             slice_name = _own_slice_name(context, on, up, capacity)
             early = _request(context, wish, slice_name, None, code, owns=True, keep=keep)
-            _check(context, early)
+            _check(context, early, _zones_of(context, capacity.wish(up)))
             made = wanted_slice(context, capacity.wish(up), slice_name, dry_run=dry_run, run_id=run_id)
             if made is None:
                 return
@@ -113,7 +117,7 @@ def run(
 
             found = resolve_slice(context, on)
             request = _request(context, wish, found.name, found.spec.hosts, code, owns=False, keep=keep)
-            _check(context, request)
+            _check(context, request, found.candidates)
         if dry_run:
             _show_dry_run(context, request, code)
             return
@@ -188,10 +192,17 @@ def freeze_code(
     return freeze(directory, wish.script, limit_bytes=limit, without=without)
 
 
-def _check(context: AppContext, request: RunRequest) -> None:
+def _check(context: AppContext, request: RunRequest, zones: Sequence[str]) -> None:
     from tpuctl.workflows.submit import check_request
 
-    check_request(context, request)
+    check_request(context, request, zones)
+
+
+def _zones_of(context: AppContext, wish: SliceWish) -> tuple[str, ...]:
+    """Where a slice that is wished for may be."""
+    from tpuctl.workflows.payment import list_grants
+
+    return settle_slice(context, wish, list_grants(context), read_script(wish, Path.cwd())).zones
 
 
 def frozen_code(code: CodeBundle) -> FrozenCode:

@@ -30,6 +30,8 @@ class RunRequest:
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False
     no_checkpoint: bool = False
+    any_region: bool = False
+    """The slice may be hunted in zones away from the checkpoints."""
     owns_slice: bool = False
     keep_slice: bool = False
 

@@ -128,6 +128,7 @@ class RunWish:
     env: str | None = key(None, "Pinned environment.", examples=("demo-cpu",))
     checkpoint_dir: str | None = key(None, "gs:// place for checkpoints.", examples=("gs://bucket/run1",))
     no_checkpoint: bool = key(False, "Restarts begin from scratch, and that is fine.", examples=(True,))
+    any_region: bool = key(False, "Hunt also away from the checkpoints' bucket.", examples=(True,))
     policy: PolicyWish = key(  # noqa: RUF009 - makes a field
         PolicyWish,
         "How often it is started again, and how it is stopped.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tpuctl.core.doctor import is_near
 from tpuctl.core.fold import parse_workers
 from tpuctl.core.records import CodeState, EnvironmentRef, RunRecord, RunState
 from tpuctl.core.request import RunRequest as RunRequest
@@ -11,8 +13,9 @@ from tpuctl.core.request import fingerprint
 from tpuctl.core.settings import Config
 from tpuctl.core.tree import Content, list_blobs, parse_tree
 from tpuctl.core.wishes import RunWish, check_run_wish
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.ports import Store
+from tpuctl.workflows.events import Warn
 from tpuctl.workflows.services import Services
 
 
@@ -56,6 +59,7 @@ def build_request(
         checkpoint_dir=wish.checkpoint_dir or bucket,
         checkpoint_per_run=wish.checkpoint_dir is None and bucket is not None,
         no_checkpoint=wish.no_checkpoint,
+        any_region=wish.any_region,
     )
 
 
@@ -80,8 +84,11 @@ def _bucket(uri: str) -> str:
     return uri.removeprefix("gs://").split("/", 1)[0] if uri.startswith("gs://") else ""
 
 
-def check_request(services: Services, request: RunRequest) -> None:
-    """Everything that can be refused without changing anything. Raises UsageError or NotFoundError."""
+def check_request(services: Services, request: RunRequest, zones: Sequence[str] = ()) -> None:
+    """Everything that can be refused without changing anything. Raises UsageError or NotFoundError.
+
+    `zones`: where the run's slice may be.
+    """
     check_alone(request)
     for reference in request.secrets.values():
         services.secrets.resolve(reference)
@@ -92,6 +99,28 @@ def check_request(services: Services, request: RunRequest) -> None:
                 f"bucket gs://{bucket} does not exist or cannot be read",
                 hint=f"gcloud storage buckets create gs://{bucket}",
             )
+        if not request.any_region:
+            _check_near(services, request.slice_name, bucket, zones)
+
+
+def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]) -> None:
+    """A hunt does not lead away from the checkpoints: that would be slow, and the traffic is billed.
+
+    Raises UsageError when some of several `zones` are away; a slice in one zone gets a warning.
+    """
+    try:
+        place = services.project_api.bucket_place(bucket)
+    except TpuctlError:
+        return  # where it is may be hidden from this user; nothing is known then
+    away = [zone for zone in zones if not is_near(place, zone)]
+    if not away:
+        return
+    text = f"bucket gs://{bucket} is in {place.location}, away from {', '.join(away)}"
+    if len(zones) > 1:
+        near = [zone for zone in zones if zone not in away]
+        keep = f"{' '.join(f'--zone {zone}' for zone in near)}, or " if near else ""
+        raise UsageError(text, hint=f"{keep}--any-region to go there all the same", details={"key": "on"})
+    services.emit(Warn(name, f"{text}: checkpoints are slow, and their traffic is billed"))
 
 
 def _checkpoint_dir(request: RunRequest, run_id: str) -> str | None:
