@@ -1,0 +1,68 @@
+"""`pause`, `resume`, `capacity` and hunting, as they are typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        yield opened
+
+
+@pytest.mark.slow
+def test_a_hunt_goes_on_where_capacity_is_and_is_remembered(session):
+    session.type("sim", "fault", "stockout-now")
+    hunt = ("--zone", "us-east1-d", "--zone", "europe-west4-a", "--spot", "--pay", "--direct")
+    said = session.type("up", "v6e-8", "found", *hunt)
+    assert "us-east1-d" in said.stderr
+    assert session.json("status", "found")["zone"] == "europe-west4-a"
+    notes = {note["zone"]: note for note in session.json("capacity")}
+    assert notes["us-east1-d"]["failures"] == 1
+    assert notes["europe-west4-a"]["hours"]
+    table = session.type("capacity", "v6e-8").stdout
+    assert "1/1" in table
+    assert "no more capacity" in table
+    assert session.type("capacity", "v4-8").stdout == ""
+    session.type("down", "found", "--yes")
+
+
+@pytest.mark.slow
+def test_a_slice_comes_up_again_by_its_name_alone(session):
+    session.type("up", "v4-8", "again", "--spot", "--pay", "--direct")
+    session.type("down", "again", "--yes")
+    refused = session.type("up", "again", "--on-demand", "--pay", status=2)
+    assert "comes up as it was asked for before" in refused.stderr
+    session.type("up", "again", "--pay")
+    status = session.json("status", "again")
+    assert (status["type"], status["tier"], status["queued"]) == ("v4-8", "spot", False)
+    session.type("down", "again", "--yes")
+
+
+@pytest.mark.slow
+def test_a_pause_stops_passes_and_a_resume_lets_them_go_on(session):
+    session.type("up", "v4-8", "resting", "--spot", "--pay")
+    assert "paused by" in session.type("pause", "--until", "8h", "--reason", "move to new disks").stderr
+    once = session.type("watch", "once", "--json")
+    assert "move to new disks" in once.stdout
+    assert "resumed" in session.type("resume").stderr
+    assert "was not paused" in session.type("resume").stderr
+    session.type("down", "resting", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("pause", "--until", "yesterday"), "neither a span nor a time"),
+        (("pause", "--until", "2020-01-01"), "in the past"),
+        (("grant", "add", "8", "spot", "v4", "us-central2-b", "--at-end", "burn"), "--at-end 'burn'"),
+        (("up", "v6e-8", "--zone", "auto", "--spot"), "no grant covers spot v6e-8"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(session, words, message):
+    assert message in session.type(*words, status=2).stderr
