@@ -19,6 +19,7 @@ from tpuctl.sim.options import SimOptions
 
 SIZE = 20_000_000
 MIB = 1 << 20
+PROJECT_MB = 100
 CLIENT = Path(__file__).parent / "clients" / "scp_processes.py"
 THEIRS, OURS = "one scp per worker", "tpuctl cp"
 
@@ -36,7 +37,8 @@ def measure(plan: Plan) -> list[Report]:
             contenders = [_scp(folder, info), _tpuctl(folder, env)]
             compare(contenders, 1)
             found = compare(contenders, max(1, plan.rounds // 2))
-            copies = _sent_copies(folder, env)
+            copies, again = _sent_copies(folder, env)
+            changed = _sent_for_one_change(folder, env)
         finally:
             control.down(folder / "sim")
     return [
@@ -47,6 +49,8 @@ def measure(plan: Plan) -> list[Report]:
             lines=lines(contenders, found),
             budgets=(
                 Budget("copies that the client sent", copies, 1.1),
+                Budget("sent again, nothing having changed", again, 0.0, unit="MB"),
+                Budget(f"sent of a project of {PROJECT_MB} MB after 1 MB changed", changed, 1.1, unit="MB"),
                 Budget("client CPU, of scp's", found[OURS].cpu_s / found[THEIRS].cpu_s, 0.334),
             ),
         )
@@ -73,13 +77,29 @@ def _tpuctl(folder: Path, env: dict[str, str]) -> Contender:
     return Contender(OURS, _with_new_file(file, [TPUCTL, "cp", str(file), "big:ours.bin"]), env)
 
 
-def _sent_copies(folder: Path, env: dict[str, str]) -> float:
-    """From what tpuctl itself says that it sent."""
+def _sent_copies(folder: Path, env: dict[str, str]) -> tuple[float, float]:
+    """How often the client sent a file for all workers, and the MB it sent when asked once more."""
     file = folder / "once.bin"
     file.write_bytes(os.urandom(SIZE))
-    argv = [TPUCTL, "cp", str(file), "big:once.bin"]
+    return _sent(folder, env, file) * 1e6 / SIZE, _sent(folder, env, file)
+
+
+def _sent_for_one_change(folder: Path, env: dict[str, str]) -> float:
+    """The MB that a project costs after one of its files changed."""
+    project = folder / "project"
+    project.mkdir()
+    for number in range(PROJECT_MB):
+        (project / f"part-{number:03d}.bin").write_bytes(os.urandom(1_000_000))
+    _sent(folder, env, project)
+    (project / "part-050.bin").write_bytes(os.urandom(1_000_000))
+    return _sent(folder, env, project)
+
+
+def _sent(folder: Path, env: dict[str, str], what: Path) -> float:
+    """The MB that left the client for one `tpuctl cp`, from what it says itself."""
+    argv = [TPUCTL, "cp", str(what), f"big:{what.name}"]
     done = subprocess.run(argv, env={**os.environ, **env}, cwd=folder, capture_output=True, text=True)
     said = re.findall(r"have it: sent ([0-9.]+) MiB", done.stderr)
     if done.returncode != 0 or not said:
         raise BenchError(f"{OURS}: {done.stderr.strip()[-400:]}")
-    return float(said[-1]) * MIB / SIZE
+    return float(said[-1]) * MIB / 1e6
