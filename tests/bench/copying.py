@@ -97,7 +97,8 @@ def _sent_for_one_change(folder: Path, env: dict[str, str]) -> float:
 
 def _sent(folder: Path, env: dict[str, str], what: Path) -> float:
     """The MB that left the client for one `tpuctl cp`, from what it says itself."""
-    argv = [TPUCTL, "cp", str(what), f"big:{what.name}"]
+    # Into a directory: a second copy of a directory to its own name would go into it, as with cp -r.
+    argv = [TPUCTL, "cp", str(what), "big:."]
     done = subprocess.run(argv, env={**os.environ, **env}, cwd=folder, capture_output=True, text=True)
     said = re.findall(r"have it: sent ([0-9.]+) MiB", done.stderr)
     if done.returncode != 0 or not said:
