@@ -50,7 +50,7 @@ def measure(plan: Plan) -> list[Report]:
             budgets=(
                 Budget("copies that the client sent", copies, 1.1),
                 Budget("sent again, nothing having changed", again, 0.0, unit="MB"),
-                Budget(f"sent of a project of {PROJECT_MB} MB after 1 MB changed", changed, 1.1, unit="MB"),
+                Budget(f"to each, of {PROJECT_MB} MB with one new MB", changed / hosts, 1.1, unit="MB"),
                 Budget("client CPU, of scp's", found[OURS].cpu_s / found[THEIRS].cpu_s, 0.334),
             ),
         )
