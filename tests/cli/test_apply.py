@@ -207,6 +207,7 @@ def test_the_example_of_the_readme_comes_up_and_its_policy_changes_in_place(sess
     blocks = (ROOT / "README.md").read_text().split("```yaml\n")[1:]
     (text,) = [block.partition("```")[0] for block in blocks if "name: lab" in block]
     slow = text.replace("echo rank $TPUCTL_RANK", "echo rank $TPUCTL_RANK; sleep 600").replace("big", "readme")
+    slow = slow.replace("name: lab", "name: readme-lab")  # a fleet of its own in the session that tests share
     write(session, slow)
     session.type("apply")
     (run,) = [row for row in session.json("runs") if row["slice"] == "readme"]
@@ -216,6 +217,6 @@ def test_the_example_of_the_readme_comes_up_and_its_policy_changes_in_place(sess
     session.type("apply")
     assert session.type("diff").stdout == ""
     assert [row["id"] for row in session.json("runs") if row["slice"] == "readme"] == [run["id"]]
-    write(session, "fleet: {name: lab}")
+    write(session, "fleet: {name: readme-lab}")
     session.type("apply", "--prune", "--yes")
     assert [row for row in session.json("ls") if row["name"] in ("readme", "small")] == []
