@@ -44,12 +44,6 @@ def test_a_table_cuts_the_least_important_column_and_aligns_numbers() -> None:
     assert lines[2] == "small  128  -"
 
 
-def test_a_column_is_not_cut_below_its_floor() -> None:
-    columns = (Column("value", "VALUE", give=2, floor=12), Column("origin", "FROM", give=1))
-    [_, line] = render_table([{"value": "v" * 40, "origin": "o" * 40}], columns, width=40)
-    assert line == f"{'v' * 11}…  {'o' * 25}…"
-
-
 @pytest.mark.parametrize(
     ("value", "shown"), [(None, "-"), (True, "yes"), (["a", "b"], "a b"), ("a\x1b[31m\n", "a\\x1b[31m\\n")]
 )
@@ -162,20 +156,6 @@ def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> Non
     text = console.err.getvalue()
     assert "\n" not in text
     assert "1 min 00 s" in text
-
-
-def test_a_line_of_the_command_itself_takes_the_wait_away_first() -> None:
-    console = _console(live=True)
-    renderer = Renderer(console, lambda: 100.0)
-    renderer(Waiting("big", "big-1 to be gone", 40.0))
-    console.say("big: gone")
-    before, _, after = console.err.getvalue().rpartition("[sim] big: gone\n")
-    assert after == ""
-    drawn, _, cleared = before.rpartition("to be gone")
-    assert drawn
-    assert cleared.endswith(("\r\x1b[2K", "\r"))
-    renderer.close()
-    assert console.err.getvalue().endswith("[sim] big: gone\n")
 
 
 @pytest.mark.parametrize(

@@ -8,26 +8,17 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
 
 from tests.support.clocks import FakeClock
 from tests.support.memory.store import MemoryServer, MemoryStore
-from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError, NotFoundError, TpuctlError
-from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.http import HttpServer
 from tpuctl.store import sqlite as sqlite_store
-from tpuctl.store.bucket import BucketStore, write_identity
 from tpuctl.store.sqlite import SqliteStore
 
 OPEN_SQLITE = """
@@ -48,43 +39,21 @@ Opener = Callable[[Path], Callable[[], Any]]
 """What opens one store again and again, given a folder of its own."""
 
 
-def open_sqlite(path: Path, _closing: ExitStack) -> Callable[[], SqliteStore]:
-    return lambda: SqliteStore(path)
-
-
-def open_memory(_path: Path, _closing: ExitStack) -> Callable[[], MemoryStore]:
+def open_memory(_path: Path) -> Callable[[], MemoryStore]:
     server = MemoryServer(FakeClock())
     return lambda: MemoryStore(server)
 
 
-def open_bucket(path: Path, closing: ExitStack) -> Callable[[], BucketStore]:
-    """A simulated Cloud Storage with one bucket; each opening is another machine's."""
-    door = GcsDoor(path.parent / "gcs", now=time.time)
-    closing.callback(door.close)
-    server = HttpServer(door.handle)
-    server.start()
-    closing.callback(server.close)
-    credentials = AnonymousCredentials()
-    client = storage.Client("p1", credentials, client_options={"api_endpoint": server.endpoint})
-    client.create_bucket("team-bucket")
-    client.close()
-    objects, uri, machines = GoogleObjects("p1", server.endpoint, credentials), "gs://team-bucket/a", count()
-    write_identity(objects, uri, f"s{path.parent.name}")
-    return lambda: BucketStore(objects, uri, path.parent / f"cache-{next(machines)}", sleep=lambda _: None)
-
-
-OPENERS: dict[str, Callable[[Path, ExitStack], Callable[[], Any]]] = {
-    "sqlite": open_sqlite,
+OPENERS: dict[str, Opener] = {
+    "sqlite": lambda path: lambda: SqliteStore(path),
     "memory": open_memory,
-    "bucket": open_bucket,
 }
 
 
 @pytest.fixture(params=["sqlite"])
-def opener(request: pytest.FixtureRequest) -> Iterator[Opener]:
+def opener(request: pytest.FixtureRequest) -> Opener:
     """Tests of files take this one; those of every store are marked `everywhere`."""
-    with ExitStack() as closing:
-        yield lambda path: OPENERS[request.param](path, closing)
+    return OPENERS[request.param]
 
 
 everywhere = pytest.mark.parametrize("opener", OPENERS, indirect=True)

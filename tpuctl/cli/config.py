@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,17 +27,15 @@ def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
     from tpuctl.core.settings import show as settings_of
 
     with open_context(ctx) as context:
-        rows: list[dict[str, Any]] = [
+        rows = [
             {"name": name, "value": value, "origin": origin, "env": BY_NAME[name].env}
             for name, value, origin in settings_of(context.config)
         ]
         columns = (
             Column("name", "SETTING"),
-            Column("value", "VALUE", give=2, floor=24),
-            Column("origin", "FROM", give=1),
+            Column("value", "VALUE", give=1),
+            Column("origin", "FROM", give=2),
         )
-        if not context.console.json_mode:
-            rows = [{**row, "origin": row["origin"].replace(f"{Path.home()}/", "~/")} for row in rows]
         context.console.table(rows, columns)
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -30,13 +30,12 @@ _COLOURS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `key` of the row, `title` in the header. The highest `give` is cut first, down to `floor`."""
+    """One column: `key` of the row, `title` in the header. The highest `give` is cut first."""
 
     key: str
     title: str
     right: bool = False
     give: int = 0
-    floor: int = 6
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
@@ -78,7 +77,7 @@ def _fit(natural: Sequence[int], columns: Sequence[Column], width: int) -> list[
     for index in sorted(range(len(columns)), key=lambda i: -columns[i].give):
         if excess <= 0:
             break
-        floor = min(widths[index], max(len(columns[index].title), columns[index].floor))
+        floor = min(widths[index], max(len(columns[index].title), 6))
         taken = min(excess, widths[index] - floor)
         widths[index] -= taken
         excess -= taken
@@ -108,8 +107,6 @@ class Console:
         self.label = label
         self.out: TextIO = sys.stdout
         self.err: TextIO = sys.stderr
-        self.before_line: Callable[[], None] = lambda: None
-        """Called before each line, so that whoever rewrites a status line can take it away first."""
 
     @property
     def mark(self) -> str:
@@ -125,28 +122,24 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """One line of data."""
-        self.before_line()
         self.out.write(text + "\n")
         self.out.flush()
 
     def say(self, text: str) -> None:
         """One line of talk; none with --quiet or --json."""
         if not (self.quiet or self.json_mode):
-            self.before_line()
             self.err.write(f"{self.mark}{text}\n")
             self.err.flush()
 
     def warn(self, text: str) -> None:
         """Talk that --quiet does not silence."""
         if not self.json_mode:
-            self.before_line()
             self.err.write(f"{self.mark}warning: {text}\n")
             self.err.flush()
 
     def alarm(self, text: str, hint: str) -> None:
         """A warning that must not be overlooked: red where a person looks."""
         if not self.json_mode:
-            self.before_line()
             red = paint(f"warning: {text}", "failed", colour=wants_colour(self.err))
             self.err.write(f"{self.mark}{red}\nhint: {hint}\n")
             self.err.flush()

@@ -137,8 +137,6 @@ class Renderer:
         self._folder = LineFolder(self._write_output, now)
         self._ticker: threading.Thread | None = None
         self._over = threading.Event()
-        if self._live:
-            console.before_line = self._clear_waiting
 
     def __call__(self, event: object) -> None:
         with self._lock:
@@ -164,14 +162,10 @@ class Renderer:
             self._folder.finish()
             self._set_status("")
 
-    def _clear_waiting(self) -> None:
-        with self._lock:
-            self._waiting = None
-            self._set_status("")
-
     def _show_event(self, event: object) -> None:
         self._folder.flush()
-        self._clear_waiting()
+        self._waiting = None
+        self._set_status("")
         if isinstance(event, StepStarted):
             self._console.say(f"{event.subject}: {event.action} ({event.reason})")
         elif isinstance(event, StepDone):

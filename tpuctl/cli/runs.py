@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from tpuctl.core.records import RunRecord
 
 RUNS = (
-    Column("id", "RUN", give=1),
-    Column("slice", "SLICE", give=2),
+    Column("id", "RUN"),
+    Column("slice", "SLICE", give=1),
     Column("state", "STATE"),
-    Column("attempts", "TRIES", right=True),
-    Column("preemptions", "LOST", right=True),
+    Column("attempts", "ATTEMPTS", right=True),
+    Column("preemptions", "PREEMPTIONS", right=True),
     Column("created", "CREATED"),
-    Column("command", "COMMAND", give=3),
+    Column("command", "COMMAND", give=2),
 )
 
 

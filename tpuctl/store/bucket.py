@@ -5,9 +5,8 @@
     blobs/SHA256        content
 
 Every write carries a nonce. When its answer is lost, or a retried write meets the precondition that it has
-itself broken, reading back tells whether the write was ours. A deleted document stays as a tombstone, which
-makes that work for deletes too. What was read is kept in a local cache by generation, so that listing unchanged
-documents costs pages and no reads.
+itself broken, reading back tells whether the write was ours. What was read is kept in a local cache by
+generation, so that listing unchanged documents costs pages and no reads.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class BucketStore:
         self._blobs = BlobFiles(cache / "blobs")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")
         self._mutex = threading.Lock()
-        self._tails: dict[str, _Tail] = {}
+        self._last_entry = 0
         self._offset: tuple[float, float] | None = None
         self._identity = "" if unborn else self._read_identity()
 
@@ -80,7 +79,7 @@ class BucketStore:
 
     def get(self, key: str) -> Document | None:
         found = self._read(key)
-        return None if found is None else _document(key, found[1], found[0])
+        return None if found is None else Document(key, found[1], found[0]["data"])
 
     def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
         self._check_mutable(key)
@@ -89,9 +88,10 @@ class BucketStore:
 
     def delete(self, key: str, *, if_generation: int) -> None:
         self._check_mutable(key)
-        if if_generation == 0:
-            raise _changed(key, if_generation)
-        self._write(key, None, if_generation=if_generation)
+        if if_generation == 0 or self._read(key) is None:
+            raise ConflictError(f"{key} in the store was changed by another tpuctl", details={"key": key})
+        self._patiently(lambda: self._objects.delete(self._doc(key), if_generation=if_generation))
+        self._cache.forget(self._doc(key))
 
     def list(self, prefix: str) -> list[Document]:
         listed = self._patiently(lambda: self._objects.list(self._doc(prefix)))
@@ -104,27 +104,14 @@ class BucketStore:
         for key, generation in keys.items():
             content = known.get(self._doc(key))
             found = (content, generation) if content is not None else fetched.get(key)
-            document = None if found is None else _document(key, found[1], found[0])
-            if document is not None:
-                documents.append(document)
+            if found is not None:
+                documents.append(Document(key, found[1], found[0]["data"]))
         return sorted(documents, key=lambda document: document.key)
 
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
-        """Numbers have no gaps: of two machines that take the same, the second looks again and goes behind."""
-        folder = prefix.rstrip("/")
-        with self._mutex:
-            tail = self._tails.setdefault(folder, _Tail())
-        with tail.mutex:
-            while True:
-                number = (self._last_entry(folder) if tail.last is None else tail.last) + 1
-                key = f"{folder}/{number:016d}"
-                try:
-                    self._write(key, data, if_generation=0)
-                except ConflictError:
-                    tail.last = None
-                    continue
-                tail.last = number
-                return key
+        key = f"{prefix.rstrip('/')}/{self._entry_number():016d}-{secrets.token_hex(4)}"
+        self._write(key, data, if_generation=0)
+        return key
 
     def put_blob(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
@@ -139,9 +126,8 @@ class BucketStore:
     def get_blob(self, sha256: str) -> bytes:
         if not _DIGEST.fullmatch(sha256):
             raise NotFoundError(f"{sha256!r} is not the sha256 of a blob")
-        kept = self._kept_blob(sha256)
-        if kept is not None:
-            return kept
+        if self._blobs.has(sha256):
+            return self._blobs.get(sha256)
         uri = f"{self._uri}/blobs/{sha256}"
         try:
             content, _ = self._patiently(lambda: self._objects.read(uri))
@@ -151,13 +137,6 @@ class BucketStore:
             raise TpuctlError(f"the blob {uri} was damaged", hint=f"gcloud storage rm {uri}")
         self._blobs.put(content)
         return content
-
-    def _kept_blob(self, sha256: str) -> bytes | None:
-        """What this machine has of the blob; None when it has nothing, or a damaged copy."""
-        try:
-            return self._blobs.get(sha256)
-        except TpuctlError:
-            return None
 
     def has_blob(self, sha256: str) -> bool:
         uri = f"{self._uri}/blobs/{sha256}"
@@ -203,22 +182,12 @@ class BucketStore:
             content, generation = self._patiently(lambda: self._objects.read(uri))
         except NotFoundError:
             return None
-        entry = _parse(content, uri, {"nonce", "data"})
+        entry = json.loads(content)
         self._cache.keep(uri, generation, entry)
         return entry, generation
 
-    def _write(self, key: str, data: Mapping[str, Any] | None, *, if_generation: int) -> int:
-        """Compare-and-set that knows its own writes again; None leaves a tombstone. Raises ConflictError."""
-        try:
-            return self._write_over(key, data, if_generation)
-        except ConflictError:
-            # A document that was deleted is to its next writer as one that never was.
-            found = self._read(key) if if_generation == 0 else None
-            if found is None or found[0]["data"] is not None:
-                raise
-        return self._write_over(key, data, found[1])
-
-    def _write_over(self, key: str, data: Mapping[str, Any] | None, if_generation: int) -> int:
+    def _write(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> int:
+        """Compare-and-set that knows its own writes again. Raises ConflictError."""
         uri, nonce = self._doc(key), secrets.token_hex(8)
         entry = {"nonce": nonce, "data": data}
         content = json.dumps(entry, ensure_ascii=False, sort_keys=True).encode()
@@ -230,7 +199,10 @@ class BucketStore:
                 if ours is not None:
                     return ours
                 if isinstance(error, ConflictError):
-                    raise _changed(key, if_generation) from error
+                    raise ConflictError(
+                        f"{key} in the store was changed by another tpuctl",
+                        details={"key": key, "expected": if_generation},
+                    ) from error
                 if remaining == 0:
                     raise
                 self._sleep(PAUSE_S * 2 ** (TRIES - 1 - remaining))
@@ -248,57 +220,24 @@ class BucketStore:
         if is_entry(key):
             raise ConflictError(f"{key} in the store was appended and cannot change")
 
-    def _last_entry(self, folder: str) -> int:
-        """The largest number of the entries in `folder`; 0 when there are none."""
-        listed = self._patiently(lambda: self._objects.list(self._doc(f"{folder}/")))
-        start = len(self._doc(f"{folder}/").split("/", 3)[3])
-        numbers = (_ENTRY.fullmatch(item.name[start:]) for item in listed)
-        return max((int(number[1]) for number in numbers if number), default=0)
+    def _entry_number(self) -> int:
+        """Milliseconds of the server's time, larger than any that this process gave before."""
+        number = int(self.now() * 1000)
+        with self._mutex:
+            self._last_entry = max(number, self._last_entry + 1)
+            return self._last_entry
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """`call`, which may be repeated without harm, through passing trouble."""
         return patiently(call, self._sleep)
 
 
-_ENTRY = re.compile(r"(\d{16})(?:-[0-9a-f]{8})?")
+_ENTRY = re.compile(r"(?:^|/)\d{16}(?:-[0-9a-f]{8})?$")
 
 
 def is_entry(key: str) -> bool:
     """Whether a key was made by `append`, of this store or of the local one: such documents never change."""
-    return _ENTRY.fullmatch(key.rpartition("/")[2]) is not None
-
-
-class _Tail:
-    """Where this process believes that a folder of entries ends; None when it has to look."""
-
-    def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self.last: int | None = None
-
-
-def _changed(key: str, expected: int) -> ConflictError:
-    return ConflictError(
-        f"{key} in the store was changed by another tpuctl", details={"key": key, "expected": expected}
-    )
-
-
-def _document(key: str, generation: int, entry: Mapping[str, Any]) -> Document | None:
-    """None for a tombstone."""
-    return None if entry["data"] is None else Document(key, generation, entry["data"])
-
-
-def _parse(content: bytes, uri: str, fields: set[str]) -> dict[str, Any]:
-    """The object at `uri`. Raises BadConfigError for one that tpuctl did not write."""
-    try:
-        entry = json.loads(content)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict) or not fields <= set(entry):
-        raise BadConfigError(
-            f"{uri} was not written by tpuctl",
-            hint=f"give the store a prefix of its own, or look at it: gcloud storage cat {uri}",
-        )
-    return entry
+    return _ENTRY.search(key) is not None
 
 
 def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
@@ -319,7 +258,7 @@ def read_identity(objects: Objects, uri: str) -> str | None:
         content, _ = objects.read(f"{uri.rstrip('/')}/identity")
     except NotFoundError:
         return None
-    data = _parse(content, f"{uri.rstrip('/')}/identity", {"schema", "identity"})
+    data = json.loads(content)
     if int(data["schema"]) > SCHEMA:
         raise BadConfigError(
             f"{uri} was written by a newer tpuctl (schema {data['schema']}, known: {SCHEMA})",

@@ -67,6 +67,9 @@ class ObjectCache:
         text = json.dumps(content, ensure_ascii=False)
         self._run("INSERT OR REPLACE INTO objects VALUES (?, ?, ?)", [uri, generation, text])
 
+    def forget(self, uri: str) -> None:
+        self._run("DELETE FROM objects WHERE uri = ?", [uri])
+
     def close(self) -> None:
         with self._mutex:
             if self._db is not None:

@@ -145,15 +145,8 @@ def pull(
     return done
 
 
-def _without_farewell(stderr: bytes) -> bytes:
-    """Without GNU tar's last line, which says only that an earlier one says what went wrong."""
-    lines = stderr.splitlines(keepends=True)
-    told = [line for line in lines if b"Exiting with failure status due to previous errors" not in line]
-    return b"".join(told or lines)
-
-
 def _settle(result: RemoteResult, receiver: Receiver, stderr: bytes) -> RemoteResult:
-    result = replace(result, stderr=_without_farewell(stderr))
+    result = replace(result, stderr=stderr)
     if not result.ok:
         receiver.discard()
         return result

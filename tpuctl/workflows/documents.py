@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord
 from tpuctl.errors import ConflictError, NotFoundError, StaleRecordError
+from tpuctl.ports import Document
 from tpuctl.workflows.services import Services
 
 R = TypeVar("R", SliceRecord, RunRecord)
@@ -35,10 +36,19 @@ def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     return loaded
 
 
+def load_slice(document: Document) -> Loaded[SliceRecord]:
+    """A slice from its document. Raises KeyError, ValueError or TypeError for one that cannot be read."""
+    return Loaded(from_data(SliceRecord, document.data), document.generation)
+
+
+def load_run(document: Document) -> Loaded[RunRecord]:
+    """A run from its document. Raises as `load_slice` does."""
+    return Loaded(from_data(RunRecord, document.data), document.generation)
+
+
 def load_slices(services: Services) -> list[Loaded[SliceRecord]]:
     """Every slice of the store with the generation it was read at, by name."""
-    documents = services.store.list("slices/")
-    return [Loaded(from_data(SliceRecord, document.data), document.generation) for document in documents]
+    return [load_slice(document) for document in services.store.list("slices/")]
 
 
 def list_slices(services: Services) -> list[SliceRecord]:

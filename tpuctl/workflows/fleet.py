@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,8 +11,17 @@ from tpuctl.core.plan import Blind, Blocked, Done, Failed
 from tpuctl.core.plan_slice import plan_slice
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.ports import Document
 from tpuctl.workflows.cleaning import collect_obsolete
-from tpuctl.workflows.documents import Loaded, find_slice, get_run, get_slice, list_runs, load_slices
+from tpuctl.workflows.documents import (
+    Loaded,
+    R,
+    find_slice,
+    get_run,
+    get_slice,
+    load_run,
+    load_slice,
+)
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
@@ -24,6 +34,8 @@ from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.runs import active_run, attempt_hosts, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
+
+_log = logging.getLogger(__name__)
 
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
@@ -58,15 +70,33 @@ def run_pass(services: Services) -> list[PassLine]:
     paused = paused_why(services)
     if paused:
         return [PassLine("fleet", "paused", paused, acted=False)]
-    slices = load_slices(services)
-    runs = [run for run in list_runs(services) if not run.state.final]
+    slices, unread_slices = _readable(services, "slices/", load_slice)
+    loaded_runs, unread_runs = _readable(services, "runs/", load_run)
+    runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
+    unread = [*unread_slices, *unread_runs]
     if not runs and all(loaded.record.state is SliceState.GONE for loaded in slices):
-        return []
+        return unread
     try:
         snapshot = take_snapshot(services)
     except TpuctlError as error:
-        return [PassLine("fleet", "failed", error.message, acted=False)]
-    return _Pass(services, slices, runs, snapshot).work()
+        return [*unread, PassLine("fleet", "failed", error.message, acted=False)]
+    return [*unread, *_Pass(services, slices, runs, snapshot).work()]
+
+
+def _readable(
+    services: Services, prefix: str, load: Callable[[Document], Loaded[R]]
+) -> tuple[list[Loaded[R]], list[PassLine]]:
+    """The records under `prefix`, and a line for each that cannot be read: a damaged record, or one of a newer
+    tpuctl, must not leave the others unwatched."""
+    found: list[Loaded[R]] = []
+    lines = []
+    for document in services.store.list(prefix):
+        try:
+            found.append(load(document))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            why = f"its record cannot be read: {type(error).__name__}: {error}"
+            lines.append(PassLine(document.key.removeprefix(prefix), "failed", why, acted=False))
+    return found, lines
 
 
 class _Pass:
@@ -171,6 +201,9 @@ def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
         return PassLine(subject, "busy", error.message, acted=False)
     except TpuctlError as error:
         return PassLine(subject, "failed", error.message, acted=False)
+    except Exception as error:  # noqa: BLE001 - a defect met on one subject must not leave the others unwatched
+        _log.exception("a pass met a defect", extra={"subject": subject})
+        return PassLine(subject, "failed", f"a defect of tpuctl: {type(error).__name__}: {error}", acted=False)
 
 
 def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:

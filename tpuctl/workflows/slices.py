@@ -343,8 +343,9 @@ class _Wave:
         self._journal("ready", f"all {len(incarnation.workers)} hosts answered")
         self._save(replace(self._record, state=SliceState.READY, incarnation=incarnation, failures=0))
         took = now - incarnation.requested_at
-        hosts = "1 host" if len(incarnation.workers) == 1 else f"{len(incarnation.workers)} hosts"
-        self._services.emit(StepDone(self._record.name, "ready", f"{hosts} answered", took))
+        self._services.emit(
+            StepDone(self._record.name, "ready", f"{len(incarnation.workers)} hosts answered", took)
+        )
         return Outcome(Done("all hosts answered"), acted=True)
 
     def _pin_workers(self) -> Outcome | None:

@@ -1,0 +1,209 @@
+"""Defects that other tools have in what they conclude for a fleet; each test shows that a pass does not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.records import Desired, RunState, SliceState
+from tpuctl.errors import TransientError
+from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.runs import request_stop
+from tpuctl.workflows.slices import wait_for_slice
+
+SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+def blocked_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+class FailingFor:
+    """A cloud whose looks and creates of one incarnation raise `error`."""
+
+    def __init__(self, inner: Any, name: str, error: Exception) -> None:
+        self._inner, self._name, self._error = inner, name, error
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._inner, method)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            if method.startswith(("find_", "create_")) and self._name in repr((args, options)):
+                raise self._error
+            return found(*args, **options)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "error", [TransientError("503 from the API"), KeyError("a field of the record")], ids=["api", "defect"]
+)
+def test_trouble_with_one_slice_is_told_and_the_others_have_their_turn(sim, services, error):
+    for name in ("bad", "good"):
+        bring_up(services, name)
+        sim.preempt(f"{name}-1")
+    truth = services.cloud
+    services.cloud = FailingFor(truth, "bad-", error)
+    told = []
+    for _ in range(60):
+        lines = run_pass(services)
+        told += [line for line in lines if line.subject == "bad" and str(error) in line.why]
+        good = get_slice(services, "good").record
+        if good.incarnation.number == 2 and good.state is SliceState.READY:
+            break
+        services.clock.sleep(60.0)
+    assert good.incarnation.number == 2
+    assert good.state is SliceState.READY
+    assert told, lines
+    assert get_slice(services, "bad").record.incarnation.number == 1
+
+
+def changes(sim: RunningSim) -> list[str]:
+    """Every call so far that changed something in the cloud."""
+    verbs = ("create", "delete", "patch", "start", "stop", "reset")
+    return [entry.method for entry in sim.journal.entries() if entry.method.endswith(verbs)]
+
+
+def creates(sim: RunningSim) -> int:
+    return sum(method.endswith("create") for method in changes(sim))
+
+
+def pass_until(services: SimServices, wanted: Callable[[], bool], passes: int = 60) -> list[PassLine]:
+    for _ in range(passes):
+        lines = run_pass(services)
+        if wanted():
+            return lines
+        services.clock.sleep(60.0)
+    raise AssertionError(f"it never happened: {lines}")
+
+
+def test_a_record_that_cannot_be_read_is_told_and_the_others_have_their_turn(sim, services):
+    bring_up(services, "good")
+    services.store.put("slices/bad", {"name": "bad", "state": "of the future"}, if_generation=0)
+    sim.preempt("good-1")
+    lines = pass_until(services, lambda: get_slice(services, "good").record.last_incarnation == 2)
+    (bad,) = [line for line in lines if line.subject == "bad"]
+    assert bad.needs_a_human
+    assert "its record cannot be read" in bad.why
+
+
+@pytest.mark.parametrize("method", ["*.get", "*.list", "*"])
+def test_reads_that_fail_for_half_an_hour_delete_nothing_and_start_no_second_run(sim, services, method):
+    bring_up(services, "big")
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    before = changes(sim)
+    sim.fault(kind="error", method=method, code=14, message="Internal error. Please try again.", times=0)
+    for _ in range(3):
+        run_pass(services)
+        services.clock.sleep(600.0)
+    sim.world.faults.clear()
+    run_pass(services)
+    assert changes(sim) == before
+    record = get_run(services, run.id).record
+    assert (record.state, record.attempt.number) == (RunState.RUNNING, 1)
+    request_stop(services, run.id)
+    pass_until(services, lambda: get_run(services, run.id).record.state.final)
+
+
+def test_a_stockout_after_the_delete_keeps_the_slice_wanted_also_in_another_process(sim, services, tmp_path):
+    bring_up(services, "big", queued=False)
+    sim.fault(preset="stockout-now", times=4)
+    sim.preempt("big-1")
+    for process in range(2, 60):
+        with sim_services(sim, tmp_path / "state", process=process) as fresh:
+            fresh.clock = services.clock
+            run_pass(fresh)
+            record = get_slice(fresh, "big").record
+        assert record.desired is Desired.UP
+        if record.state is SliceState.READY:
+            break
+        services.clock.sleep(120.0)
+    assert record.state is SliceState.READY
+    assert creates(sim) == 6  # the first, four that met no capacity, the one that did
+
+
+def test_a_request_that_waits_in_the_queue_is_not_made_again(tmp_path):
+    with (
+        running_sim(tmp_path, delays={"queued_wait": 1e6}) as sim,
+        sim_services(sim, tmp_path / "state") as services,
+    ):
+        for _ in range(30):
+            request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+            run_pass(services)
+            services.clock.sleep(60.0)
+        assert creates(sim) == 1
+        assert get_slice(services, "big").record.state is SliceState.PROVISIONING
+
+
+def test_a_queued_resource_that_fails_while_it_is_waited_for_is_replaced(sim, services):
+    sim.fault(preset="queued-internal", times=2)
+    record = bring_up(services, "big")
+    assert record.incarnation.number == 3
+    assert [queued.name for queued in services.cloud.list_queued().items] == ["big-3"]
+
+
+def test_what_the_first_incarnation_got_the_next_one_gets_too(sim, services):
+    script = services.store.put_blob(b"#!/bin/sh\ntrue\n")
+    bring_up(services, "big", startup_script=script, labels={"team": "blue"}, metadata={"note": "kept"})
+    old = services.cloud.find_node(SPEC.zone, "big-1")
+    sim.preempt("big-1")
+    wait_for_slice(services, "big")
+    new = services.cloud.find_node(SPEC.zone, "big-2")
+    assert new.metadata == old.metadata
+    assert new.metadata["startup-script"].startswith("#!/bin/sh")
+    assert (new.metadata["note"], new.labels["team"]) == ("kept", "blue")
+
+
+def test_a_hiccup_of_ssh_does_not_keep_later_failures_from_counting(sim, services):
+    bring_up(services, "big")
+    run = submit(services, "big", "import time\ntime.sleep(2)\nraise SystemExit(3)\n")
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    port, services.ssh_port = services.ssh_port, blocked_port()
+    run_pass(services)
+    services.ssh_port = port
+    pass_until(services, lambda: get_run(services, run.id).record.state.final)
+    record = get_run(services, run.id).record
+    assert (record.state, record.failures, record.preemptions) == (RunState.FAILED, 1, 0)
+
+
+def test_a_look_over_ssh_that_fails_once_after_a_good_one_deletes_nothing(sim, services):
+    bring_up(services, "idle")
+    bring_up(services, "big")
+    run = submit(services, "big", SLEEPS)
+    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+    before = changes(sim)
+    port, services.ssh_port = services.ssh_port, blocked_port()
+    run_pass(services)
+    services.ssh_port = port
+    for _ in range(5):
+        run_pass(services)
+        services.clock.sleep(60.0)
+    assert changes(sim) == before
+    assert get_slice(services, "big").record.state is SliceState.READY
+    assert get_run(services, run.id).record.attempt.number == 1
