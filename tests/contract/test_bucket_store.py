@@ -19,7 +19,7 @@ from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.core.timeouts import LEASE_TTL_S
-from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, TransientError
+from tpuctl.errors import BadConfigError, ConflictError, DeniedError, LeaseHeldError, TransientError
 from tpuctl.store.bucket import BucketStore, read_identity, write_identity
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.execute import execute
@@ -228,6 +228,38 @@ def test_identity_is_written_once(machines):
     write_identity(machines.objects, URI, "s0123456789")
     with pytest.raises(ConflictError):
         write_identity(machines.objects, URI, "another")
+
+
+def test_the_store_of_another_project_is_refused(machines, tmp_path):
+    uri = "gs://sim-bucket/shared"
+    write_identity(machines.objects, uri, "s0123456789", "theirs")
+    with pytest.raises(BadConfigError, match="store of project theirs, not of ours") as raised:
+        BucketStore(machines.objects, uri, tmp_path / "x", sleep=lambda _: None, project="ours")
+    assert "--project theirs" in raised.value.hint
+    assert read_identity(machines.objects, uri, "theirs") == "s0123456789"
+    assert read_identity(machines.objects, URI, "ours") == "s0123456789", "older stores name no project"
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("me does not have storage.objects.create access", "--role=roles/storage.objectUser"),
+        ("Object is subject to bucket's retention policy", "--clear-retention-period"),
+    ],
+)
+def test_a_refusal_says_what_to_change(sim, store, message, hint):
+    sim.fault(kind="error", method="storage.post", code=7, message=message)
+    with pytest.raises(DeniedError) as raised:
+        store.put("a", {}, if_generation=0)
+    assert hint in raised.value.hint
+    assert "gs://sim-bucket" in raised.value.hint
+
+
+def test_a_refusal_to_look_at_the_bucket_names_the_role_for_that(sim, machines):
+    sim.fault(kind="error", method="storage.get", code=7, message="me does not have storage.buckets.get access")
+    with pytest.raises(DeniedError) as raised:
+        machines.objects.bucket_exists("sim-bucket")
+    assert "--role=roles/storage.legacyBucketReader" in raised.value.hint
 
 
 STORAGE_FAULTS = ("storage-rate-limit", "storage-unavailable", "storage-lost-response")

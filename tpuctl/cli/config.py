@@ -61,7 +61,7 @@ def init(
     uri = check_bucket_uri(store).rstrip("/")
     with open_context(ctx) as context:
         _check_bucket(context, uri)
-        there, local = read_identity(context.objects, uri), context.local_store
+        there, local = read_identity(context.objects, uri, context.project), context.local_store
         if there is not None and there != local.identity() and not join:
             raise ConflictError(f"{uri} is the store of another fleet", hint="add --join to use it from here")
         if there is None and join:
@@ -103,7 +103,7 @@ def _move(context: AppContext, uri: str) -> None:
     check_quiet(local, context.process_alive)
     announce_move(local, uri)
     count = copy_store(local, context.bucket_store(uri, unborn=True), context.console.say)
-    write_identity(context.objects, uri, local.identity())
+    write_identity(context.objects, uri, local.identity(), context.project)
     finish_move(local, uri)
     write_store_file(context.config, uri)
     context.console.say(f"{count} documents are at {uri} now; others join with --join")

@@ -221,7 +221,9 @@ class AppContext:
         from tpuctl.store.bucket import BucketStore
 
         cache = self.config.state_dir / "cache" / sha256(uri.encode()).hexdigest()[:16]
-        store = BucketStore(self.objects, uri, cache, sleep=self.clock.sleep, unborn=unborn)
+        store = BucketStore(
+            self.objects, uri, cache, sleep=self.clock.sleep, project=self.project, unborn=unborn
+        )
         self._closing.callback(store.close)
         return store
 

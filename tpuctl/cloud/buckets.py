@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from google.cloud.storage import Client
 from tpuctl.cloud import errors
 from tpuctl.core.model import ObjectInfo
 from tpuctl.errors import (
+    DeniedError,
     NoCapacityError,
     NotFoundError,
     RateLimitedError,
@@ -23,6 +25,8 @@ from tpuctl.errors import (
 )
 
 CALL_TIMEOUT_S = 60.0
+LOOK = "look at bucket"
+"""How a call that needs a role for the bucket itself begins; the others need one for its objects."""
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -39,7 +43,24 @@ def translate(error: Exception, what: str) -> TpuctlError:
     ours = errors.translate(error, what)
     if isinstance(ours, NoCapacityError):
         return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
+    if isinstance(ours, DeniedError) and ours.details.get("status") == 403 and ours.hint is None:
+        return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
     return ours
+
+
+def _denied_hint(message: str, what: str) -> str | None:
+    """The role that is missing (https://cloud.google.com/storage/docs/access-control/iam-roles), or the policy
+    in the way (https://cloud.google.com/storage/docs/bucket-lock)."""
+    named = re.search(r"gs://[^/]+", what)
+    if named is None:
+        return None
+    bucket = named[0]
+    if "retention" in message.lower():
+        return f"gcloud storage buckets update {bucket} --clear-retention-period, or another bucket"
+    role = "legacyBucketReader" if what.startswith(LOOK) else "objectUser"
+    return (
+        f"gcloud storage buckets add-iam-policy-binding {bucket} --member=user:YOU --role=roles/storage.{role}"
+    )
 
 
 class GoogleObjects:
@@ -58,7 +79,7 @@ class GoogleObjects:
         try:
             return bool(self._client.bucket(bucket).exists(timeout=CALL_TIMEOUT_S))
         except Exception as error:
-            raise translate(error, f"look at bucket gs://{bucket}") from error
+            raise translate(error, f"{LOOK} gs://{bucket}") from error
 
     def _blob(self, uri: str) -> Any:
         bucket, name = split_uri(uri)

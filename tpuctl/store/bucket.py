@@ -59,9 +59,11 @@ class BucketStore:
         cache: Path,
         *,
         sleep: Callable[[float], None],
+        project: str | None = None,
         unborn: bool = False,
     ) -> None:
-        """`unborn`: open it although it has no identity yet, to copy another store into it."""
+        """`project`: refuse the store of another. `unborn`: open it although it has no identity yet, to copy
+        another store into it."""
         self._objects = objects
         self._uri = uri.rstrip("/")
         self._sleep = sleep
@@ -71,7 +73,7 @@ class BucketStore:
         self._mutex = threading.Lock()
         self._last_entry = 0
         self._offset: tuple[float, float] | None = None
-        self._identity = "" if unborn else self._read_identity()
+        self._identity = "" if unborn else self._read_identity(project)
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -167,8 +169,12 @@ class BucketStore:
     def _doc(self, key: str) -> str:
         return f"{self._uri}/docs/{key}"
 
-    def _read_identity(self) -> str:
-        found = read_identity(self._objects, self._uri)
+    def _read_identity(self, project: str | None) -> str:
+        try:
+            found = read_identity(self._objects, self._uri, project)
+        except TpuctlError:
+            self.close()
+            raise
         if found is None:
             self.close()
             raise BadConfigError(
@@ -252,8 +258,11 @@ def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
     raise AssertionError("unreachable")
 
 
-def read_identity(objects: Objects, uri: str) -> str | None:
-    """Which fleet's store is at `uri`; None when there is none. Raises BadConfigError for a newer schema."""
+def read_identity(objects: Objects, uri: str, project: str | None = None) -> str | None:
+    """Which fleet's store is at `uri`; None when there is none.
+
+    Raises BadConfigError for a newer schema and for the store of another project than `project`.
+    """
     try:
         content, _ = objects.read(f"{uri.rstrip('/')}/identity")
     except NotFoundError:
@@ -264,12 +273,18 @@ def read_identity(objects: Objects, uri: str) -> str | None:
             f"{uri} was written by a newer tpuctl (schema {data['schema']}, known: {SCHEMA})",
             hint="pip install --upgrade tpuctl",
         )
+    theirs = data.get("project")
+    if project is not None and theirs is not None and theirs != project:
+        raise BadConfigError(
+            f"{uri} is the store of project {theirs}, not of {project}",
+            hint=f"pass --project {theirs}, or choose another prefix",
+        )
     return str(data["identity"])
 
 
-def write_identity(objects: Objects, uri: str, identity: str) -> None:
-    """Makes `uri` a store. Raises ConflictError when it is another fleet's."""
-    content = json.dumps({"schema": SCHEMA, "identity": identity}).encode()
+def write_identity(objects: Objects, uri: str, identity: str, project: str | None = None) -> None:
+    """Makes `uri` a store, of `project`. Raises ConflictError when it is another fleet's."""
+    content = json.dumps({"schema": SCHEMA, "identity": identity, "project": project}).encode()
     try:
         objects.write(f"{uri.rstrip('/')}/identity", content, if_generation=0)
     except (ConflictError, TransientError):
