@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.core.assets import AssetInfo, AssetKind
-from tpuctl.core.checkup import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.core.model import (
     GuestHostKey,
     HostTarget,
@@ -23,7 +21,11 @@ from tpuctl.core.model import (
     QueuedInfo,
     RemoteResult,
 )
-from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota
+
+if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
+    from tpuctl.core.assets import AssetInfo, AssetKind
+    from tpuctl.core.checkup import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+    from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota
 
 
 class Clock(Protocol):

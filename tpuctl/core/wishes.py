@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.core.acquisition import SliceChoice, settle
 from tpuctl.core.ask import Ask, told
 from tpuctl.core.durations import parse_duration, parse_moment
 from tpuctl.core.entry import render_argv
@@ -24,6 +23,9 @@ from tpuctl.core.settings import Config
 from tpuctl.core.shape import hints_of, key, registry
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.core.acquisition import SliceChoice
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,8 @@ def slice_choice(
     name = wish.accelerator or config.accelerator
     if name is None:
         raise _about("accelerator", "no accelerator type", "tpuctl up v4-32 --spot; `tpuctl types` lists them")
+    from tpuctl.core.acquisition import settle  # for help texts alone, every command imports this module
+
     return settle(_ask(wish, config, script), name, catalog, grants, now)
 
 
