@@ -195,3 +195,22 @@ def test_a_machine_keeps_its_identity(tmp_path):
     assert machine_identity(tmp_path / "b") != first
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["machine"]
     assert stat.S_IMODE((tmp_path / "a" / "machine").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("proxy_command", "/tmp/evil %h %p"),
+        ("jump_host", "me@evil.example"),
+        ("host_keys", "first-use"),
+        ("token_file", "/tmp/token"),
+        ("endpoint_tpu", "https://tpu.evil.example"),
+    ],
+)
+def test_a_cloned_repository_does_not_say_what_runs_here_or_where_credentials_go(machine, key, value):
+    machine.write("work/tpuctl.yaml", f"settings: {{{key}: {value!r}}}\n")
+    with pytest.raises(BadConfigError, match=f"{key} is read from your own configuration only"):
+        machine.load()
+    machine.write("work/tpuctl.yaml", "settings: {}\n")
+    machine.write(".config/tpuctl/config.yaml", f"settings: {{{key}: {value!r}}}\n")
+    assert getattr(machine.load(), key) == value

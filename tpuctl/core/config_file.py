@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpuctl.core.marked import Marked, MarkedMapping, Place, plain
-from tpuctl.core.settings import BY_NAME, parse_value
+from tpuctl.core.settings import BY_NAME, ENDPOINTS, parse_value
 from tpuctl.core.shape import Problem, nearest
 from tpuctl.errors import BadConfigError
 
 SECTIONS = ("settings", "fleet")
 """What a project file may hold."""
-LOCAL_ONLY = frozenset({"ping_url"})
-"""Settings that a project file cannot hold."""
+LOCAL_ONLY = frozenset(
+    {"ping_url", "proxy_command", "jump_host", "host_keys", "token_file", *ENDPOINTS},
+)
+"""Settings that a project file cannot hold: they run programs, weaken trust, or lead credentials away."""
 USER_FILE = "~/.config/tpuctl/config.yaml"
 
 
@@ -39,7 +41,7 @@ def frame_problems(marked: Marked | None, text: str, known: Sequence[str]) -> li
 
 
 def _not_local(settings: Marked) -> list[Problem]:
-    """A project file may come with somebody else's code: it does not say whom this machine calls unasked."""
+    """A project file may come with somebody else's code: it does not say what runs here."""
     keys = settings.keys if isinstance(settings, MarkedMapping) else {}
     return [
         Problem(place, f"{key} is read from your own configuration only", f"move it to {USER_FILE}")
