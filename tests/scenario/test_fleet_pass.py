@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from tpuctl.core.plan import Blocked
 from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
 from tpuctl.errors import UsageError
 from tpuctl.resources import load_accelerators
+from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.events import Warn
@@ -38,6 +39,7 @@ from tpuctl.workflows.submit import RunRequest, check_request
 
 V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
+INSTANT = {each.name: 0.0 for each in fields(Delays)}
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
@@ -440,3 +442,15 @@ def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
     check_request(services, request, away[:1])
     warnings = [event.text for event in services.events if isinstance(event, Warn)]
     assert "traffic is billed" in warnings[-1]
+
+
+def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
+    with (
+        running_sim(tmp_path, delays={**INSTANT, "preempt_visible": 5.0}) as sim,
+        sim_services(sim, tmp_path / "state") as services,
+    ):
+        bring_up(services, "big", queued=False)
+        sim.preempt("big-1")
+        assert look_at_slice(services, "big").sighting.event == "node-ready"
+        request_slice(services, "big", replace(SPEC, queued=False), pay=False, permit=lambda: None)
+        assert wait_for_slice(services, "big").incarnation.number == 2

@@ -18,9 +18,11 @@ from tpuctl.errors import (
     ConflictError,
     DeniedError,
     InvalidRequestError,
+    LeaseHeldError,
     NoCapacityError,
     QuotaError,
     RateLimitedError,
+    StaleRecordError,
     TpuctlError,
 )
 from tpuctl.workflows.capacity import (
@@ -386,7 +388,12 @@ class _Wave:
 
 
 def wait_for_slice(services: Services, name: str, *, deadline: float | None = None) -> SliceRecord:
-    """Runs the loop on one slice until it is ready. Raises as `converge` does."""
+    """Runs the loop on one slice until it is ready. Raises as `converge` does.
+
+    One that was ready before is believed only when its hosts answer now: the API shows a loss late.
+    """
+    if get_slice(services, name).record.state is SliceState.READY:
+        _doubt_if_silent(services, name)
 
     def step() -> Outcome:
         outcome, look = advance_slice(services, name)
@@ -397,6 +404,22 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
 
     converge(services, name, step, deadline=deadline)
     return get_slice(services, name).record
+
+
+def _doubt_if_silent(services: Services, name: str) -> None:
+    """Takes a ready slice back to booting when hosts do not answer; a refusal is an answer, too."""
+    loaded = get_slice(services, name)
+    answers = greet_workers(services, loaded.record)
+    incarnation = loaded.record.incarnation
+    if answers.all_well or answers.closed or incarnation is None:
+        return
+    try:
+        with lease(services, name) as held:
+            record_decision(services, loaded.record.key, "doubt", answers.trouble, fence=held.fence)
+            doubted = replace(incarnation, doubt=Doubt(services.clock.now(), answers.trouble))
+            save(services, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
+    except (LeaseHeldError, StaleRecordError):
+        return  # somebody else is at work on it, and the loop will see what came of it
 
 
 def wait_until_gone(services: Services, name: str, *, deadline: float | None = None) -> None:
