@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import a_run
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -27,7 +28,7 @@ from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.events import Warn
-from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.fleet import PassLine, _round_robin, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
@@ -215,6 +216,27 @@ def _request(name: str, labels: dict[str, str]) -> NodeRequest:
     )
 
 
+def test_what_outlived_its_slice_is_collected(sim, services):
+    bring_up(services, "other")
+    bring_up(services, "big", queued=False)
+    labels = dict(services.cloud.find_node(SPEC.zone, "big-1").labels)
+    request_down(services, "big")
+    wait_until_gone(services, "big")
+    services.cloud.create_node(_request("big-1", labels))
+    assert [line.subject for line in run_pass(services) if line.acted] == ["big-1"]
+    assert sim.world.settle()
+    assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
+
+
+def test_every_run_has_its_turn_whatever_the_interval_between_passes():
+    runs = [a_run(id=f"r{number}") for number in range(5)]
+    for interval in (60.0, 120.0, 300.0):
+        served = set()
+        for turn in range(200):
+            served |= _round_robin(runs, lambda _: timeouts.PASS_HOSTS_MAX, turn * interval)
+        assert len(served) == 5
+
+
 def test_a_paused_fleet_is_left_alone_until_it_is_resumed(sim, services):
     bring_up(services, "big")
     sim.preempt("big-1")
@@ -247,18 +269,19 @@ def test_a_hunt_goes_where_capacity_is_and_the_next_one_begins_there(sim, servic
     assert get_slice(services, "two").record.spec.zone == "europe-west4-a"
 
 
-def test_a_zone_that_refuses_for_good_is_left_out_of_the_hunt(sim, services):
-    sim.fault(
-        kind="error",
-        method="*.create",
-        zone="us-east1-d",
-        code=7,
-        message="Location us-east1-d is not found or access is unauthorized.",
-        times=0,
-    )
+@pytest.mark.parametrize(
+    ("code", "message", "left"),
+    [
+        (3, "The requested accelerator type could not be found in the zone.", ("europe-west4-a",)),
+        (7, "Location us-east1-d is not found or access is unauthorized.", ZONES[:2]),
+    ],
+    ids=["the request itself", "perhaps only this machine"],
+)
+def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, message, left):
+    sim.fault(kind="error", method="*.create", zone="us-east1-d", code=code, message=message, times=0)
     request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], permit=lambda: None)
     record = wait_for_slice(services, "one")
-    assert (record.spec.zone, record.zones) == ("europe-west4-a", ("europe-west4-a",))
+    assert (record.spec.zone, record.zones) == ("europe-west4-a", left)
 
 
 def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):

@@ -40,7 +40,7 @@ class Occasion(StrEnum):
 
 
 OCCASION_NOTES: Mapping[Occasion, str] = {
-    Occasion.PREEMPTED: "the cloud took a slice away",
+    Occasion.PREEMPTED: "the cloud took a slice away, or its hosts fell silent for good",
     Occasion.RECOVERED: "a slice that was lost is ready again",
     Occasion.GAVE_UP: "a run has used up a budget and is not started again",
     Occasion.NEEDS_HUMAN: (
@@ -185,9 +185,9 @@ def slice_happenings(subject: str, journal: Sequence[Mapping[str, Any]]) -> list
         occasion = None
         if action in {"up", "down"}:
             lost = ready = False
-        elif action in {"preempted", "create-failed"}:
-            occasion = Occasion.PREEMPTED if action == "preempted" else None
-            lost = lost or ready or action == "preempted"
+        elif action in {"preempted", "unreachable", "create-failed"}:
+            occasion = None if action == "create-failed" else Occasion.PREEMPTED
+            lost = lost or ready or occasion is not None
         elif action == "ready":
             occasion = Occasion.RECOVERED if lost else None
             lost, ready = False, True

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, NodeInfo, QueuedInfo, QueuedState
-from tpuctl.core.records import SliceRecord
+from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, TpuctlError
 from tpuctl.workflows.documents import Loaded
 from tpuctl.workflows.events import Warn
@@ -62,8 +62,12 @@ def _left_behind(thing: NodeInfo | QueuedInfo, records: Mapping[str, SliceRecord
     number = labels.get(INCARNATION_LABEL, "")
     if labels.get(STORE_LABEL) != store_id or record is None or not number.isdigit():
         return ""
-    if thing.name != f"{record.name}-{number}" or int(number) >= record.last_incarnation:
+    gone = record.state is SliceState.GONE
+    current = int(number) >= record.last_incarnation + (1 if gone else 0)
+    if thing.name != f"{record.name}-{number}" or current:
         return ""
+    if gone:
+        return f"incarnation {number} of {record.name}, which was taken down"
     return f"incarnation {number} of {record.name}, which is at {record.last_incarnation}"
 
 

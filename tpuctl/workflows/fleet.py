@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,14 +117,7 @@ class _Pass:
         self._reach = Reach(services)
 
     def work(self) -> list[PassLine]:
-        lines = [
-            PassLine(name, "done", "deleted: nothing wants it any more", acted=True)
-            for name in collect_obsolete(self._services, self._snapshot, self._slices)
-        ]
-        lines += [
-            PassLine(news.subject, "done", news.text, acted=True)
-            for news in heed_grant_ends(self._services, self._slices)
-        ]
+        lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
         with_run = {run.slice_name for run in self._runs}
         looks = {loaded.record.name: self._look(loaded) for loaded in self._slices}
         for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
@@ -135,6 +129,14 @@ class _Pass:
         for run in self._runs:
             lines.append(self._run_line(run, looks.get(run.slice_name), may_connect=run.id in reached))
         return lines
+
+    def _collected(self) -> list[PassLine]:
+        names = collect_obsolete(self._services, self._snapshot, self._slices)
+        return [PassLine(name, "done", "deleted: nothing wants it any more", acted=True) for name in names]
+
+    def _grant_news(self) -> list[PassLine]:
+        news = heed_grant_ends(self._services, self._slices)
+        return [PassLine(item.subject, "done", item.text, acted=True) for item in news]
 
     def _lifetimes(self) -> list[PassLine]:
         """Warns and ends slices whose time is over or that nobody uses."""
@@ -172,9 +174,10 @@ class _Pass:
         )
 
     def _run_line(self, run: RunRecord, look: SliceLook | None, *, may_connect: bool) -> PassLine:
-        if self._reach.cut_off and may_connect:
+        moved = _slice_moved(look, self._services.clock.now())
+        if self._reach.cut_off and may_connect and not moved:
             return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
-        if not may_connect and not _slice_moved(look, self._services.clock.now()):
+        if not may_connect and not moved:
             return PassLine(run.id, "later", "its hosts have their turn in another pass", acted=False)
 
         def work() -> PassLine:
@@ -206,6 +209,18 @@ def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
         return PassLine(subject, "failed", f"a defect of tpuctl: {type(error).__name__}: {error}", acted=False)
 
 
+def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[PassLine]:
+    """The lines of `work`, or one that says what went wrong with it."""
+    lines: list[PassLine] = []
+
+    def collect() -> PassLine:
+        lines.extend(work())
+        return PassLine(subject, "done", "", acted=False)
+
+    line = _guarded(subject, collect)
+    return lines if line.result == "done" else [line]
+
+
 def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
     verdict = outcome.verdict
     if isinstance(verdict, Failed):
@@ -225,12 +240,14 @@ def _slice_moved(look: SliceLook | None, now: float) -> bool:
 def _round_robin(runs: list[RunRecord], hosts_of: Callable[[RunRecord], int], now: float) -> set[str]:
     """The runs whose hosts this pass connects to: at least one, and about `PASS_HOSTS_MAX` hosts in all.
 
-    Where the round begins follows from the time, so that no pass needs to remember where the last one stopped.
+    Where the round begins is drawn by the minute: no pass needs to remember where the last one stopped, and no
+    interval between passes leaves a run out for ever.
     """
     total = sum(max(1, hosts_of(run)) for run in runs)
     if total <= timeouts.PASS_HOSTS_MAX:
         return {run.id for run in runs}
-    start = int(now / 60) * timeouts.PASS_HOSTS_MAX % total
+    minute = hashlib.sha256(str(int(now / 60)).encode()).digest()
+    start = int.from_bytes(minute[:8]) % total
     chosen: set[str] = set()
     seen = hosts = 0
     for run in [*runs, *runs]:

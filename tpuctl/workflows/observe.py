@@ -23,8 +23,14 @@ _NEEDS_OPERATION = {
 }
 """States in which a running or failed create operation says more than the absence of its node."""
 
-_HAD_A_NODE = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
-"""States in which the cloud has shown the slice before."""
+_HAD_A_NODE = {
+    SliceState.PROVISIONING,
+    SliceState.BOOTING,
+    SliceState.READY,
+    SliceState.LOST,
+    SliceState.DELETING,
+}
+"""States in which the cloud has shown the slice before, so that its absence has to be proved."""
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,10 @@ class _Wave:
         return Outcome(Wait(error.message, self._record.not_before), acted=True)
 
     def _create_refused(self, error: TpuctlError) -> Outcome:
+        if isinstance(error, DeniedError) and len(self._record.candidates) > 1:
+            # Perhaps only this machine may not: the zone is left alone for a while, not left out for good.
+            self._lose("create-failed", error.message, failed=True, zone=True)
+            return Outcome(Wait(error.message, self._record.not_before), acted=True)
         if self._drop_zone(error.message):
             return Outcome(Wait("another zone"), acted=True)
         loss = Loss(self._services.clock.now(), "refused", error.message)
@@ -292,8 +296,8 @@ class _Wave:
         services, record = self._services, self._record
         zone, name = record.spec.zone, self._incarnation.cloud_name
         began = services.clock.now()
-        if record.state is not self._plan.state:
-            self._save(replace(record, state=self._plan.state))
+        # Written in any case: it fails when somebody took the slice over while this process slept too long.
+        self._save(replace(record, state=self._plan.state))
         self._journal("delete", self._plan.why)
         services.emit(StepStarted(record.name, f"delete {name}", self._plan.why))
         if record.spec.queued and self._look.view.queued is not None:
