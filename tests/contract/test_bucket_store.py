@@ -243,7 +243,10 @@ def test_the_store_of_another_project_is_refused(machines, tmp_path):
 @pytest.mark.parametrize(
     ("message", "hint"),
     [
-        ("me does not have storage.objects.create access", "--role=roles/storage.objectUser"),
+        (
+            "Permission 'storage.objects.create' denied on resource (or it may not exist).",
+            "--role=roles/storage.objectUser",
+        ),
         ("Object is subject to bucket's retention policy", "--clear-retention-period"),
     ],
 )

@@ -43,7 +43,10 @@ def translate(error: Exception, what: str) -> TpuctlError:
     ours = errors.translate(error, what)
     if isinstance(ours, NoCapacityError):
         return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
-    if isinstance(ours, DeniedError) and ours.details.get("status") == 403 and ours.hint is None:
+    if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
+        if (ours.hint or "").startswith("gcloud services enable"):
+            return ours
+        # The table of messages names the role for TPUs, which does not help here.
         return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
     return ours
 
