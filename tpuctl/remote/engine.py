@@ -25,6 +25,7 @@ def _absent(module: str) -> Iterator[None]:
 
 
 # paramiko 5.1 does without invoke, a third of its import, which serves only `Match exec` in ssh_config files.
+# An ImportError is all that it goes by (paramiko/config.py): there is no switch, and pip installs both.
 with _absent("invoke"):
     import paramiko
     from paramiko.packet import Packetizer
