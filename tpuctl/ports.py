@@ -238,8 +238,10 @@ class Remote(Protocol):
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
-        """Like `run` but output goes to `sink` as it arrives and is not kept.
+        """Like `run` but output goes to `sink` as it arrives and is not kept. `on_end` gets each result as soon
+        as it is known, from the thread of `sink`.
 
         `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the leash of the
         host-side helper. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.

@@ -336,3 +336,23 @@ def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost_alone(open_lab: La
     assert (hung.exit_status, hung.failure) == (None, FailureKind.LOST)
     assert "no sign of life" in hung.detail
     assert fine.ok
+
+
+def test_the_end_of_each_command_is_told_while_others_go_on(lab: Lab, remote: Remote):
+    targets = [lab.add(worker) for worker in range(3)]
+    told: list[tuple[int, int | None]] = []
+    heard: list[int] = []
+
+    def go_on() -> bool:
+        return [worker for worker, _ in told] == [2]
+
+    results = remote.stream(
+        targets,
+        lambda asked: "echo up" if asked.worker == 2 else words.HANG,
+        lambda worker, *_: heard.append(worker),
+        should_stop=go_on,
+        on_end=lambda result: told.append((result.worker, result.exit_status)),
+    )
+    assert told[0] == (2, 0)
+    assert sorted(told[1:]) == [(0, None), (1, None)]
+    assert [result.exit_status for result in results] == [None, None, 0]

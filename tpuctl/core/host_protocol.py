@@ -20,6 +20,9 @@ HEARTBEAT_S = 5.0
 """Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
 SILENCE_S = 15.0
 """A leash is cut after this long without a heartbeat: three in a row are missing."""
+LINK_SILENCE_S = 12.0
+"""A connection that gave no sign of life for this long, asked for one since a third of it, is given up. With
+the time to notice and to tell, a worker that falls silent in mid-command is reported within 16 s."""
 
 
 class AttemptState(StrEnum):

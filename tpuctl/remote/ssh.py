@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.core.host_protocol import HEARTBEAT_S
+from tpuctl.core.host_protocol import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.core.model import HostTarget, RemoteResult
 from tpuctl.errors import BugError
 from tpuctl.ports import Forwarding, OutputSink, Stdin
@@ -49,7 +49,7 @@ class SshRemote:
         *,
         connect_timeout_s: float = Access.connect_timeout_s,
         handshake_timeout_s: float = Access.handshake_timeout_s,
-        silence_s: float = 15.0,
+        silence_s: float = LINK_SILENCE_S,
         heartbeat_s: float = HEARTBEAT_S,
         boot_retry: bool = False,
         max_handshakes: int = 64,
@@ -93,6 +93,7 @@ class SshRemote:
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """See `Remote.stream`. Workers that were stopped have failure LOST and say so in `detail`."""
         chunks: Chunks = queue.Queue(QUEUE_CHUNKS)
@@ -104,7 +105,7 @@ class SshRemote:
             call = Call(target, text, feed, changed, timeout_s)
             call.emit = queued(chunks, call)
             calls.append(call)
-        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop)
+        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end)
         return [call.outcome() for call in calls]
 
     def forward(
@@ -152,8 +153,17 @@ class SshRemote:
         changed: threading.Event,
         pump: Callable[[], object],
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> None:
-        """Runs all calls to their end; `pump` is called in this thread until then."""
+        """Runs all calls to their end; `pump` and `on_end` are called in this thread until then."""
+        untold = set(calls)
+
+        def tell_ended() -> None:
+            for call in [call for call in calls if call in untold and call.done]:
+                untold.discard(call)
+                if on_end is not None:
+                    on_end(call.outcome())
+
         self._pool.load_key()
         _allow_files(FILES_PER_CALL * len(calls))
         try:
@@ -165,6 +175,7 @@ class SshRemote:
                 changed.wait(STOP_POLL_S)
                 changed.clear()
                 pump()
+                tell_ended()
                 if give_up_at is None and should_stop is not None and should_stop():
                     give_up_at = time.monotonic() + STOP_PATIENCE_S
                     for call in calls:
@@ -172,6 +183,7 @@ class SshRemote:
                 if give_up_at is not None and time.monotonic() > give_up_at:
                     break
             pump()
+            tell_ended()
         except BaseException:
             # Ctrl-C, or a sink that failed: cutting the channels ends what runs under a leash on the hosts.
             for call in calls:

@@ -8,7 +8,7 @@ from tpuctl.core.model import HostTarget, RemoteResult
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.workflows.documents import get_slice, list_slices
-from tpuctl.workflows.events import WorkerOutput
+from tpuctl.workflows.events import Warn, WorkerOutput
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
@@ -57,7 +57,8 @@ def execute(
     timeout_s: float | None = None,
     sink: Callable[[int, str, bytes], None] | None = None,
 ) -> list[RemoteResult]:
-    """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included."""
+    """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
+    that is lost while others go on is told at once."""
     if record.state is not SliceState.READY:
         raise ConflictError(
             f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
@@ -67,5 +68,12 @@ def execute(
     def emit(worker: int, stream: str, data: bytes) -> None:
         services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
 
+    busy = {target.worker for target in targets}
+
+    def on_end(result: RemoteResult) -> None:
+        busy.discard(result.worker)
+        if result.failure is not None and busy:
+            services.emit(Warn(f"{record.name}-{result.worker}", result.detail or str(result.failure)))
+
     helper = HostHelper(services.remote, services.helper_source)
-    return helper.leash(targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s)
+    return helper.leash(targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s, on_end=on_end)

@@ -248,6 +248,7 @@ class HostHelper:
         grace_s: float = 2.0,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """Runs a command (arguments, or text for the login shell) that dies with us, descendants included.
 
@@ -261,7 +262,7 @@ class HostHelper:
             "grace_s": grace_s,
             "silence_s": protocol.SILENCE_S,
         }
-        return self._stream(targets, "leash", request, sink, timeout_s, should_stop)
+        return self._stream(targets, "leash", request, sink, timeout_s, should_stop, on_end)
 
     def prune(
         self,
@@ -281,9 +282,15 @@ class HostHelper:
         sink: OutputSink,
         timeout_s: float | None,
         should_stop: Callable[[], bool] | None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         command = protocol.render_helper_command(verb, self.sha256)
         stdin = _stdin(request, b"")
+
+        def ended(result: RemoteResult) -> None:
+            if on_end is not None and result.exit_status != protocol.EXIT_NOT_INSTALLED:
+                on_end(result)
+
         return self._with_install(
             targets,
             lambda asked: self._remote.stream(
@@ -294,6 +301,7 @@ class HostHelper:
                 hold_stdin=True,
                 timeout_s=timeout_s,
                 should_stop=should_stop,
+                on_end=ended,
             ),
         )
 

@@ -46,9 +46,15 @@ class RepinningRemote:
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
-        """See `Remote.stream`."""
-        return self._again(
+        """See `Remote.stream`. The end of a worker with another key is told when it is sure."""
+
+        def ended(result: RemoteResult) -> None:
+            if on_end is not None and result.failure is not FailureKind.HOST_KEY:
+                on_end(result)
+
+        results = self._again(
             targets,
             lambda asked: self._remote.stream(
                 asked,
@@ -58,8 +64,13 @@ class RepinningRemote:
                 hold_stdin=hold_stdin,
                 timeout_s=timeout_s,
                 should_stop=should_stop,
+                on_end=ended,
             ),
         )
+        for result in results:
+            if on_end is not None and result.failure is FailureKind.HOST_KEY:
+                on_end(result)
+        return results
 
     def forward(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.memory.host import Condition, MemoryHost, MemoryHosts
 from tests.support.memory.ports import MemoryChannel
 from tests.support.memory.process import NEVER, Process
+from tpuctl.core.host_protocol import LINK_SILENCE_S
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.errors import BugError
 from tpuctl.ports import Forwarding, OutputSink, Stdin
@@ -21,7 +22,7 @@ from tpuctl.ports import Forwarding, OutputSink, Stdin
 CONNECT_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 CHANNEL_TIMEOUT_S = 10.0
-SILENCE_S = 15.0
+SILENCE_S = LINK_SILENCE_S
 STOP_POLL_S = 0.5
 """Between two looks at `should_stop` while nothing else happens."""
 IDLE_POLL_S = 0.005
@@ -257,6 +258,7 @@ class MemoryRemote:
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """See `Remote.stream`."""
         calls = []
@@ -264,7 +266,7 @@ class MemoryRemote:
             text = command if isinstance(command, str) else command(target)
             emit = _pass_to(sink, target.worker)
             calls.append(self._call(target, text, stdin, emit, hold=hold_stdin, timeout_s=timeout_s))
-        return self._perform(calls, should_stop)
+        return self._perform(calls, should_stop, on_end)
 
     def forward(
         self,
@@ -321,7 +323,12 @@ class MemoryRemote:
         content = stdin(target) if callable(stdin) else stdin
         return _Call(self, target, command, content, emit, hold=hold, timeout_s=timeout_s)
 
-    def _perform(self, calls: list[_Call], should_stop: Callable[[], bool] | None = None) -> list[RemoteResult]:
+    def _perform(
+        self,
+        calls: list[_Call],
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
         if self._closed:
             raise BugError("a command was started on a closed MemoryRemote")
         with self.hosts.changed:
@@ -333,6 +340,9 @@ class MemoryRemote:
                     if should_stop is not None and should_stop():
                         for call in pending:
                             call.cancel()
+                    for call in pending:
+                        if call.result is not None and on_end is not None:
+                            on_end(call.result)
                     self.hosts.changed.notify_all()
                     self._wait([call for call in pending if call.result is None], should_stop is not None)
             except BaseException:
