@@ -47,7 +47,7 @@ def test_what_is_to_be_paid_exits_1_with_its_price(session, rest):
     assert "covered" not in shown.stderr
     assert "2 to be paid" in shown.stderr
     disk = next(line for line in shown.stdout.splitlines() if " data " in line)
-    assert disk.split()[-3:] == ["you", "0.0400", "29.20"]
+    assert disk.split()[-7:-4] == ["you", "0.0400", "29.20"]
     session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
     data = json.loads(session.type("bill", "--json", status=1).stdout)
     assert [line["name"] for line in data["covered"]] == ["mine-1"]

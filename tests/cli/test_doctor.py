@@ -92,7 +92,7 @@ def test_the_report_fits_eighty_columns_and_says_what_to_type(session: Session) 
     assert max(len(line) for line in lines if "mend it: " not in line) <= 80
     assert any("mend it: gcloud services enable tpu.googleapis.com" in line for line in lines)
     assert lines[0].startswith("[sim] ")
-    assert "1 problems" in done.stderr
+    assert "1 problem," in done.stderr
 
 
 def test_it_changes_nothing(session: Session) -> None:

@@ -49,7 +49,7 @@ def test_limits_use_holders_grants_and_cost_are_shown(session: Session) -> None:
 
 def test_the_tables_fit_eighty_columns(session: Session) -> None:
     lines = session.type("quota").stdout.splitlines()
-    assert any("IN_USE_ADDRESSES" in line and "1 more hosts" in line for line in lines)
+    assert any("IN_USE_ADDRESSES" in line and "1 more host with" in line for line in lines)
     assert any("about $7.73 per hour at list prices (a snapshot of unknown date" in line for line in lines)
     assert max(map(len, lines)) <= 80
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
+from tpuctl.cli.bill import COLUMNS as BILL
 from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
+from tpuctl.cli.fleet import CAPACITY
+from tpuctl.cli.quota import HOLDERS
 from tpuctl.cli.render import LineFolder, Renderer, render_seconds
+from tpuctl.cli.runs import RUNS
+from tpuctl.cli.slice import FLEET
+from tpuctl.cli.wrapping import hint_lines, wrap
 from tpuctl.workflows.events import StepDone, StepStarted, Waiting, Warn, WorkerOutput
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
@@ -34,14 +41,95 @@ class Folding:
         return "".join(text for _, text in self.written)
 
 
-def test_a_table_cuts_the_least_important_column_and_aligns_numbers() -> None:
-    rows = [{"name": "big", "n": 4, "text": "x" * 200}, {"name": "small", "n": 128, "text": None}]
+def test_a_table_goes_on_below_in_the_least_important_column_and_aligns_numbers() -> None:
+    rows = [{"name": "big", "n": 4, "text": "some words " * 8}, {"name": "small", "n": 128, "text": None}]
     lines = render_table(rows, COLUMNS, width=40)
-    assert max(map(len, lines)) == 40
-    assert lines[0].startswith("NAME     N  TEXT")
-    assert lines[1].startswith("big      4  xxx")
-    assert lines[1].endswith("…")
-    assert lines[2] == "small  128  -"
+    assert lines == [
+        "NAME     N  TEXT",
+        "big      4  some words some words some",
+        "            words some words some words",
+        "            some words some words some",
+        "            words",
+        "small  128  -",
+    ]
+
+
+def test_a_last_column_without_room_goes_beneath_its_row() -> None:
+    rows = [{"name": "big", "n": 4, "text": "out of chips in this zone"}, {"name": "b", "n": 1, "text": "ok"}]
+    lines = render_table(rows, COLUMNS, width=24)
+    assert lines == [
+        "NAME  N  TEXT",
+        "big   4",
+        "    out of chips in this",
+        "    zone",
+        "b     1  ok",
+    ]
+
+
+WORDS = tuple(f"{word}{number}" for number in range(9) for word in ("us-central2-", "WAITING_FOR_", "ada"))
+
+
+@pytest.mark.parametrize("width", [40, 74, 80, 120])
+@pytest.mark.parametrize("columns", [FLEET, CAPACITY, RUNS[:-1], HOLDERS, BILL])
+def test_a_narrow_table_loses_nothing_and_is_never_wider_than_it_may_be(
+    width: int, columns: tuple[Column, ...]
+) -> None:
+    row = {column.key: " ".join(WORDS[i : i + 3]) for i, column in enumerate(columns)}
+    lines = render_table([row], columns, width=width)
+    if width >= 74:
+        assert max(map(len, lines)) <= width
+    letters = sorted("".join(line.replace(" ", "") for line in lines))
+    assert letters == sorted("".join([*row.values(), *(c.title for c in columns)]).replace(" ", ""))
+
+
+def test_what_may_be_very_long_is_cut_after_some_lines() -> None:
+    lines = render_table([{"text": "word " * 400}], (Column("text", "TEXT", give=1, most=2),), width=40)
+    assert len(lines) == 3
+    assert lines[-1].endswith("…")
+
+
+def test_colours_of_a_wrapped_cell_do_not_count_as_width() -> None:
+    rows = [{"name": "gave-up", "n": 1, "text": "a b c d e f g h i j k l m n o p"}]
+    plain = render_table(rows, COLUMNS, width=40)
+    coloured = render_table(rows, COLUMNS, width=40, colour=True)
+    assert re.sub(r"\x1b\[\d*m", "", "\n".join(coloured)) == "\n".join(plain)
+    assert "\x1b[31mgave-up\x1b[0m" in coloured[1]
+
+
+def test_long_talk_is_broken_between_words_at_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = "nothing came in us-central2-b for an hour; `tpuctl capacity v4-8` shows what is known"
+    console = _console(live=True)
+    console.warn(text)
+    assert console.err.getvalue() == (
+        "[sim] warning: nothing came in\n"
+        "        us-central2-b for an hour;\n"
+        "        `tpuctl capacity v4-8` shows\n"
+        "        what is known\n"
+    )
+    console = _console()
+    console.warn(text)
+    assert console.err.getvalue() == f"[sim] warning: {text}\n"
+
+
+def test_a_command_to_be_pasted_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    command = "tpuctl up v4-32 big --zone us-central2-b --spot --pay"
+    assert hint_lines(command, Terminal()) == f"hint: {command}"
+    assert hint_lines("write the name and the zone as `tpuctl ls`", Terminal()) == (
+        "hint: write the name and the\n      zone as `tpuctl ls`"
+    )
+
+
+@pytest.mark.parametrize("width", range(1, 30))
+@pytest.mark.parametrize(
+    "text", ["", "a", "      indented words here", "x" * 50, "a-b_c/" * 9, "`one two` three"]
+)
+def test_wrapping_ends_and_keeps_every_letter(text: str, width: int) -> None:
+    lines = wrap(text, width)
+    assert all(len(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ COLUMNS = (
     Column("kind", "WHAT"),
     Column("name", "NAME", give=2),
     Column("location", "LOCATION"),
-    Column("detail", "DETAIL", give=4),
     Column("user", "USER", give=3),
     Column("payer", "PAYS"),
     Column("hour", "$/HOUR", right=True),
     Column("month", "$/MONTH", right=True),
+    Column("detail", "DETAIL", give=4),
 )
 
 

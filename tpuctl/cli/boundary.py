@@ -64,14 +64,20 @@ def _own_arguments(shared: Invocation) -> list[str]:
 
 
 def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
+    from tpuctl.cli.console import paint, wants_colour
+    from tpuctl.cli.wrapping import hang, hint_lines
+
     if shared.json:
         import json
 
         typer.echo(json.dumps(error_document(error), indent=2, ensure_ascii=False, default=str))
     else:
-        typer.echo(f"error: {error.message} ({error.code})", err=True)
+        told = hang(f"{error.message} ({error.code})", sys.stderr, first="error: ")
+        typer.echo(
+            told.replace("error: ", paint("error: ", "failed", colour=wants_colour(sys.stderr)), 1), err=True
+        )
         if error.hint:
-            typer.echo(f"hint: {error.hint}", err=True)
+            typer.echo(hint_lines(error.hint, sys.stderr), err=True)
     return typer.Exit(error.exit_code)
 
 

@@ -10,6 +10,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json
+from tpuctl.core.counting import counted
 from tpuctl.errors import ConflictError, NotFoundError
 
 app = new_group("Show settings and where each came from; move the store.")
@@ -106,4 +107,4 @@ def _move(context: AppContext, uri: str) -> None:
     write_identity(context.objects, uri, local.identity(), context.project)
     finish_move(local, uri)
     write_store_file(context.config, uri)
-    context.console.say(f"{count} documents are at {uri} now; others join with --join")
+    context.console.say(f"{counted(count, 'document')} copied to {uri}; others join with --join")

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-DEFAULT_WIDTH = 80
+from tpuctl.cli.wrapping import MAX_WIDTH, hang, hint_lines, longest_word, terminal_width, wrap
+
 GAP = "  "
-ELLIPSIS = "…"
+MIN_ROOM = 24
+"""A last column with less room than this is written beneath its row where it does not fit."""
+BENEATH = 4
+MIN_COLUMN = 6
 
 _COLOURS: Mapping[str, str] = {
     **dict.fromkeys(("ready", "READY", "ACTIVE", "succeeded", "done", "ok"), "32"),
@@ -30,12 +33,17 @@ _COLOURS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `key` of the row, `title` in the header. The highest `give` is cut first."""
+    """One column: `key` of the row, `title` in the header.
+
+    The highest `give` is made narrow first; what does not fit goes on in the next line. `most`: cut after so
+    many lines, for what may be very long.
+    """
 
     key: str
     title: str
     right: bool = False
     give: int = 0
+    most: int | None = None
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
@@ -63,33 +71,77 @@ def cell(value: Any) -> str:
 def render_table(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, width: int, colour: bool = False
 ) -> list[str]:
-    """Lines of at most `width` characters: header, then one line per row."""
+    """Lines of at most `width` characters: the header, then the rows, on several lines where a cell needs them.
+
+    A last column that is left with too little room goes beneath its row instead.
+    """
     cells = [[cell(row.get(column.key)) for column in columns] for row in rows]
-    natural = [max([len(c.title), *(len(line[i]) for line in cells)]) for i, c in enumerate(columns)]
-    widths = _fit(natural, columns, width)
-    titles = [column.title for column in columns]
-    return [_line(line, columns, widths, colour=colour) for line in [titles, *cells]]
+    stacks = [[column.title, *(line[i] for line in cells)] for i, column in enumerate(columns)]
+    widths = _fit(stacks, columns, width)
+    longest = max(map(len, stacks[-1]))
+    beneath = len(columns) > 1 and columns[-1].give > 0 and widths[-1] < min(longest, MIN_ROOM)
+    if beneath:
+        widths = _fit(stacks[:-1], columns, width)
+        widths.append(max(0, width - _total(widths) - len(GAP)))
+    lines = _row_lines(
+        [column.title for column in columns], columns, widths, width if beneath else 0, colour=False
+    )
+    for texts in cells:
+        lines += _row_lines(texts, columns, widths, width if beneath else 0, colour=colour)
+    return lines
 
 
-def _fit(natural: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
-    widths = list(natural)
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    for index in sorted(range(len(columns)), key=lambda i: -columns[i].give):
-        if excess <= 0:
-            break
-        floor = min(widths[index], max(len(columns[index].title), 6))
-        taken = min(excess, widths[index] - floor)
-        widths[index] -= taken
-        excess -= taken
+def _row_lines(
+    texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], beneath: int, *, colour: bool
+) -> list[str]:
+    """One row. `beneath`: the table's width if a last cell that does not fit goes under its row, else 0."""
+    tail: list[str] = []
+    if beneath and len(texts[-1]) > widths[-1]:
+        tail = [" " * BENEATH + line for line in wrap(texts[-1], beneath - BENEATH)[: columns[-1].most]]
+        texts = [*texts[:-1], ""]
+    parts = [_cell_lines(*each) for each in zip(texts, columns, widths, strict=True)]
+    height = max(map(len, parts))
+    stacked = [[part[index] if index < len(part) else "" for part in parts] for index in range(height)]
+    return [*(_line(line, columns, widths, colour=colour, words=texts) for line in stacked), *tail]
+
+
+def _cell_lines(text: str, column: Column, width: int) -> list[str]:
+    lines = wrap(text, width)
+    if column.most is not None and len(lines) > column.most:
+        lines = lines[: column.most]
+        lines[-1] = lines[-1][: width - 1] + "…"
+    return lines
+
+
+def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+    """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
+    widths = [max(map(len, stack)) for stack in stacks]
+    words = [max(longest_word(text) for text in stack) for stack in stacks]
+    for floors in (words, [MIN_COLUMN] * len(columns)):
+        for index in sorted(range(len(stacks)), key=lambda i: -columns[i].give):
+            excess = _total(widths) - width
+            floor = max(len(columns[index].title), floors[index])
+            widths[index] -= max(0, min(excess, widths[index] - floor))
     return widths
 
 
-def _line(texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, colour: bool) -> str:
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _line(
+    texts: Sequence[str],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    *,
+    colour: bool,
+    words: Sequence[str],
+) -> str:
+    """One line of a table; `words` are the whole cells, which say what colour theirs has."""
     parts = []
-    for text, column, width in zip(texts, columns, widths, strict=True):
-        shown = text if len(text) <= width else text[: width - 1] + ELLIPSIS
-        padded = shown.rjust(width) if column.right else shown.ljust(width)
-        parts.append(padded.replace(shown, paint(shown, text, colour=colour), 1) if shown else padded)
+    for text, column, width, word in zip(texts, columns, widths, words, strict=True):
+        padded = text.rjust(width) if column.right else text.ljust(width)
+        parts.append(padded.replace(text, paint(text, word, colour=colour), 1) if text else padded)
     return GAP.join(parts).rstrip()
 
 
@@ -118,7 +170,12 @@ class Console:
         """Of a terminal its own width; of a pipe no limit, so that nothing is cut from data."""
         if not self.out.isatty():
             return 10_000
-        return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+        return terminal_width(self.out)
+
+    @property
+    def prose_width(self) -> int:
+        """How wide sentences on stdout are made."""
+        return min(terminal_width(self.out), MAX_WIDTH)
 
     def line(self, text: str = "") -> None:
         """One line of data."""
@@ -127,22 +184,29 @@ class Console:
 
     def say(self, text: str) -> None:
         """One line of talk; none with --quiet or --json."""
-        if not (self.quiet or self.json_mode):
-            self.err.write(f"{self.mark}{text}\n")
-            self.err.flush()
+        if not self.quiet:
+            self._talk(text)
 
     def warn(self, text: str) -> None:
         """Talk that --quiet does not silence."""
-        if not self.json_mode:
-            self.err.write(f"{self.mark}warning: {text}\n")
-            self.err.flush()
+        self._talk(text, "warning: ", "warning")
 
     def alarm(self, text: str, hint: str) -> None:
         """A warning that must not be overlooked: red where a person looks."""
+        self._talk(text, "warning: ", "failed")
         if not self.json_mode:
-            red = paint(f"warning: {text}", "failed", colour=wants_colour(self.err))
-            self.err.write(f"{self.mark}{red}\nhint: {hint}\n")
+            self.err.write(f"{hint_lines(hint, self.err)}\n")
             self.err.flush()
+
+    def _talk(self, text: str, kind: str = "", word: str = "") -> None:
+        """A line on stderr, at a terminal on several if it is long; `word` gives it its colour."""
+        if self.json_mode:
+            return
+        shown = hang(kind + text, self.err, first=self.mark, indent=len(self.mark) + 2)
+        body = shown.removeprefix(self.mark)
+        painted = paint(body, word, colour=bool(word) and wants_colour(self.err))
+        self.err.write(f"{self.mark}{painted}\n")
+        self.err.flush()
 
     def data(self, value: Any) -> None:
         """A JSON document on stdout."""

@@ -11,6 +11,7 @@ import typer
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Workers
 from tpuctl.cli.remote import choose, raise_for_failed
+from tpuctl.core.counting import counted
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _push(
     good = sum(result.ok for result in pushed.results)
     how = ", from host to host" if pushed.relayed else ""
     sent = f"{pushed.sent_bytes / (1 << 20):.1f} MiB{how} in {context.clock.now() - began:.1f} s"
-    context.console.say(f"{good} of {len(targets)} workers have it: sent {sent}")
+    context.console.say(f"{good} of {counted(len(targets), 'worker')} have it: sent {sent}")
     return list(pushed.results)
 
 

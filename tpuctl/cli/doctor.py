@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tpuctl.cli.app import invocation
-from tpuctl.cli.console import DEFAULT_WIDTH, Console, paint, wants_colour
+from tpuctl.cli.console import Console, paint, wants_colour
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json
+from tpuctl.cli.wrapping import wrap
+from tpuctl.core.counting import counted
 from tpuctl.errors import BadConfigError, TpuctlError
 
 if TYPE_CHECKING:
@@ -145,17 +146,17 @@ def _report(console: Console, findings: Sequence[Finding]) -> None:
     else:
         for index, each in enumerate(findings):
             _print(console, each, console.mark if index == 0 else " " * len(console.mark))
-        console.say(f"{counts['problem']} problems, {counts['warning']} warnings")
+        console.say(f"{counted(counts['problem'], 'problem')}, {counted(counts['warning'], 'warning')}")
     if counts["problem"]:
         raise typer.Exit(TpuctlError.exit_code)
 
 
 def _print(console: Console, each: Finding, mark: str) -> None:
-    """A finding in at most 80 columns; commands stay in one line, to be pasted."""
+    """A finding in lines that are easily read; commands stay in one line, to be pasted."""
     colour = wants_colour(console.out)
-    level, room = str(each.level), DEFAULT_WIDTH - len(mark) - 24
+    level, room = str(each.level), console.prose_width - len(mark) - 24
     what = each.what.replace(f"{Path.home()}/", "~/")
-    lines = textwrap.wrap(what, room, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(what, room)
     console.line(f"{mark}{paint(level.ljust(8), level, colour=colour)} {each.check.ljust(13)}  {lines[0]}")
     for line in lines[1:]:
         console.line(f"{' ' * (len(mark) + 24)}{line}")

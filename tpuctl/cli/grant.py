@@ -13,6 +13,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json
+from tpuctl.core.counting import counted
 from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -115,9 +116,8 @@ def add(
         )
         if not dry_run:
             _keep(context, found)
-        context.console.say(
-            f"{chips} {found.tier} {generation} chips in {zone}, until {found.ends or 'further notice'}"
-        )
+        what = counted(chips, f"{found.tier} {generation} chip")
+        context.console.say(f"{what} in {zone}, until {found.ends or 'further notice'}")
 
 
 @app.command("rm")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.console import DEFAULT_WIDTH, Column
+from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
+from tpuctl.cli.wrapping import wrap
 
 if TYPE_CHECKING:
     from tpuctl.workflows.quotas import QuotaReport
@@ -179,5 +179,5 @@ def _show(context: AppContext, report: QuotaReport) -> None:
     unpriced = f", and {report.unpriced} without a known price" if report.unpriced else ""
     text = f"about ${report.cost:.2f} per hour at list prices{unpriced} ({report.prices_note})"
     console.line()
-    for line in textwrap.wrap(text, DEFAULT_WIDTH - len(console.mark)):
+    for line in wrap(text, console.prose_width - len(console.mark)):
         console.line(f"{' ' * len(console.mark)}{line}")

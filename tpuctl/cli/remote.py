@@ -13,6 +13,7 @@ from tpuctl.cli.app import invocation
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
 from tpuctl.cli.words import split_words
+from tpuctl.core.counting import counted
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _with_output(
         files = open_output_dir(output_dir)
         results = start(files.write)
         files.close()
-        context.console.say(f"output of {len(results)} workers is in {output_dir}")
+        context.console.say(f"output of {counted(len(results), 'worker')} is in {output_dir}")
         if context.console.json_mode:
             context.console.data([_result_row(result, None) for result in results])
         return results
@@ -151,10 +152,10 @@ def raise_for_failed(record: SliceRecord, results: list[RemoteResult]) -> None:
     said = "; ".join(
         f"{fold_label(record.name, [r.worker for r in members])}: {why}" for why, members in groups[:4]
     )
-    more = f"; and {len(groups) - 4} other reasons" if len(groups) > 4 else ""
+    more = f"; and {counted(len(groups) - 4, 'other reason')}" if len(groups) > 4 else ""
     kind = UnreachableError if all(result.failure == "connect" for result in results) else PartialError
     raise kind(
-        f"{len(failed)} of {len(results)} workers failed: {said}{more}",
+        f"{len(failed)} of {counted(len(results), 'worker')} failed: {said}{more}",
         hint=f"tpuctl status {record.name}" if kind is UnreachableError else None,
         details={"workers": [result.worker for result in failed]},
     )

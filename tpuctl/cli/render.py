@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tpuctl.cli.console import Console, wants_colour
+from tpuctl.cli.wrapping import terminal_width
+from tpuctl.core.counting import counted
 from tpuctl.core.fold import fold_label
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 
@@ -190,7 +192,7 @@ class Renderer:
         mib = 1 << 20
         text = (
             f"{event.subject}: sent {event.sent_bytes / mib:.1f} of {event.total_bytes / mib:.1f} MiB, "
-            f"{event.bytes_per_s / mib:.1f} MiB/s, {event.hosts_done} of {event.hosts} workers have everything"
+            f"{event.bytes_per_s / mib:.1f} MiB/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
         )
         self._waiting = None
         if self._live:
@@ -215,18 +217,13 @@ class Renderer:
         """Rewrites the one status line of a terminal."""
         if not self._live or (not text and not self._status):
             return
-        room = max(20, self._console_width() - 1)
+        room = terminal_width(self._console.err) - 1
         shown = text if len(text) <= room else text[: room - 1] + "…"
         self._console.err.write(
             f"\r\x1b[2K{shown}" if wants_colour(self._console.err) else f"\r{shown:<{room}}\r"
         )
         self._console.err.flush()
         self._status = text
-
-    def _console_width(self) -> int:
-        import shutil
-
-        return shutil.get_terminal_size((80, 24)).columns
 
     def _write_output(self, stream: str, block: bytes) -> None:
         """Workers' stdout is data, their stderr is not; bytes go through as they came."""

@@ -27,7 +27,7 @@ RUNS = (
     Column("attempts", "ATTEMPTS", right=True),
     Column("preemptions", "PREEMPTIONS", right=True),
     Column("created", "CREATED"),
-    Column("command", "COMMAND", give=2),
+    Column("command", "COMMAND", give=2, most=2),
 )
 
 

@@ -30,7 +30,7 @@ FLEET = (
     Column("tier", "TIER"),
     Column("hosts", "HOSTS", right=True),
     Column("state", "STATE"),
-    Column("cloud", "CLOUD"),
+    Column("cloud", "CLOUD", give=3),
     Column("user", "USER", give=1),
 )
 

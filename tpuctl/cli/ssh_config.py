@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.context import open_context
+from tpuctl.core.counting import counted
 
 
 def ssh_config(
@@ -35,7 +36,7 @@ def ssh_config(
             targets = host_targets(context, record)
             if write:
                 path = context.ssh_entries.write(record.name, targets)
-                context.console.say(f"{record.name}: {len(targets)} workers in {path}")
+                context.console.say(f"{record.name}: {counted(len(targets), 'worker')} in {path}")
             else:
                 context.ssh_entries.write_pins(record.name, targets)
                 context.console.line(context.ssh_entries.render(targets))

@@ -15,6 +15,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
 from tpuctl.cli.watch_hooks import hooks, tell_about
 from tpuctl.cli.watch_install import install, installed_watch, uninstall
+from tpuctl.core.counting import counted
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
@@ -210,9 +211,8 @@ def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
 
 def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
     for trouble in beat.troubles:
-        context.console.warn(
-            f"{trouble.subject} is {trouble.result} ({trouble.passes} passes on {beat.host}): {trouble.why}"
-        )
+        passes = counted(trouble.passes, "pass", "passes")
+        context.console.warn(f"{trouble.subject} is {trouble.result} ({passes} on {beat.host}): {trouble.why}")
     if beat.note:
         context.console.warn(f"{beat.host}: {beat.note}")
     if beat.version != __version__:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tpuctl.core.assets import AssetInfo, AssetKind
+from tpuctl.core.counting import counted
 from tpuctl.core.grants import Grant, check_coverage, same_pool
 from tpuctl.core.model import (
     OWNER_LABEL,
@@ -231,7 +232,7 @@ def _asset_cost(asset: AssetInfo, prices: OtherPrices) -> tuple[Payer, float | N
     if asset.kind is AssetKind.INSTANCE:
         return Payer.YOU, None, "billed while it runs; its disks and addresses always"
     if asset.kind is AssetKind.DISK:
-        use = f"used by {len(asset.used_by)} machines" if asset.used_by else "used by nobody"
+        use = f"used by {counted(len(asset.used_by), 'machine')}" if asset.used_by else "used by nobody"
         return Payer.YOU, prices.per_hour(asset), f"billed by its size until it is deleted; {use}"
     return Payer.YOU, prices.per_hour(asset), "billed until it is deleted"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tpuctl.core.counting import counted
 from tpuctl.core.marked import Marked, MarkedMapping, Place, plain
 from tpuctl.core.settings import BY_NAME, ENDPOINTS, parse_value
 from tpuctl.core.shape import Problem, nearest
@@ -102,5 +103,5 @@ def file_error(path: str, problems: Sequence[Problem]) -> BadConfigError:
     if len(lines) == 1:
         return BadConfigError(lines[0], hint=ordered[0].hint, details=details)
     told = [f"{p.place}: {p.hint}" for p in ordered if p.hint]
-    message = f"{len(lines)} problems in {path}\n" + "\n".join(f"  {line}" for line in lines)
+    message = f"{counted(len(lines), 'problem')} in {path}\n" + "\n".join(f"  {line}" for line in lines)
     return BadConfigError(message, hint="\n      ".join(told) or None, details=details)

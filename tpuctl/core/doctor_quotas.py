@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tpuctl.core.checkup import Facts
+from tpuctl.core.counting import counted
 from tpuctl.core.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.core.model import Tier
 from tpuctl.core.quotas import (
@@ -57,7 +58,7 @@ def tpu_findings(facts: Facts, catalog: Catalog) -> list[Finding]:
     bare = [zone for zone in facts.wanted.zones if zone not in {need.zone for need in needs}]
     judged = [_judge(facts, catalog, need, quotas) for need in needs]
     found = [each for each in judged if each is not None] + [_judge_zone(facts, zone, quotas) for zone in bare]
-    return found or [ok(check, f"{len(quotas)} limits read; no zone or grant says which matter")]
+    return found or [ok(check, f"{counted(len(quotas), 'limit')} read; no zone or grant says which matter")]
 
 
 def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
 
+from tpuctl.core.counting import counted
 from tpuctl.core.model import Tier
 from tpuctl.core.topology import AcceleratorType
 
@@ -136,10 +137,11 @@ def check_coverage(
     total = sum(grant.chips for grant in live)
     if chips_in_use + accelerator.chips > total:
         used = f", {chips_in_use} in use" if chips_in_use else ""
+        has = counted(total, "chip")
         return Coverage(
             False,
             None,
-            f"the grant for {wanted} has {total} chips{used}; {accelerator.name} takes {accelerator.chips}",
+            f"the grant for {wanted} has {has}{used}; {accelerator.name} takes {accelerator.chips}",
         )
     ends = [end for end in map(_end, live) if end is not None]
     return Coverage(True, min(ends) if ends else None, f"covered by the grant for {wanted}")

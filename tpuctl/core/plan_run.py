@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tpuctl.core import timeouts
+from tpuctl.core.counting import counted
 from tpuctl.core.fold import fold_workers
 from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
@@ -296,11 +297,13 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     elif cause is Cause.RESTART_ASKED:
         ended = replace(ended, restarts=run.restarts + 1)
         if ended.restarts > policy.max_restarts:
-            return _final(ended, RunState.GAVE_UP, f"asked for a restart {ended.restarts} times", now)
+            return _final(
+                ended, RunState.GAVE_UP, f"asked for a restart {counted(ended.restarts, 'time')}", now
+            )
     else:
         ended = replace(ended, preemptions=run.preemptions + 1)
         if ended.preemptions > policy.max_preemptions:
-            return _final(ended, RunState.GAVE_UP, f"lost its hosts {ended.preemptions} times", now)
+            return _final(ended, RunState.GAVE_UP, f"lost its hosts {counted(ended.preemptions, 'time')}", now)
     if run.stop_asked:
         return _final(ended, RunState.STOPPED, "stopped", now)
     return replace(ended, state=RunState.WAITING, reason=f"attempt {attempt.number}: {cause}")

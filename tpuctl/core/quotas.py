@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tpuctl.core.counting import counted
 from tpuctl.core.model import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -309,8 +310,8 @@ class Room:
     def words(self) -> str:
         if self.hosts is not None:
             with_address = " with an address" if self.quota.metric == ADDRESSES else ""
-            return f"{self.hosts} more hosts{with_address}"
-        return f"{self.nodes} more slices at most"
+            return f"{counted(self.hosts, 'more host')}{with_address}"
+        return f"{counted(self.nodes or 0, 'more slice')} at most"
 
 
 def room_of(quota: ComputeQuota) -> Room | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from tpuctl.core import timeouts
+from tpuctl.core.counting import counted
 from tpuctl.errors import UsageError
 
 INSTALL_HINT = "tpuctl watch install"
@@ -213,7 +214,7 @@ def render_span(seconds: float) -> str:
     for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             return f"{max(0, round(seconds / unit))} {name}"
-    return f"{round(seconds / 86400)} days"
+    return counted(round(seconds / 86400), "day")
 
 
 def render_counts(beat: Heartbeat) -> str:

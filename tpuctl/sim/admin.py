@@ -11,6 +11,7 @@ from tpuctl.sim.tpu_rest import parse_body
 from tpuctl.sim.world import World
 
 PREFIX = "/_sim/"
+HELP_TYPE = "type.googleapis.com/google.rpc.Help"
 
 
 class AdminDoor:
@@ -40,9 +41,9 @@ class AdminDoor:
         try:
             return json_response(handlers[action](request))
         except NotFoundError as error:
-            raise ApiError(Code.NOT_FOUND, _text(error)) from error
+            raise _refusal(Code.NOT_FOUND, error) from error
         except TpuctlError as error:
-            raise ApiError(Code.INVALID_ARGUMENT, _text(error)) from error
+            raise _refusal(Code.INVALID_ARGUMENT, error) from error
 
     def _add_fault(self, request: Request) -> object:
         return self._world.faults.add(parse_body(request)).to_json()
@@ -79,5 +80,7 @@ class AdminDoor:
         return {}
 
 
-def _text(error: TpuctlError) -> str:
-    return error.message if error.hint is None else f"{error.message}; {error.hint}"
+def _refusal(code: Code, error: TpuctlError) -> ApiError:
+    """The hint travels beside the message, as `google.rpc.Help`."""
+    help_ = {"@type": HELP_TYPE, "links": [{"description": error.hint}]}
+    return ApiError(code, error.message, () if error.hint is None else (help_,))

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -253,13 +254,15 @@ def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None
         with opener.open(request, timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        message = json.load(error)["error"]["message"]
-        if error.code == 404:
-            raise NotFoundError(message, hint="`tpuctl sim status` lists the simulated nodes") from error
-        raise UsageError(message) from error
+        refusal = json.load(error)["error"]
+        links = [link for detail in refusal.get("details", ()) for link in detail.get("links", ())]
+        kind = NotFoundError if error.code == HTTPStatus.NOT_FOUND else UsageError
+        hint = links[0]["description"] if links else None
+        raise kind(refusal["message"], hint=hint) from error
     except OSError as error:
         raise TpuctlError(
-            f"the simulator at {info.http} does not answer: {error}", hint="`tpuctl sim up` starts it again"
+            f"the simulator at {info.http} does not answer: {error}",
+            hint="`tpuctl sim down`, then `tpuctl sim up`",
         ) from error
 
 

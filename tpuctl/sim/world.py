@@ -7,6 +7,7 @@ the journal, the refused ones too.
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -204,13 +205,14 @@ class World:
         Blocks until their hosts are dead. Raises NotFoundError when there is none.
         """
         with self._kernel.lock:
-            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
+            known = list(self._kernel.nodes.values())
+            nodes = [node for node in known if self._meant(node, name, zone)]
             ready = [node for node in nodes if node.state == "READY"]
         if not ready:
             states = ", ".join(f"{node.path.id} is {node.state}" for node in nodes) or "no such node"
             raise NotFoundError(
                 f"nothing to preempt under the name {name} in {zone or 'any zone'}: {states}",
-                hint="`tpuctl sim status` lists the simulated nodes",
+                hint=_preempt_hint(name, [node.path.id for node in known]),
             )
         for node in ready:
             self.journal.record("sim.preempt", node.path.name, "OK")
@@ -344,3 +346,11 @@ def target_of(method: str, request: Json) -> ResourcePath:
         collection, key = _CREATED[method]
         path = path.child(collection, str(request.get(key) or ""))
     return path
+
+
+def _preempt_hint(name: str, known: list[str]) -> str:
+    """The node that was meant, if that can be guessed, such as `big-3` for the slice `big`."""
+    near = [each for each in known if each.startswith(f"{name}-")] or difflib.get_close_matches(name, known)
+    if near:
+        return f"did you mean {near[-1]}? `tpuctl sim status` lists all nodes"
+    return "`tpuctl sim status` lists the nodes"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tpuctl.core.checkup import Facts, StoreFacts, StoreRecords, Wanted
+from tpuctl.core.counting import counted
 from tpuctl.core.doctor import NEEDED_PERMISSIONS, USEFUL_PERMISSIONS
 from tpuctl.core.naming import region_of
 from tpuctl.core.quotas import Holding
@@ -66,7 +67,7 @@ def check_up(
     }
     seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
     zones = _zones(wanted, local["records"], seen["holdings"])
-    on_look(f"quotas in {len(zones)} zones")
+    on_look(f"quotas in {counted(len(zones), 'zone')}")
     regions = _ask(
         {
             region: partial(services.project_api.region_quotas, region)

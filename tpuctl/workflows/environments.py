@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tpuctl.core.counting import counted
 from tpuctl.core.environment import EnvironmentSpec, environment_files, environment_key, parse_frozen
 from tpuctl.core.model import HostTarget
 from tpuctl.core.plan_run import WorkerState, WorkerView
@@ -45,7 +46,7 @@ class HostEnvironment:
         for minor in sorted({row["python_minor"] for row in rows}):
             chosen = [(t, row) for t, row in zip(targets, rows, strict=True) if row["python_minor"] == minor]
             unfinished += self._ensure_on(minor, [t for t, _ in chosen], [row for _, row in chosen])
-        return f"environment {self._spec.name} on {unfinished} workers" if unfinished else ""
+        return f"environment {self._spec.name} on {counted(unfinished, 'worker')}" if unfinished else ""
 
     def _ensure_on(self, minor: str, targets: list[HostTarget], rows: list[dict[str, str]]) -> int:
         key = environment_key(self._spec, minor)
@@ -111,7 +112,7 @@ class HostEnvironment:
         tail = result.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
         workers = [view.worker for view in failed]
         return PartialError(
-            f"environment {self._spec.name} did not install on {len(workers)} workers: {tail[0]}",
+            f"environment {self._spec.name} did not install on {counted(len(workers), 'worker')}: {tail[0]}",
             hint=f"tpuctl exec {self._run.slice_name} -- tail -n 50 .tpuctl/runs/{job[0]}/{job[1]}/stderr.log",
             details={"workers": workers},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tpuctl.core.counting import counted
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
@@ -30,7 +31,7 @@ def require_all(replies: Sequence[HelperReply], what: str) -> None:
     first = bad[0]
     why = first.message or describe_result(first.result)
     raise PartialError(
-        f"{len(bad)} of {len(replies)} workers did not {what}: worker {first.worker}: {why}",
+        f"{len(bad)} of {counted(len(replies), 'worker')} did not {what}: worker {first.worker}: {why}",
         details={
             "workers": [reply.worker for reply in bad],
             "unreached": [reply.worker for reply in bad if reply.result.failure is not None],
@@ -102,7 +103,7 @@ def prepare_on(
             return replies
         _send_code(services, helper, lacking, bundle)
     raise PartialError(
-        f"{len(lacking)} of {len(targets)} workers lose the code again as soon as they get it",
+        f"{len(lacking)} of {counted(len(targets), 'worker')} lost the code again as soon as it was there",
         hint="is their disk full? tpuctl exec NAME -- df -h",
         details={"workers": [target.worker for target in lacking]},
     )

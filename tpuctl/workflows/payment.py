@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpuctl.core.codec import from_data
+from tpuctl.core.counting import counted
 from tpuctl.core.grants import Coverage, Grant, check_coverage, ended_on, same_pool
 from tpuctl.core.model import STORE_LABEL, NodeState
 from tpuctl.core.prices import price_per_hour
@@ -66,10 +67,10 @@ def quote(
         coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
-    hosts = "1 host" if found.hosts == 1 else f"{found.hosts} hosts"
+    hosts = counted(found.hosts, "host")
     paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
     kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
-    line = f"{name}: {kind}, {hosts}, {found.chips} chips, {spec.zone}, {spec.tier}, {paid}"
+    line = f"{name}: {kind}, {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
     return Quote(line, coverage, cost)
 
 

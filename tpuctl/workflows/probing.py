@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tpuctl.core import timeouts
+from tpuctl.core.counting import counted
 from tpuctl.core.model import GuestHostKey, HostTarget, NodeInfo
 from tpuctl.core.records import Incarnation, SliceRecord, SliceState, Worker
 from tpuctl.workflows.documents import list_slices
@@ -43,7 +44,7 @@ def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
         return HostAnswers(len(replies), len(replies), "")
     first = silent[0]
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
-    trouble = f"SSH on {len(silent)} of {len(replies)} workers (worker {first.worker}: {why})"
+    trouble = f"SSH on {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
     closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
     return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed)
 
@@ -94,7 +95,7 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         keys = _keys_at_first_use(services, record, incarnation, node)
     missing = [index for index in range(len(node.endpoints)) if index not in keys]
     if missing:
-        return f"host keys of {len(missing)} workers"
+        return f"host keys of {counted(len(missing), 'worker')}"
     return tuple(
         Worker(endpoint, keys[index].public_key, keys[index].hostname)
         for index, endpoint in enumerate(node.endpoints)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tpuctl import __version__
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
+from tpuctl.core.counting import counted
 from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.manifest import build_manifest
 from tpuctl.core.plan import Blind, Wait
@@ -281,7 +282,7 @@ class _RunWave:
             StepDone(
                 self._run.id,
                 "prepare",
-                f"{len(attempt.workers)} workers have code and environment",
+                f"code and environment on {counted(len(attempt.workers), 'worker')}",
                 self._services.clock.now() - attempt.created_at,
             )
         )
@@ -329,7 +330,7 @@ class _RunWave:
             StepDone(
                 self._run.id,
                 f"attempt {attempt.number}",
-                f"runs on {len(attempt.workers)} workers",
+                f"runs on {counted(len(attempt.workers), 'worker')}",
                 self._services.clock.now() - attempt.created_at,
             )
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tpuctl.core import timeouts
+from tpuctl.core.counting import counted
 from tpuctl.core.evidence import Silence, judge_silence
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.lifecycle import Effect, SliceEvent, owner_labels, unhealthy
@@ -346,12 +347,11 @@ class _Wave:
             return self._silent(answers.trouble, some_answer=answers.answered > 0)
         now = self._services.clock.now()
         incarnation = replace(self._incarnation, ready_at=now, doubt=None)
-        self._journal("ready", f"all {len(incarnation.workers)} hosts answered")
+        answered = counted(len(incarnation.workers), "host")
+        self._journal("ready", f"{answered} answered")
         self._save(replace(self._record, state=SliceState.READY, incarnation=incarnation, failures=0))
         took = now - incarnation.requested_at
-        self._services.emit(
-            StepDone(self._record.name, "ready", f"{len(incarnation.workers)} hosts answered", took)
-        )
+        self._services.emit(StepDone(self._record.name, "ready", f"{answered} answered", took))
         return Outcome(Done("all hosts answered"), acted=True)
 
     def _pin_workers(self) -> Outcome | None:

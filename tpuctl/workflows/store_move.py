@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from tpuctl.core.counting import counted
 from tpuctl.core.records import SliceState
 from tpuctl.errors import ConflictError, LeaseHeldError, TpuctlError, UsageError
 from tpuctl.ports import Document, Store
@@ -81,7 +82,7 @@ def copy_store(source: Source, target: Target, report: Callable[[str], None]) ->
     """
     documents = [document for document in source.list("") if document.key != MOVED]
     digests = list(source.blob_digests())
-    report(f"copying {len(documents)} documents and {len(digests)} blobs")
+    report(f"copying {counted(len(documents), 'document')} and {counted(len(digests), 'blob')}")
     there = {document.key for document in target.list("")}
     for document in documents:
         if document.key not in there:
@@ -98,7 +99,7 @@ def _compare(documents: list[Document], target: Target) -> None:
     wrong = [document.key for document in documents if arrived.get(document.key) != document.data]
     if wrong:
         raise TpuctlError(
-            f"{len(wrong)} documents did not arrive as they were, {wrong[0]} among them",
+            f"{counted(len(wrong), 'document')} did not arrive unchanged, {wrong[0]} among them",
             hint="is the prefix used by something else? choose another --store",
         )
 

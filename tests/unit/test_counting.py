@@ -1,0 +1,50 @@
+"""One is not several."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.docs.generate import ROOT
+from tpuctl.core.counting import counted
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [
+        (0, ("problem",), "0 problems"),
+        (1, ("warning",), "1 warning"),
+        (4, ("spot v4 chip",), "4 spot v4 chips"),
+        (1, ("pass", "passes"), "1 pass"),
+        (2, ("pass", "passes"), "2 passes"),
+    ],
+)
+def test_a_noun_follows_its_number(number: int, words: tuple[str, ...], said: str) -> None:
+    assert counted(number, *words) == said
+
+
+COUNTS = re.compile(
+    r"^ (more |other )?(hosts|workers|problems|warnings|slices|chips|documents|zones|passes|runs|days)\b"
+)
+"""What is said behind a number that may be 1."""
+
+
+def test_no_message_puts_a_plural_behind_a_count_by_itself() -> None:
+    """`{len(x)} hosts` says "1 hosts" some day; `counted` does not. A number that is at least 2 says so."""
+    found = []
+    for path in sorted((ROOT / "tpuctl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            for before, after in zip(node.values, node.values[1:], strict=False):
+                text = after.value if isinstance(after, ast.Constant) else ""
+                counts = isinstance(before, ast.FormattedValue) and _is_length(before.value)
+                if counts and COUNTS.match(str(text)):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}:{text}")
+    assert found == []
+
+
+def _is_length(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and getattr(value.func, "id", "") == "len"

@@ -1,0 +1,104 @@
+"""Long lines for narrow terminals: broken between words, never inside a command that fits on a line."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+DEFAULT_WIDTH = 80
+MIN_WIDTH = 20
+MAX_WIDTH = 100
+"""Prose is not made wider than this, whatever the terminal has."""
+_COMMANDS = (
+    "tpuctl ",
+    "gcloud ",
+    "git ",
+    "python ",
+    "python3 ",
+    "sudo ",
+    "fuser ",
+    "mv ",
+    "export ",
+    "systemctl ",
+)
+_QUOTED = re.compile(r"`[^`]+`[^\s`]*")
+_JOINT = re.compile(r"(?<=\w)[-_/,.:=]+(?=\w)")
+_GLUE = "\x00"
+"""Stands for a blank inside a quoted command while lines are broken."""
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Columns of the terminal that `stream` writes to (`COLUMNS` counts more), 80 where there is none."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return max(MIN_WIDTH, int(said))
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal, or no file at all
+        columns = 0
+    return max(MIN_WIDTH, columns or DEFAULT_WIDTH)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` characters; line breaks in it stay. What stands in backquotes is kept
+    whole where it fits, so that it can be pasted; a word longer than a line is broken."""
+    width = max(1, width)
+    return [line for part in text.split("\n") for line in _wrap_line(part, width)]
+
+
+def _wrap_line(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    indent = " " * min(len(text) - len(text.lstrip()), width // 2)
+    lines, line = [], indent
+    for word in _QUOTED.sub(lambda found: _glued(found[0], width), text).split():
+        gap = " " if line.strip() else ""
+        if line.strip() and len(line) + len(gap) + len(word) > width:
+            lines.append(line)
+            line, gap = indent, ""
+        line += gap + word
+        while len(line) > width:
+            at = _break(line, width)
+            lines.append(line[:at])
+            line = indent + line[at:]
+    return [each.replace(_GLUE, " ") for each in [*lines, line]]
+
+
+def _break(word: str, width: int) -> int:
+    """Where to break a word that is longer than a line: behind its last joint, else anywhere."""
+    joints = [found.end() for found in _JOINT.finditer(word, 0, width)]
+    return joints[-1] if joints else width
+
+
+def longest_word(text: str) -> int:
+    """Columns that the longest piece takes which `wrap` leaves whole if it can."""
+    return max(
+        (len(piece) for word in text.split() for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0
+    )
+
+
+def _glued(quoted: str, width: int) -> str:
+    return quoted.replace(" ", _GLUE) if len(quoted) <= width else quoted
+
+
+def hang(text: str, stream: TextIO, *, first: str = "", indent: int | None = None) -> str:
+    """`first` and `text` as lines for `stream`: at a terminal wrapped to its width, with what follows the first
+    line indented (as far as `first` reaches, unless said otherwise); elsewhere as it is."""
+    if not stream.isatty():
+        return f"{first}{text}"
+    hanging = " " * (len(first) if indent is None else indent)
+    lines = wrap(text, terminal_width(stream) - max(len(first), len(hanging)))
+    return first + f"\n{hanging}".join(lines)
+
+
+def hint_lines(hint: str, stream: TextIO) -> str:
+    """The line about what to type next.
+
+    A bare command is left in one piece: what a terminal breaks by itself is still copied as one line.
+    """
+    return (
+        f"hint: {hint}"
+        if hint.startswith(_COMMANDS) and "`" not in hint
+        else hang(hint, stream, first="hint: ")
+    )
