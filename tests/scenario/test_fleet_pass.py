@@ -19,7 +19,7 @@ from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
 from tpuctl.core.doctor import is_near
 from tpuctl.core.grants import AtEnd, Grant
-from tpuctl.core.model import INCARNATION_LABEL, USER_LABEL, NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.core.model import INCARNATION_LABEL, NodeRequest, NodeState, QueuedState, Tier
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
 from tpuctl.errors import UsageError
@@ -211,7 +211,7 @@ def _request(name: str, labels: dict[str, str]) -> NodeRequest:
         accelerator_type="v4-8",
         runtime_version=SPEC.runtime_version,
         tier=Tier.SPOT,
-        labels={**labels, USER_LABEL: "ada"},
+        labels=labels,
         metadata={},
     )
 

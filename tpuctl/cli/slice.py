@@ -267,7 +267,7 @@ def down(
         deadline = None if timeout is None else context.clock.now() + timeout
         for name in names:
             _ = context.emit
-            record = take_down(context, name, wait=not no_wait, deadline=deadline)
+            record = take_down(context, name, wait=not no_wait, deadline=deadline, all_users=all_users)
             context.console.say(f"{name}: {'being deleted' if no_wait else 'gone'}")
             if context.console.json_mode:
                 context.console.data({"name": record.name, "gone": not no_wait})

@@ -246,8 +246,11 @@ def _foreign(incarnation: Incarnation, ours: Mapping[str, str], view: CloudView)
     for found in (view.node, view.queued):
         if found is None or _adopted(incarnation, found):
             continue
+        known = isinstance(found, NodeInfo) and bool(found.uid) and found.uid == incarnation.node_uid
         for label, value in ours.items():
-            if found.labels.get(label) != value:
+            there = found.labels.get(label)
+            # A label that somebody took off does not make the node that we knew another's.
+            if there != value and not (known and there is None):
                 return f"{found.name} exists but carries no label {label}={value}"
     return ""
 

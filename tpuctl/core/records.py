@@ -105,6 +105,8 @@ class Incarnation:
     """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
     given_up: bool = False
     """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
+    kept: str = ""
+    """Why its deletion was refused when that was last written down."""
 
     @property
     def queued_name(self) -> str:
@@ -154,6 +156,8 @@ class SliceRecord:
     lifetime: Lifetime | None = None
     fleet: str = ""
     """Name of the fleet file that asked for it; empty for a slice made by hand."""
+    any_user: bool = False
+    """`down --all-users` was said of it: it goes whoever's label it carries."""
 
     @property
     def key(self) -> str:

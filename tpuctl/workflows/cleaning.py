@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, NodeInfo, QueuedInfo, QueuedState
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL
+from tpuctl.core.naming import label_value
+from tpuctl.core.ownership import Claim, Refusal
+from tpuctl.core.reap import Found, gather
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, TpuctlError
+from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import Loaded
-from tpuctl.workflows.events import Warn
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.observe import Snapshot
@@ -17,82 +20,73 @@ from tpuctl.workflows.services import Services
 
 
 @dataclass(frozen=True)
-class _Obsolete:
-    """A node or queued resource of an earlier incarnation of one of our slices."""
+class Collected:
+    """What became of one: whether its deletion was asked for, and why or why not."""
 
-    slice_name: str
-    zone: str
     name: str
-    queued: bool
-    labels: Mapping[str, str]
+    deleted: bool
     why: str
 
 
 def collect_obsolete(
     services: Services, snapshot: Snapshot, slices: Iterable[Loaded[SliceRecord]]
-) -> list[str]:
+) -> list[Collected]:
     """Deletes what carries all labels of this store and an incarnation that its slice has left behind.
 
     Such a thing stays when the answer to a create was lost and a late read hid what it had made. The list that
-    found it and a second read by name must agree. Returns the names that a deletion was asked for.
+    found it and a second read by name must agree. What is being worked on by others is left out.
     """
     records = {loaded.record.name: loaded.record for loaded in slices}
-    found = list(_find_obsolete(snapshot, records, services.store.identity()))
-    return [each.name for each in found if _collect(services, each)]
+    store_id = services.store.identity()
+    found = []
+    for each in gather(snapshot.nodes.values(), snapshot.queued.values()):
+        record = records.get(each.slice_name)
+        why = "" if record is None or each.state == "DELETING" else _left_behind(each, record, store_id)
+        if record is not None and why:
+            found.append(_collect(services, each, record, why))
+    return [each for each in found if each is not None]
 
 
-def _find_obsolete(
-    snapshot: Snapshot, records: Mapping[str, SliceRecord], store_id: str
-) -> Iterable[_Obsolete]:
-    for queued in snapshot.queued.values():
-        why = _left_behind(queued, records, store_id)
-        if why and queued.state is not QueuedState.DELETING:
-            yield _Obsolete(queued.labels[OWNER_LABEL], queued.zone, queued.name, True, queued.labels, why)
-    for node in snapshot.nodes.values():
-        why = _left_behind(node, records, store_id)
-        # A queued resource takes its node along.
-        if why and not node.queued_resource and node.state != "DELETING":
-            yield _Obsolete(node.labels[OWNER_LABEL], node.zone, node.name, False, node.labels, why)
-
-
-def _left_behind(thing: NodeInfo | QueuedInfo, records: Mapping[str, SliceRecord], store_id: str) -> str:
-    """Why `thing` is certainly ours and certainly not wanted, or an empty string."""
-    labels = thing.labels
-    record = records.get(labels.get(OWNER_LABEL, ""))
-    number = labels.get(INCARNATION_LABEL, "")
-    if labels.get(STORE_LABEL) != store_id or record is None or not number.isdigit():
+def _left_behind(found: Found, record: SliceRecord, store_id: str) -> str:
+    """Why `found` is certainly ours and certainly not wanted, or an empty string."""
+    number = found.labels.get(INCARNATION_LABEL, "")
+    if found.labels.get(STORE_LABEL) != store_id or not (number.isascii() and number.isdigit()):
         return ""
     gone = record.state is SliceState.GONE
     current = int(number) >= record.last_incarnation + (1 if gone else 0)
-    if thing.name != f"{record.name}-{number}" or current:
+    if current or not _named(found.name, f"{record.name}-{number}"):
         return ""
     if gone:
         return f"incarnation {number} of {record.name}, which was taken down"
     return f"incarnation {number} of {record.name}, which is at {record.last_incarnation}"
 
 
-def _collect(services: Services, found: _Obsolete) -> bool:
-    """Asks for the deletion of one of them; trouble with it is told and does not stop the pass."""
+def _named(name: str, base: str) -> bool:
+    """Whether it is called like an incarnation, or like one of the nodes of a multislice."""
+    return name == base or (name.startswith(f"{base}-") and name.removeprefix(f"{base}-").isdigit())
+
+
+def _claim(found: Found, record: SliceRecord, store_id: str) -> Claim:
+    labels = {OWNER_LABEL: record.name, INCARNATION_LABEL: found.labels[INCARNATION_LABEL]}
+    return Claim({**labels, STORE_LABEL: store_id}, None if record.any_user else label_value(record.owner))
+
+
+def _collect(services: Services, found: Found, record: SliceRecord, why: str) -> Collected | None:
+    """Asks for the deletion of one of them; trouble with it does not stop the pass."""
+    text = f"{found.name} in {found.zone}: {why}; listed and read"
     try:
-        with lease(services, found.slice_name) as held:
-            cloud = services.cloud
-            again: QueuedInfo | NodeInfo | None = (
-                cloud.find_queued(found.zone, found.name)
-                if found.queued
-                else cloud.find_node(found.zone, found.name)
-            )
-            if again is None or dict(again.labels) != dict(found.labels):
-                return False
-            key = f"slices/{found.slice_name}"
-            why = f"{found.name} in {found.zone}: {found.why}; listed and read"
-            record_decision(services, key, "collect", why, incarnation=found.name, fence=held.fence)
-            if found.queued:
-                cloud.delete_queued(found.zone, found.name)
-            else:
-                cloud.delete_node(found.zone, found.name)
+        with lease(services, record.name) as held:
+
+            def decide(_again: Found) -> Refusal | None:
+                record_decision(services, record.key, "collect", text, incarnation=found.name, fence=held.fence)
+                return None
+
+            claim = _claim(found, record, services.store.identity())
+            refused = delete_tpu(services, found, claim, decide)
     except LeaseHeldError:
-        return False
+        return None
     except TpuctlError as error:
-        services.emit(Warn(found.slice_name, f"{found.name} could not be deleted: {error.message}"))
-        return False
-    return True
+        return Collected(found.name, deleted=False, why=f"could not be deleted: {error.message}")
+    if refused is not None:
+        return Collected(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
+    return Collected(found.name, deleted=True, why="deleted: nothing wants it any more")

@@ -131,8 +131,9 @@ class _Pass:
         return lines
 
     def _collected(self) -> list[PassLine]:
-        names = collect_obsolete(self._services, self._snapshot, self._slices)
-        return [PassLine(name, "done", "deleted: nothing wants it any more", acted=True) for name in names]
+        found = collect_obsolete(self._services, self._snapshot, self._slices)
+        words = {True: "done", False: "blocked"}
+        return [PassLine(each.name, words[each.deleted], each.why, acted=each.deleted) for each in found]
 
     def _grant_news(self) -> list[PassLine]:
         news = heed_grant_ends(self._services, self._slices)
@@ -275,14 +276,22 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
 
 
 def take_down(
-    services: Services, name: str, *, wait: bool = True, deadline: float | None = None
+    services: Services,
+    name: str,
+    *,
+    wait: bool = True,
+    deadline: float | None = None,
+    all_users: bool = False,
 ) -> SliceRecord:
-    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found."""
+    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
+
+    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
+    """
     run = active_run(services, name)
     if run is not None:
         request_stop(services, run.id)
         _end_run_first(services, run.id, deadline)
-    record = request_down(services, name)
+    record = request_down(services, name, all_users=all_users)
     if wait:
         wait_until_gone(services, name, deadline=deadline)
     return record

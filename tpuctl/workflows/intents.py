@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
+
+_DOWN_TRIES = 5
+"""A pass may be writing the same record at that moment; it writes a few times and is done."""
 
 
 def enroll_machine(services: Services) -> None:
@@ -124,6 +127,7 @@ def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
 def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
     old = loaded.record
+    _check_successor(services, old)
     if old.state is SliceState.DELETING and old.differs_from(wish.spec, wish.zones):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
@@ -143,6 +147,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         loss=None,
         failures=0,
         not_before=0.0,
+        any_user=False,
         pay=wish.pay,
         run_id=wish.run_id,
         lifetime=None,
@@ -153,11 +158,34 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
     return save(services, loaded, record).record
 
 
-def request_down(services: Services, name: str) -> SliceRecord:
-    """Writes down that slice `name` is to go."""
-    loaded = get_slice(services, name)
-    record = loaded.record
-    if record.state is SliceState.GONE or record.desired is Desired.DOWN:
-        return record
-    record_decision(services, record.key, "down", f"asked for by {services.user}")
-    return save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.DELETING)).record
+def _check_successor(services: Services, old: SliceRecord) -> None:
+    """What is left of a slice carries its owner's label, so nobody else begins a new life over it."""
+    if old.state is SliceState.GONE or old.owner == services.user:
+        return
+    raise ConflictError(
+        f"slice {old.name} is {old.owner}'s and not yet gone ({old.state}); you are {services.user}",
+        hint=f"ask them, or tpuctl down {old.name} --all-users, then up again",
+    )
+
+
+def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:
+    """Writes down that slice `name` is to go; with `all_users` whoever's label its TPUs carry.
+
+    A record that another process changes at the same moment is read again: what it says does not matter here.
+    """
+    for left in reversed(range(_DOWN_TRIES)):
+        loaded = get_slice(services, name)
+        record = loaded.record
+        any_user = record.any_user or all_users
+        down = record.desired is Desired.DOWN
+        if record.state is SliceState.GONE or (down and any_user == record.any_user):
+            return record
+        told = " with --all-users" if all_users else ""
+        record_decision(services, record.key, "down", f"asked for by {services.user}{told}")
+        wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
+        try:
+            return save(services, loaded, wanted).record
+        except StaleRecordError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")

@@ -11,9 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tpuctl.core import timeouts
-from tpuctl.core.reap import Caller, Fate, Found, Judged, gather, judge, node_found, queued_found
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL
+from tpuctl.core.naming import label_value
+from tpuctl.core.ownership import Claim, Refusal
+from tpuctl.core.reap import Caller, Fate, Found, Judged, gather, judge
 from tpuctl.core.records import SliceRecord
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.workflows.deleting import delete_tpu, find_tpu
 from tpuctl.workflows.documents import list_slices
 from tpuctl.workflows.events import Note, StepStarted, Waiting
 from tpuctl.workflows.journal import record_decision
@@ -97,36 +101,27 @@ def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | Non
 def _delete(services: Services, judged: Judged, caller: Caller) -> str:
     """The second read, the decision, the call. Why it was kept, or an empty string."""
     found = judged.found
+    key = f"slices/{found.slice_name}"
     with lease(services, found.slice_name) as held:
-        again = _find(services, found)
-        if again is None:
-            return ""  # gone by itself: what was wanted
-        if again.uid != found.uid or dict(again.labels) != dict(found.labels):
-            return "the second read shows another of that name"
-        verdict = judge(again, _records(services), caller)
-        if verdict.fate is not Fate.DELETE:
-            return verdict.why
-        why = f"{found.kind} {found.name} in {found.zone}: {verdict.why}; listed and read, id {found.uid}"
-        key = f"slices/{found.slice_name}"
-        record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
-        services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
-        _call_delete(services, found)
-    return ""
+
+        def decide(again: Found) -> Refusal | None:
+            verdict = judge(again, _records(services), caller)
+            if verdict.fate is not Fate.DELETE:
+                return Refusal(verdict.why, "tpuctl ls")
+            why = f"{found.kind} {found.name} in {found.zone}: {verdict.why}; listed and read, id {found.uid}"
+            record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
+            services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
+            return None
+
+        refused = delete_tpu(services, found, _claim(found, caller), decide)
+    return "" if refused is None else refused.why
 
 
-def _find(services: Services, found: Found) -> Found | None:
-    if found.kind == "queued":
-        queued = services.cloud.find_queued(found.zone, found.name)
-        return None if queued is None else queued_found(queued)
-    node = services.cloud.find_node(found.zone, found.name)
-    return None if node is None else node_found(node)
-
-
-def _call_delete(services: Services, found: Found) -> None:
-    if found.kind == "queued":
-        services.cloud.delete_queued(found.zone, found.name)
-    else:
-        services.cloud.delete_node(found.zone, found.name)
+def _claim(found: Found, caller: Caller) -> Claim:
+    """The labels that condemned it, of the caller's own unless all users' are meant."""
+    labels = {label: found.labels.get(label, "") for label in (OWNER_LABEL, INCARNATION_LABEL)}
+    user = None if caller.all_users else label_value(caller.user)
+    return Claim({STORE_LABEL: caller.store_id, **labels}, user)
 
 
 def _wait_until_gone(
@@ -158,7 +153,7 @@ def _look_for_end(services: Services, judged: Judged) -> Reaped | None:
     """Its end, if the API shows it: not found, or another under its name."""
     found = judged.found
     try:
-        again = _find(services, found)
+        again = find_tpu(services, found)
     except (TransientError, RateLimitedError):
         return None
     except TpuctlError as error:

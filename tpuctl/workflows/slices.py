@@ -11,9 +11,11 @@ from tpuctl.core.evidence import Silence, judge_silence
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.lifecycle import Effect, SliceEvent, owner_labels, unhealthy
 from tpuctl.core.model import USER_LABEL, OperationInfo
-from tpuctl.core.naming import label_value, node_names
+from tpuctl.core.naming import label_value
+from tpuctl.core.ownership import Refusal, claim_of
 from tpuctl.core.plan import Blind, Blocked, Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, next_incarnation, node_request, plan_slice
+from tpuctl.core.reap import Found, node_found, queued_found
 from tpuctl.core.records import Desired, Doubt, Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.errors import (
     ConflictError,
@@ -34,6 +36,7 @@ from tpuctl.workflows.capacity import (
     remember_ready,
     zone_backoffs,
 )
+from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
 from tpuctl.workflows.holders import name_holders
@@ -143,6 +146,9 @@ class _Wave:
         self._save(record)
         if record.state is SliceState.GONE:
             self._services.ssh_entries.remove(record.name)
+            if self._look.sighting.event is SliceEvent.FOREIGN:
+                text = f"left alone: {self._plan.why}; tpuctl ls shows whose it is"
+                self._services.emit(Warn(record.name, text))
         return Outcome(self._plan.verdict, acted=True)
 
     def _create(self) -> Outcome:
@@ -294,21 +300,37 @@ class _Wave:
         return Outcome(self._plan.verdict, acted=True)
 
     def _delete(self) -> Outcome:
-        services, record = self._services, self._record
-        zone, name = record.spec.zone, self._incarnation.cloud_name
+        services, name = self._services, self._incarnation.cloud_name
         began = services.clock.now()
         # Written in any case: it fails when somebody took the slice over while this process slept too long.
-        self._save(replace(record, state=self._plan.state))
-        self._journal("delete", self._plan.why)
-        services.emit(StepStarted(record.name, f"delete {name}", self._plan.why))
-        if record.spec.queued and self._look.view.queued is not None:
-            services.cloud.delete_queued(zone, self._incarnation.queued_name)
-        else:
-            for node in node_names(name, record.spec.slices):
-                services.cloud.delete_node(zone, node)
-        services.emit(StepDone(record.name, f"delete {name}", "asked", services.clock.now() - began))
+        self._save(replace(self._record, state=self._plan.state))
+        for found in self._doomed():
+            claim = claim_of(self._record, self._incarnation, services.store.identity(), found.kind)
+            refused = delete_tpu(services, found, claim, self._decide_delete)
+            if refused is not None:
+                return self._kept(refused)
+        services.emit(StepDone(self._record.name, f"delete {name}", "asked", services.clock.now() - began))
         # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
         return Outcome(Wait(f"{name} to be gone"), acted=False)
+
+    def _doomed(self) -> list[Found]:
+        """What the look showed of it: its queued resource, which takes its nodes along, or these."""
+        view = self._look.view
+        if view.queued is not None:
+            return [queued_found(view.queued)]
+        return [node_found(node) for node in (view.node.parts or (view.node,))] if view.node else []
+
+    def _decide_delete(self, found: Found) -> Refusal | None:
+        self._journal("delete", self._plan.why)
+        self._services.emit(StepStarted(self._record.name, f"delete {found.name}", self._plan.why))
+        return None
+
+    def _kept(self, refused: Refusal) -> Outcome:
+        """Not proved to be ours: said once in the trail, and to a person each time."""
+        if self._incarnation.kept != refused.why:
+            self._journal("kept", refused.why)
+            self._save(replace(self._record, incarnation=replace(self._incarnation, kept=refused.why)))
+        return Outcome(Blocked(f"nothing is deleted: {refused.why}", refused.hint), acted=False)
 
     def _renew(self) -> Outcome:
         services, record = self._services, self._record

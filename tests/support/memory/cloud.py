@@ -7,7 +7,7 @@ out. Lists are remembered as long as nothing changed in the world.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -126,6 +126,16 @@ class WorldCloud:
     def delete_node(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "nodes", name)
         return self._delete(f"delete node {name} in {zone}", "DeleteNode", {"name": full})
+
+    def update_node(
+        self, zone: str, name: str, *, labels: Mapping[str, str], metadata: Mapping[str, str] | None = None
+    ) -> OperationInfo:
+        node: Json = {"name": self._name(zone, "nodes", name), "labels": dict(labels)}
+        request: Json = {"node": node, "updateMask": "labels"}
+        if metadata is not None:
+            node["metadata"] = dict(metadata)
+            request["updateMask"] = "labels,metadata"
+        return _parse_operation(self._change(f"update node {name} in {zone}", "UpdateNode", request))
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "queuedResources", name)

@@ -1,0 +1,224 @@
+"""Every way in which a TPU is deleted asks whose it is, right before: a label that changed keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.codec import to_data
+from tpuctl.core.grants import AtEnd, Grant
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
+from tpuctl.core.plan import Blocked
+from tpuctl.core.reap import Fate
+from tpuctl.core.records import SliceState
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.resources import load_accelerators
+from tpuctl.workflows.adopt import adopt, find_candidate
+from tpuctl.workflows.apply import end_slice
+from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.events import Warn
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.lifetime import set_lifetime
+from tpuctl.workflows.reap import caller_of, reap, survey
+from tpuctl.workflows.report import decisions
+from tpuctl.workflows.slices import advance_slice
+
+ZONE = SPEC.zone
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def services(place: MemoryPlace) -> MemoryServices:
+    return place.machine()
+
+
+def relabel(services: MemoryServices, name: str, **labels: str | None) -> None:
+    """Somebody changes labels by hand; None takes one off."""
+    node = services.cloud.find_node(ZONE, name)
+    changed = {**node.labels, **{key.replace("_", "-"): value for key, value in labels.items()}}
+    kept = {key: value for key, value in changed.items() if value is not None}
+    services.cloud.update_node(ZONE, name, labels=kept)
+    services.clock.sleep(60.0)
+
+
+def standing(place: MemoryPlace) -> list[str]:
+    return [each.path.id for each in place.world.census() if each.kind == "node"]
+
+
+def minutes(place: MemoryPlace, count: int) -> list[str]:
+    """Passes of the watchdog; what they could not do."""
+    stuck = set()
+    for _ in range(count):
+        place.clock.advance(60.0)
+        stuck |= {line.why for line in run_pass(place.machine()) if line.result in {"blocked", "failed"}}
+    return sorted(stuck)
+
+
+def by_down(services: MemoryServices) -> None:
+    take_down(services, "big", wait=False)
+
+
+def by_prune(services: MemoryServices) -> None:
+    end_slice(services, "big")
+
+
+def by_ttl(services: MemoryServices) -> None:
+    set_lifetime(services, "big", ttl_s=660.0, idle_s=None)
+
+
+def by_grants_end(services: MemoryServices) -> None:
+    grant = Grant(ZONE, Tier.SPOT, "v4", 32, "2020-01-01", at_end=AtEnd.DOWN)
+    services.store.put(grant.key, to_data(grant), if_generation=0)
+
+
+@pytest.mark.parametrize("way", [by_down, by_prune, by_ttl, by_grants_end])
+def test_what_became_somebody_elses_is_kept_by_every_way_down(
+    place: MemoryPlace, services: MemoryServices, way: Callable[[MemoryServices], None]
+) -> None:
+    bring_up(services, "big", queued=False)
+    relabel(services, "big-1", tpuctl_user="bob")
+    way(services)
+    stuck = minutes(place, 40)
+    assert any("carries tpuctl-user=bob: it is bob's" in why for why in stuck), stuck
+    assert standing(place) == ["big-1"]
+    assert [row["action"] for row in decisions(services, "big")].count("kept") == 1
+    relabel(services, "big-1", tpuctl_user="ada")
+    minutes(place, 20)
+    assert standing(place) == []
+    assert get_slice(services, "big").record.state is SliceState.GONE
+
+
+def test_down_says_whose_it_is_and_goes_on_when_all_users_are_meant(place, services):
+    bring_up(services, "big", queued=False)
+    relabel(services, "big-1", tpuctl_user="bob")
+    with pytest.raises(TpuctlError, match="it is bob's") as refused:
+        take_down(services, "big")
+    assert "tpuctl down big --all-users" in str(refused.value.hint)
+    assert standing(place) == ["big-1"]
+    take_down(services, "big", all_users=True)
+    assert standing(place) == []
+
+
+def test_a_preempted_node_that_became_somebody_elses_is_not_cleaned_away(place, services):
+    bring_up(services, "big", queued=False)
+    place.world.preempt("big-1")
+    node = f"projects/{services.project}/locations/{ZONE}/nodes/big-1"
+    # No patch of a preempted node: the label changed while it lived.
+    place.world._kernel.nodes[node].data["labels"]["tpuctl-user"] = "bob"
+    stuck = minutes(place, 10)
+    assert any("it is bob's" in why for why in stuck), stuck
+    assert standing(place) == ["big-1"]
+
+
+def test_a_label_taken_off_keeps_it_and_adopt_puts_it_back(place, services):
+    bring_up(services, "big", queued=False)
+    relabel(services, "big-1", tpuctl_store=None)
+    assert minutes(place, 3) == []
+    with pytest.raises(TpuctlError, match="carries no label tpuctl-store") as refused:
+        take_down(services, "big")
+    assert "tpuctl adopt big-1 --zone us-central2-b" in str(refused.value.hint)
+    found = find_candidate(services, "big-1", ZONE, None)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+    place.clock.advance(60.0)
+    take_down(services, "big")
+    assert standing(place) == []
+
+
+def test_what_another_fleet_took_over_is_theirs_and_our_slice_is_gone(place, services):
+    bring_up(services, "big", queued=False)
+    relabel(services, "big-1", tpuctl_store="another")
+    take_down(services, "big")
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    assert standing(place) == ["big-1"]
+    assert any("left alone" in event.text for event in services.events if isinstance(event, Warn))
+
+
+def test_a_swap_between_two_reads_keeps_the_second(place, services):
+    bring_up(services, "big", queued=False)
+    take_down(services, "big", wait=False)
+    real = services.cloud
+
+    class Swapped:
+        """After its first answer another node stands under the name."""
+
+        reads = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def find_node(self, zone: str, name: str) -> Any:
+            self.reads += 1
+            node = real.find_node(zone, name)
+            return node if self.reads == 1 else replace(node, uid="777")
+
+    services.cloud = Swapped()
+    outcome, _ = advance_slice(services, "big")
+    assert isinstance(outcome.verdict, Blocked)
+    assert "shows another" in outcome.verdict.why
+    assert standing(place) == ["big-1"]
+
+
+def left_over(services: MemoryServices, user: str) -> None:
+    """A node of the first incarnation of `big`, whose slice is gone."""
+    bring_up(services, "big", queued=False)
+    labels = dict(services.cloud.find_node(ZONE, "big-1").labels)
+    take_down(services, "big")
+    body = {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": SPEC.runtime_version,
+        "labels": {**labels, USER_LABEL: user},
+    }
+    parent = f"projects/{services.project}/locations/{ZONE}"
+    services.cloud._change("", "CreateNode", {"parent": parent, "nodeId": "big-1", "node": body})
+    assert {OWNER_LABEL, INCARNATION_LABEL, STORE_LABEL} < set(labels)
+
+
+def test_what_is_left_over_is_collected_only_from_its_own_user(place, services):
+    bring_up(services, "other")
+    left_over(services, "bob")
+    stuck = minutes(place, 3)
+    assert any("not deleted" in why and "it is bob's" in why for why in stuck), stuck
+    assert "big-1" in standing(place)
+    relabel(services, "big-1", tpuctl_user="ada")
+    minutes(place, 3)
+    assert standing(place) == ["other-1"]
+
+
+def test_a_reap_looks_once_more_before_it_deletes(place, services):
+    left_over(services, "ada")
+    doomed = survey(services).of(Fate.DELETE)
+    assert [each.found.name for each in doomed] == ["big-1"]
+    place.clock.advance(600.0)
+    relabel(services, "big-1", tpuctl_user="bob")
+    caller = caller_of(services, all_users=False)
+    [end] = reap(services, doomed, caller, deadline=services.clock.now() + 600)
+    assert (end.result, "it is bob's" in end.why) == ("kept", True)
+    assert standing(place) == ["big-1"]
+
+
+def test_nobody_begins_a_new_life_over_what_is_left_of_another_persons_slice(place, services):
+    bring_up(services, "big", queued=False)
+    place.world.call("DeleteNode", {"name": f"projects/{services.project}/locations/{ZONE}/nodes/big-1"})
+    minutes(place, 5)
+    assert get_slice(services, "big").record.state is SliceState.REMOVED
+    bob = place.machine("bobs")
+    bob.user = "bob"
+    spec = get_slice(services, "big").record.spec
+    with pytest.raises(ConflictError, match="big is ada's and not yet gone") as refused:
+        request_slice(bob, "big", spec, pay=False, permit=lambda: None)
+    assert "--all-users" in str(refused.value.hint)
+    take_down(services, "big")
+    request_slice(bob, "big", spec, pay=False, permit=lambda: None)
+    assert get_slice(services, "big").record.owner == "bob"
