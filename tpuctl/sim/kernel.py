@@ -23,10 +23,10 @@ Json = dict[str, Any]
 
 def copy_json(value: Any) -> Any:
     """A copy that shares nothing that can change; several times faster than `copy.deepcopy` for plain JSON."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
+    if type(value) is dict:
+        return {key: item if type(item) is str else copy_json(item) for key, item in value.items()}
+    if type(value) is list:
+        return [item if type(item) is str else copy_json(item) for item in value]
     return value
 
 
