@@ -29,7 +29,11 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
 
 
 class Clock(Protocol):
-    """Time. Seconds since the epoch; nothing else in tpuctl sleeps."""
+    """This machine's time. Seconds since the epoch; nothing else in tpuctl sleeps.
+
+    It measures how long something takes here. What is written down to be compared later, by whichever machine,
+    is `Store.now`: clocks of machines differ by minutes.
+    """
 
     def now(self) -> float: ...
 
@@ -196,7 +200,8 @@ class Store(Protocol):
     def has_blob(self, sha256: str) -> bool: ...
 
     def now(self) -> float:
-        """The store's own time, by which leases are judged."""
+        """The store's own time, the same for all machines that use it. Every time in a record is of this clock
+        and is compared with no other: leases, back-offs, doubts, graces, lifetimes."""
         ...
 
     def identity(self) -> str:

@@ -27,7 +27,6 @@ COUNTS = {"v6e": 18, "v5e": 14, "v4": 8}
 """Forty slices of these generations."""
 SMALL = 0.3
 """The share of twelve slices."""
-SKEW_S = 120.0
 KILLED = 1 / 150
 """How often a pass is killed."""
 
@@ -53,6 +52,8 @@ class Plan:
     blocked_from_s: float
     blocked_s: float
     share: float = 1.0
+    skew_s: float = 2 * MINUTE
+    """How far the second machine's clock is ahead."""
     calm_s: float = 75 * MINUTE
     """Longer than any back-off, boot, doubt and patience in a row."""
 
@@ -115,13 +116,13 @@ class Life:
         if not self._asked:
             self._asked = True
             self._ask_for("a", 0.0)
-            self._ask_for("b", SKEW_S)
+            self._ask_for("b", self.plan.skew_s)
         end = self.place.clock.now() + seconds
         while self.place.clock.now() < end:
             self._half_a_minute("a", 0.0)
             if not self._calm:
                 self._have_a_whim()
-            self._half_a_minute("b", SKEW_S)
+            self._half_a_minute("b", self.plan.skew_s)
 
     def close(self) -> None:
         self.place.close()

@@ -19,8 +19,8 @@ from tpuctl.sim.world import Resident, target_of
 ALIVE = frozenset({"CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING"})
 QUEUED_ALIVE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"})
 DEAD = frozenset({"PREEMPTED", "SUSPENDED", "FAILED"})
-SLACK_S = 6 * MINUTE
-"""For two passes of each machine, clocks two minutes apart, a lease of a killed process, and reading twice."""
+SLACK_S = 4 * MINUTE
+"""For two passes of each machine, a lease of a killed process, and reading twice. No allowance for clocks."""
 DEAD_MAX_S = 20 * MINUTE
 
 
@@ -47,6 +47,8 @@ class Observer:
         self._waiting: dict[str, Waiting] = {}
         self._operations: dict[str, tuple[float, str]] = {}
         """When the last create for a slice was called, and what the cloud named its operation."""
+        self._well_at: dict[str, float] = {}
+        """When each node, by key, was last seen on its way or with all hosts answering."""
         self._dead_since: dict[str, float] = {}
         self._dark_until: dict[str, float] = {}
         self.creates = self.deletes = self.preempted = 0
@@ -86,14 +88,19 @@ class Observer:
             raise Broken(f"{path.id} is created, and nobody wants it")
 
     def _check_deletion(self, path: ResourcePath) -> None:
-        """A node that is READY and whose hosts answer is deleted only when its user wants that."""
+        """A node that is READY is deleted only when its user wants that, or after its hosts had their time."""
         for node in self._place.world.census():
             mine = node.kind == "node" and node.path.zone == path.zone and node.path.id.startswith(path.id)
-            if not mine or node.state != "READY" or not self._hosts_answer(node):
+            if not mine or node.state != "READY":
                 continue
             record = self._record(node.labels.get(OWNER_LABEL, ""))
-            if record is None or record["desired"] == "up":
+            if record is not None and record["desired"] == "down":
+                continue
+            if self._hosts_answer(node):
                 raise Broken(f"{path.id} in {path.zone} is deleted although it lives")
+            silent_s = self._place.clock.now() - self._well_at.get(node.key, 0.0)
+            if silent_s < timeouts.UNREACHABLE_MAX_S:
+                raise Broken(f"{path.id} in {path.zone} is deleted after {silent_s:.0f} s of silence")
 
     def _hosts_answer(self, node: Resident) -> bool:
         hosts = self._place.hosts.hosts_of(node.key)
@@ -113,6 +120,13 @@ class Observer:
             by_owner[each.labels.get(OWNER_LABEL, "")].append(each)
         for owner, things in by_owner.items():
             self._check_single(owner, things)
+        self._well_at = {
+            each.key: now
+            if each.state != "READY" or self._hosts_answer(each)
+            else self._well_at.get(each.key, now)
+            for each in census
+            if each.kind == "node"
+        }
         self._check_dead(census, now)
         self._check_waits(by_owner, now)
 

@@ -83,11 +83,11 @@ class SimServices:
         self.project_api: Any = GoogleProject(
             project, lambda: credentials, **dict.fromkeys(endpoints, sim.endpoint)
         )
-        self.store: Any = SqliteStore(state_dir / "state.db")
+        self.clock: Any = HurryingClock()
+        self.store: Any = SqliteStore(state_dir / "state.db", now=lambda: self.clock.now())
         self.remote: Any = RepinningRemote(
             SshRemote(keys.private_path), lambda target: renewed_pin(self, target)
         )
-        self.clock: Any = HurryingClock()
         self.ids = CountingIds()
         self.pacer = FilePacer(state_dir / "creates.json", per_minute=6e4)
         self.secrets = EnvSecrets()

@@ -100,7 +100,7 @@ def capacity(
         if context.console.json_mode:
             context.console.data([to_data(note) for note in found])
             return
-        rows = [_row(note, context.clock.now()) for note in found]
+        rows = [_row(note, context.store.now()) for note in found]
         context.console.table(
             rows, CAPACITY, empty="nothing is known yet; `tpuctl up` learns with every request"
         )

@@ -12,8 +12,7 @@ import secrets
 import sqlite3
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError
 from tpuctl.ports import Document
 from tpuctl.store.blobs import BlobFiles, write_atomically
+from tpuctl.store.file_time import FileTime
 from tpuctl.store.migrations import MIGRATIONS
 
 BUSY_TIMEOUT_S = 10.0
@@ -36,12 +36,14 @@ while tpuctl runs. Removing them makes tpuctl forget its slices, but deletes non
 class SqliteStore:
     """Implements `ports.Store` in the file `path`; makes it, its directory and a README if needed.
 
-    Usable from several threads and processes. Raises BadConfigError for a schema that is newer than this
-    tpuctl, and TpuctlError naming the file when it is locked, unreadable or damaged.
+    `now` is the store's time, by itself that of whoever keeps the file. Usable from several threads and
+    processes. Raises BadConfigError for a schema that is newer than this tpuctl, and TpuctlError naming the
+    file when it is locked, unreadable or damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, now: Callable[[], float] | None = None) -> None:
         self._path = path
+        self._now = now or FileTime(path.parent / ".clock").now
         self._blobs = BlobFiles(path.parent / "blobs")
         self._mutex = threading.RLock()
         with self._translated():
@@ -112,8 +114,8 @@ class SqliteStore:
             return self._blobs.digests()
 
     def now(self) -> float:
-        """This machine's clock: all users of a local store share it."""
-        return time.time()
+        """One time for all machines that share the directory, whatever their own clocks say."""
+        return self._now()
 
     def identity(self) -> str:
         return self._identity

@@ -153,7 +153,7 @@ def _existing(services: Services, found: Candidate) -> SliceRecord | None:
 
 
 def _record(services: Services, catalog: Catalog, found: Candidate, login_user: str) -> SliceRecord:
-    node, now = found.node, services.clock.now()
+    node, now = found.node, services.store.now()
     offer, old = catalog.find(node.accelerator_type), find_slice(services, found.name)
     if offer is None:
         raise UsageError(f"{node.name} is a {node.accelerator_type}, which no table has", hint="tpuctl types")

@@ -33,7 +33,7 @@ def list_notes(services: Services) -> list[CapacityNote]:
 
 def remember_asked(services: Services, record: SliceRecord) -> None:
     """A create is being called."""
-    _update(services, record.spec, lambda note: notes.note_asked(note, services.clock.now()))
+    _update(services, record.spec, lambda note: notes.note_asked(note, services.store.now()))
 
 
 def remember_ready(services: Services, record: SliceRecord) -> None:
@@ -41,7 +41,7 @@ def remember_ready(services: Services, record: SliceRecord) -> None:
     asked_at = record.incarnation.create_called_at if record.incarnation else None
     if asked_at is None:
         return
-    _update(services, record.spec, lambda note: notes.note_ready(note, asked_at, services.clock.now()))
+    _update(services, record.spec, lambda note: notes.note_ready(note, asked_at, services.store.now()))
 
 
 def remember_lost(services: Services, record: SliceRecord) -> None:
@@ -49,14 +49,14 @@ def remember_lost(services: Services, record: SliceRecord) -> None:
     ready_at = record.incarnation.cloud_ready_at if record.incarnation else None
     if ready_at is None:
         return
-    _update(services, record.spec, lambda note: notes.note_lost(note, ready_at, services.clock.now()))
+    _update(services, record.spec, lambda note: notes.note_lost(note, ready_at, services.store.now()))
 
 
 def remember_failed(services: Services, record: SliceRecord, error: str) -> CapacityNote:
     """The request of the current incarnation got nothing. Returns the note with its back-off."""
     seed = record.incarnation.cloud_name if record.incarnation else record.name
     return _update(
-        services, record.spec, lambda note: notes.note_failed(note, error, seed, services.clock.now())
+        services, record.spec, lambda note: notes.note_failed(note, error, seed, services.store.now())
     )
 
 
@@ -66,7 +66,7 @@ def zone_backoffs(services: Services, spec: SliceSpec, zones: Iterable[str]) -> 
     Kept in the record, so that failures of other slices do not push a slice's turn further and further away.
     """
     found = read_notes(services, spec, zones)
-    return {zone: note.not_before for zone, note in found.items() if note.not_before > services.clock.now()}
+    return {zone: note.not_before for zone, note in found.items() if note.not_before > services.store.now()}
 
 
 def _update(

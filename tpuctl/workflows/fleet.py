@@ -125,7 +125,7 @@ class _Pass:
             if name not in with_run and not self._at_rest(looks[name]):
                 lines.append(self._slice_line(looks[name]))
         lines += self._lifetimes()
-        reached = _round_robin(self._runs, self._hosts_of, self._services.clock.now())
+        reached = _round_robin(self._runs, self._hosts_of, self._services.store.now())
         for run in self._runs:
             lines.append(self._run_line(run, looks.get(run.slice_name), may_connect=run.id in reached))
         return lines
@@ -166,7 +166,7 @@ class _Pass:
         return next((each.record.spec.hosts for each in self._slices if each.record.name == run.slice_name), 0)
 
     def _slice_line(self, look: SliceLook) -> PassLine:
-        plan = plan_slice(look.record, look.sighting, self._services.clock.now())
+        plan = plan_slice(look.record, look.sighting, self._services.store.now())
         name = look.record.name
         if plan.effect is None and plan.state is look.record.state:
             return _line(name, Outcome(plan.verdict, acted=False), acted=False)
@@ -175,7 +175,7 @@ class _Pass:
         )
 
     def _run_line(self, run: RunRecord, look: SliceLook | None, *, may_connect: bool) -> PassLine:
-        moved = _slice_moved(look, self._services.clock.now())
+        moved = _slice_moved(look, self._services.store.now())
         if self._reach.cut_off and may_connect and not moved:
             return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
         if not may_connect and not moved:

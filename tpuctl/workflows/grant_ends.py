@@ -28,7 +28,7 @@ class GrantNews:
 def heed_grant_ends(services: Services, slices: Iterable[Loaded[SliceRecord]]) -> list[GrantNews]:
     """Warns once at each threshold, and asks for the end of slices that were to go with their grant."""
     grants = list_grants(services)
-    now = services.clock.now()
+    now = services.store.now()
     news = [_warn(services, grant, now) for grant in grants]
     ending = [_take_along(services, loaded.record, grants, now) for loaded in slices]
     return [item for item in [*news, *ending] if item is not None]

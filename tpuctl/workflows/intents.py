@@ -96,13 +96,13 @@ def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mappi
         return wish.spec, {}
     backoffs = zone_backoffs(services, wish.spec, wish.zones)
     notes = read_notes(services, wish.spec, wish.zones)
-    choice = choose_zone(wish.zones, backoffs, notes, services.clock.now())
+    choice = choose_zone(wish.zones, backoffs, notes, services.store.now())
     record_decision(services, f"slices/{name}", "zone", f"{choice.zone}: {choice.why}")
     return replace(wish.spec, zone=choice.zone), backoffs
 
 
 def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
-    now = services.clock.now()
+    now = services.store.now()
     spec, backoffs = _begin(services, name, wish)
     incarnation = Incarnation(number=1, cloud_name=f"{name}-1", requested_at=now)
     record = SliceRecord(

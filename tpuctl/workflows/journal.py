@@ -12,7 +12,7 @@ def record_decision(
     services.store.append(
         f"journal/{subject}/",
         {
-            "at": services.clock.now(),
+            "at": services.store.now(),
             "action": action,
             "reason": reason,
             "incarnation": incarnation,

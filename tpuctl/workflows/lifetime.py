@@ -41,7 +41,7 @@ def set_lifetime(services: Services, name: str, *, ttl_s: float | None, idle_s: 
         raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
     old = record.lifetime or Lifetime()
     wanted = Lifetime(
-        expires_at=old.expires_at if ttl_s is None else services.clock.now() + ttl_s,
+        expires_at=old.expires_at if ttl_s is None else services.store.now() + ttl_s,
         idle_s=old.idle_s if idle_s is None else idle_s,
     )
     return save(services, loaded, replace(record, lifetime=wanted)).record
@@ -72,7 +72,7 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask = ask_ho
         return ""
     run = active_run(services, record.name)
     use = _use(services, record, lifetime, run.id if run else None, ask)
-    now = services.clock.now()
+    now = services.store.now()
     verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
     if verdict.step is Step.STOP and run is not None:
         request_stop(services, run.id)

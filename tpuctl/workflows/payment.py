@@ -61,10 +61,10 @@ def quote(
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     grants = list_grants(services)
     used = chips_in_use(services, catalog, name, spec, beside)
-    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
+    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
     if coverage.covered:
         used += _chips_of_others(services, catalog, found.generation, spec)
-        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.clock.now())
+        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
     hosts = counted(found.hosts, "host")
@@ -115,7 +115,7 @@ def ended_grant(services: Services, record: SliceRecord) -> str:
         return ""
     found = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
     last_day = ended_on(
-        list_grants(services), found.generation, record.spec.zone, record.spec.tier, services.clock.now()
+        list_grants(services), found.generation, record.spec.zone, record.spec.tier, services.store.now()
     )
     if last_day is None:
         return ""

@@ -118,7 +118,7 @@ def _keys_at_first_use(
 ) -> dict[int, GuestHostKey]:
     """The keys that hosts show, where the cloud has had time to publish them and did not."""
     since = incarnation.cloud_ready_at
-    if since is None or services.clock.now() - since < timeouts.GUEST_ATTRIBUTES_S:
+    if since is None or services.store.now() - since < timeouts.GUEST_ATTRIBUTES_S:
         return {}
     unproven = replace(incarnation, workers=tuple(Worker(endpoint, "") for endpoint in node.endpoints))
     targets = host_targets(services, replace(record, incarnation=unproven))

@@ -116,7 +116,7 @@ def advance_run(
     loaded = get_run(services, run_id)
     run = loaded.record
     if run.state.final:
-        return Outcome(plan_run(run, None, None, [], services.clock.now()).verdict, acted=False)
+        return Outcome(plan_run(run, None, None, [], services.store.now()).verdict, acted=False)
     if look is None and find_slice(services, run.slice_name) is not None:
         look = look_at_slice(services, run.slice_name)
     fresh = find_slice(services, run.slice_name)
@@ -126,7 +126,7 @@ def advance_run(
     blind = "" if run.stop_asked else _blind(workers, run.slice_name, sighting, reach or Reach(services))
     if blind:
         return Outcome(Blind(blind), acted=False)
-    plan = plan_run(run, slice_, sighting, workers, services.clock.now())
+    plan = plan_run(run, slice_, sighting, workers, services.store.now())
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with lease(services, run.slice_name) as held:
@@ -233,7 +233,7 @@ class _RunWave:
         )
 
     def _entry(self, event: str, detail: str = "") -> TimelineEntry:
-        return TimelineEntry(self._services.clock.now(), event, detail)
+        return TimelineEntry(self._services.store.now(), event, detail)
 
     def _hosts(self) -> AttemptHosts | None:
         return attempt_hosts(self._services, self._run, self._slice)
@@ -249,7 +249,7 @@ class _RunWave:
             incarnation=slice_.incarnation.number,
             fence=self._fence,
             state=AttemptState.PREPARING,
-            created_at=self._services.clock.now(),
+            created_at=self._services.store.now(),
             workers=run.workers or everybody,
             slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
             timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
@@ -283,7 +283,7 @@ class _RunWave:
                 self._run.id,
                 "prepare",
                 f"code and environment on {counted(len(attempt.workers), 'worker')}",
-                self._services.clock.now() - attempt.created_at,
+                self._services.store.now() - attempt.created_at,
             )
         )
         return Outcome(Wait("the start"), acted=True)
@@ -294,7 +294,7 @@ class _RunWave:
         Workers that did not answer are never the user's failure.
         """
         attempt = self._attempt
-        now = self._services.clock.now()
+        now = self._services.store.now()
         since = attempt.suspect_since
         if since is None:
             self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
@@ -320,7 +320,7 @@ class _RunWave:
         attempt = replace(
             self._attempt,
             state=AttemptState.RUNNING,
-            started_at=self._services.clock.now(),
+            started_at=self._services.store.now(),
             suspect_since=None,
             suspect_reads=0,
             timeline=(*self._attempt.timeline, self._entry("started", "every worker runs")),
@@ -331,7 +331,7 @@ class _RunWave:
                 self._run.id,
                 f"attempt {attempt.number}",
                 f"runs on {counted(len(attempt.workers), 'worker')}",
-                self._services.clock.now() - attempt.created_at,
+                self._services.store.now() - attempt.created_at,
             )
         )
         return Outcome(Wait("the run"), acted=True)
@@ -339,7 +339,7 @@ class _RunWave:
     def _suspect(self, plan: RunPlan) -> Outcome:
         attempt = self._attempt
         first = attempt.suspect_since is None
-        now = self._services.clock.now()
+        now = self._services.store.now()
         self._save_attempt(
             replace(
                 attempt,
@@ -367,7 +367,7 @@ class _RunWave:
             self._attempt,
             state=AttemptState.ENDING,
             cause=cause,
-            ending_since=self._services.clock.now(),
+            ending_since=self._services.store.now(),
             suspect_why=why,
             timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
         )
@@ -390,11 +390,11 @@ class _RunWave:
         attempt = replace(
             self._attempt,
             state=AttemptState.ENDED,
-            ended_at=self._services.clock.now(),
+            ended_at=self._services.store.now(),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
-        run = charge(self._run, attempt, self._services.clock.now())
+        run = charge(self._run, attempt, self._services.store.now())
         run = weigh_progress(self._services, run, attempt)
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
@@ -428,7 +428,7 @@ class _RunWave:
     def _finish(self, plan: RunPlan) -> Outcome:
         state = plan.state or RunState.STOPPED
         self._journal(str(state), plan.why)
-        run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.clock.now())
+        run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
         self._release_slice(run)
         self._save(run)
         return Outcome(Wait("the end"), acted=True)
@@ -441,7 +441,7 @@ class _RunWave:
             return
         if record.incarnation is None or record.incarnation.number != attempt.incarnation:
             return
-        doubted = replace(record.incarnation, doubt=Doubt(self._services.clock.now(), attempt.suspect_why))
+        doubted = replace(record.incarnation, doubt=Doubt(self._services.store.now(), attempt.suspect_why))
         record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
         save(self._services, loaded, replace(record, state=SliceState.BOOTING, incarnation=doubted))
 

@@ -60,7 +60,7 @@ def advance_slice(services: Services, name: str, reach: Reach | None = None) -> 
     `reach` is what this pass knows about its own way to hosts.
     """
     look = look_at_slice(services, name)
-    plan = plan_slice(look.record, look.sighting, services.clock.now())
+    plan = plan_slice(look.record, look.sighting, services.store.now())
     if plan.effect is None and plan.state is look.record.state:
         return Outcome(plan.verdict, acted=False), look
     with lease(services, name) as held:
@@ -141,7 +141,7 @@ class _Wave:
         if self._plan.state is SliceState.BOOTING and record.incarnation is not None:
             if record.incarnation.cloud_ready_at is None:
                 remember_ready(self._services, record)
-            ready = replace(record.incarnation, cloud_ready_at=self._services.clock.now())
+            ready = replace(record.incarnation, cloud_ready_at=self._services.store.now())
             record = replace(record, incarnation=ready)
         self._save(record)
         if record.state is SliceState.GONE:
@@ -156,7 +156,7 @@ class _Wave:
         not_now = self._not_now()
         if not_now is not None:
             return Outcome(not_now, acted=False)
-        now = services.clock.now()
+        now = services.store.now()
         self._journal("create", self._plan.why)
         called = replace(self._incarnation, create_called_at=now)
         self._save(replace(record, incarnation=called, state=SliceState.REQUESTED))
@@ -220,7 +220,7 @@ class _Wave:
             return Outcome(Wait(error.message, self._record.not_before), acted=True)
         if self._drop_zone(error.message):
             return Outcome(Wait("another zone"), acted=True)
-        loss = Loss(self._services.clock.now(), "refused", error.message)
+        loss = Loss(self._services.store.now(), "refused", error.message)
         self._journal("refused", error.message)
         self._save(replace(self._record, state=SliceState.REFUSED, loss=loss))
         return Outcome(Failed(error), acted=True)
@@ -233,7 +233,7 @@ class _Wave:
             return False
         self._services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
         self._journal("zone-refused", f"{record.spec.zone}: {why}")
-        loss = Loss(self._services.clock.now(), "refused", why)
+        loss = Loss(self._services.store.now(), "refused", why)
         self._save(replace(record, state=SliceState.LOST, loss=loss, zones=left, not_before=0.0))
         return True
 
@@ -265,7 +265,7 @@ class _Wave:
         `give_up`: it is to go although the cloud shows it alive.
         """
         services, record = self._services, self._record
-        now = services.clock.now()
+        now = services.store.now()
         failures = record.failures + 1 if failed else 0
         until = now + timeouts.next_backoff(failures, record.name) if failed else now
         self._journal(kind, detail)
@@ -288,7 +288,7 @@ class _Wave:
         )
 
     def _doubt(self) -> Outcome:
-        now = self._services.clock.now()
+        now = self._services.store.now()
         self._journal("doubt", self._plan.why)
         doubted = replace(self._incarnation, doubt=Doubt(now, self._plan.why))
         self._save(replace(self._record, state=self._plan.state, incarnation=doubted))
@@ -334,7 +334,7 @@ class _Wave:
 
     def _renew(self) -> Outcome:
         services, record = self._services, self._record
-        now = services.clock.now()
+        now = services.store.now()
         ended = ended_grant(services, record)
         if ended:
             hint = f"tpuctl up {record.name} --pay, or tpuctl down {record.name}"
@@ -367,7 +367,7 @@ class _Wave:
             return Outcome(Blind(why), acted=False)
         if not answers.all_well:
             return self._silent(answers.trouble, some_answer=answers.answered > 0)
-        now = self._services.clock.now()
+        now = self._services.store.now()
         incarnation = replace(self._incarnation, ready_at=now, doubt=None)
         answered = counted(len(incarnation.workers), "host")
         self._journal("ready", f"{answered} answered")
@@ -392,7 +392,7 @@ class _Wave:
 
     def _silent(self, trouble: str, *, some_answer: bool) -> Outcome:
         """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up."""
-        now, incarnation = self._services.clock.now(), self._incarnation
+        now, incarnation = self._services.store.now(), self._incarnation
         if incarnation.doubt is None:
             booting_until = (incarnation.cloud_ready_at or now) + timeouts.BOOT_GRACE_S
             return Outcome(Wait(trouble, booting_until), False) if now < booting_until else self._doubt()
@@ -442,7 +442,7 @@ def _doubt_if_silent(services: Services, name: str) -> None:
     try:
         with lease(services, name) as held:
             record_decision(services, loaded.record.key, "doubt", answers.trouble, fence=held.fence)
-            doubted = replace(incarnation, doubt=Doubt(services.clock.now(), answers.trouble))
+            doubted = replace(incarnation, doubt=Doubt(services.store.now(), answers.trouble))
             save(services, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
     except (LeaseHeldError, StaleRecordError):
         return  # somebody else is at work on it, and the loop will see what came of it

@@ -163,7 +163,7 @@ def freeze_run(services: Services, run_id: str, request: RunRequest, code: Froze
             diff=store.put_blob(code.diff) if code.diff else None,
         ),
         owner=services.user,
-        created_at=services.clock.now(),
+        created_at=services.store.now(),
         state=RunState.WAITING,
         policy=request.policy,
         fingerprint=fingerprint(request, bundle),
