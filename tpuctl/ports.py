@@ -167,6 +167,17 @@ class Document:
     data: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class StoredBlob:
+    """A blob as it was listed. `written_at` by the store's own clock, as far as it is known (else None);
+    `version` changes whenever it is written again."""
+
+    sha256: str
+    size: int
+    version: int
+    written_at: float | None
+
+
 class Store(Protocol):
     """Decisions that outlive the process. Keys are slash-separated, e.g. `slices/big`; no operation spans two.
 
@@ -185,19 +196,39 @@ class Store(Protocol):
         """Documents whose key starts with `prefix`, sorted by key."""
         ...
 
+    def list_keys(self) -> Sequence[str]:
+        """The keys of all documents and entries, sorted; costs pages, however much the documents hold."""
+        ...
+
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
         """Adds an immutable entry under `prefix` and returns its key; keys sort in order of appending."""
         ...
 
     def put_blob(self, content: bytes) -> str:
-        """Stores content under its sha256 (hex) and returns that; storing it again is a no-op."""
+        """Stores content under its sha256 (hex) and returns that. Storing it again only makes it young again:
+        no pruning takes it for `timeouts.PRUNE_AFTER_LEAST_S`."""
         ...
 
     def get_blob(self, sha256: str) -> bytes:
         """NotFoundError if missing, TpuctlError if the content no longer matches its digest."""
         ...
 
-    def has_blob(self, sha256: str) -> bool: ...
+    def has_blob(self, sha256: str) -> bool:
+        """Whether the blob is there and young (`timeouts.BLOB_FRESH_S`), so that who is about to refer to it
+        need not store it again. An old one may be removed before the reference is written."""
+        ...
+
+    def list_blobs(self) -> Sequence[StoredBlob]:
+        """All of them; raises rather than leave one out that could not be listed."""
+        ...
+
+    def remove_blob(self, blob: StoredBlob) -> bool:
+        """Removes the blob unless it was written again since it was listed; says whether it is gone."""
+        ...
+
+    def clear_leftovers(self, before: float) -> int:
+        """Removes files that crashes left half-written on this machine before that time; how many."""
+        ...
 
     def now(self) -> float:
         """The store's own time, the same for all machines that use it. Every time in a record is of this clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -19,7 +20,14 @@ from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.core.timeouts import LEASE_TTL_S
-from tpuctl.errors import BadConfigError, ConflictError, DeniedError, LeaseHeldError, TransientError
+from tpuctl.errors import (
+    BadConfigError,
+    ConflictError,
+    DeniedError,
+    LeaseHeldError,
+    TpuctlError,
+    TransientError,
+)
 from tpuctl.store.bucket import BucketStore, read_identity, write_identity
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.execute import execute
@@ -330,3 +338,84 @@ def test_a_lease_is_never_taken_before_the_server_says_that_it_is_over(sim, mach
 def test_the_time_is_late_rather_than_early(machines):
     before = int(time.time())
     assert before <= machines.objects.server_time("sim-bucket") <= int(time.time())
+
+
+def test_entries_of_two_machines_list_in_the_order_of_appending(machines):
+    """They know the server's time to a second only."""
+    stores = [machines.open(name) for name in ("one", "two", "three")]
+    for number in range(9):
+        stores[number * 2 % 3].append("journal/big", {"n": number})
+    found = machines.open("four").list("journal/big/")
+    assert [entry.data["n"] for entry in found] == list(range(9))
+
+
+def test_a_folder_made_in_the_console_is_no_document(store, machines):
+    store.put("slices/big", {"n": 1}, if_generation=0)
+    for name in ("docs/", "docs/slices/"):
+        machines.objects.write(f"{URI}/{name}", b"", if_generation=0)
+    assert [document.key for document in store.list("slices/")] == ["slices/big"]
+    assert store.list_keys() == ["slices/big"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"nonce": "x"}', b'{"data": 3}', b"\xff\xfe"])
+def test_a_document_that_somebody_else_wrote_is_named(store, machines, content):
+    machines.objects.write(f"{URI}/docs/slices/big", content, if_generation=0)
+    for read in (lambda: store.get("slices/big"), lambda: store.list("slices/")):
+        with pytest.raises(TpuctlError, match=f"{URI}/docs/slices/big is not a document"):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema": "x"}', b'{"schema": 1}'])
+def test_an_identity_that_somebody_else_wrote_is_named(machines, content):
+    machines.objects.write("gs://sim-bucket/odd/identity", content, if_generation=0)
+    with pytest.raises(BadConfigError, match="gs://sim-bucket/odd/identity is not the mark"):
+        machines.open(uri="gs://sim-bucket/odd")
+
+
+def test_a_blob_that_is_missing_or_damaged_in_the_cache_is_read_from_the_bucket(store, machines, tmp_path):
+    digest = store.put_blob(b"code")
+    reader = machines.open("two")
+    assert reader.get_blob(digest) == b"code"
+    cached = tmp_path / "two" / "blobs" / digest[:2] / digest
+    cached.write_bytes(b"c0de")
+    assert reader.get_blob(digest) == b"code"
+    assert cached.read_bytes() == b"code"
+    cached.unlink()
+    assert reader.get_blob(digest) == b"code"
+
+
+def test_a_cache_that_cannot_be_written_costs_reads_and_nothing_else(store, machines, tmp_path):
+    digest = store.put_blob(b"code")
+    reader = machines.open("two")
+    (tmp_path / "two" / "blobs").write_bytes(b"in the way")
+    assert reader.get_blob(digest) == b"code"
+    assert reader.put_blob(b"more") == hashlib.sha256(b"more").hexdigest()
+    assert store.get_blob(hashlib.sha256(b"more").hexdigest()) == b"more"
+
+
+def test_a_blob_costs_one_call_when_it_is_new_and_two_when_it_is_there(store, machines):
+    machines.objects.calls.clear()
+    store.put_blob(b"code")
+    assert machines.objects.calls == ["write"]
+    machines.objects.calls.clear()
+    machines.open("two").put_blob(b"code")
+    assert [call for call in machines.objects.calls if call in ("write", "list")] == ["write", "list"]
+
+
+def test_time_goes_on_while_the_machine_sleeps(machines, monkeypatch):
+    """A lease written by the time of before the sleep would look expired to everybody else."""
+    store = machines.open()
+    before = store.now()
+    clock = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda _: clock(time.CLOCK_BOOTTIME) + 30.0)
+    assert store.now() - before >= 30.0
+    monkeypatch.setattr(time, "clock_gettime", lambda _: clock(time.CLOCK_BOOTTIME) + 3600.0)
+    assert abs(store.now() - time.time()) < 5, "after so long the server is asked again"
+
+
+def test_an_answer_that_is_not_what_its_checksum_says_is_passing_trouble(sim, machines, tmp_path):
+    machines.objects.write("gs://sim-bucket/x", b"whole content", if_generation=0)
+    (content,) = [path for path in tmp_path.rglob("gcs/content/*") if path.read_bytes() == b"whole content"]
+    content.write_bytes(b"other content")
+    with pytest.raises(TransientError, match="could not read gs://sim-bucket/x"):
+        machines.objects.read("gs://sim-bucket/x")

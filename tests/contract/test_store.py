@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.clocks import FakeClock
-from tests.support.memory.store import MemoryServer, MemoryStore
+from tests.support.stores import KINDS, Place, open_places
 from tpuctl.errors import BadConfigError, ConflictError, NotFoundError, TpuctlError
 from tpuctl.store import sqlite as sqlite_store
 from tpuctl.store.sqlite import SqliteStore
@@ -39,24 +39,20 @@ Opener = Callable[[Path], Callable[[], Any]]
 """What opens one store again and again, given a folder of its own."""
 
 
-def open_memory(_path: Path) -> Callable[[], MemoryStore]:
-    server = MemoryServer(FakeClock())
-    return lambda: MemoryStore(server)
-
-
-OPENERS: dict[str, Opener] = {
-    "sqlite": lambda path: lambda: SqliteStore(path),
-    "memory": open_memory,
-}
+@pytest.fixture(scope="module")
+def makers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callable[[Path], Place]]]:
+    """What makes a place for a store of each kind; one simulated cloud serves all of this module."""
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(open_places(kind, tmp_path_factory.mktemp(kind))) for kind in KINDS}
 
 
 @pytest.fixture(params=["sqlite"])
-def opener(request: pytest.FixtureRequest) -> Opener:
+def opener(request: pytest.FixtureRequest, makers: dict[str, Callable[[Path], Place]]) -> Opener:
     """Tests of files take this one; those of every store are marked `everywhere`."""
-    return OPENERS[request.param]
+    return lambda path: makers[request.param](path).open
 
 
-everywhere = pytest.mark.parametrize("opener", OPENERS, indirect=True)
+everywhere = pytest.mark.parametrize("opener", KINDS, indirect=True)
 
 
 @pytest.fixture

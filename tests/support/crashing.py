@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.services import SimServices
 
 READ_VERBS = (" hello", " status", " read", " follow", " attempts")
-STORE_CHANGES = {"put", "append", "put_blob", "delete"}
+STORE_CHANGES = {"put", "append", "put_blob", "delete", "remove_blob"}
 CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
 
 

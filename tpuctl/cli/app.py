@@ -51,6 +51,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("resume", "fleet", "resume", "Let the watchdogs work again."),
     Entry("capacity", "fleet", "capacity", "Show where capacity was found, how soon and for how long."),
     Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
+    Entry("store", "store", "app", "Remove what the store keeps for nothing."),
     Entry("config", "config", "app", "Show settings and where each came from."),
     Entry("grant", "grant", "app", "Say what may be used without paying."),
     Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),

@@ -78,10 +78,39 @@ def once(
             log = PassLog(folder / "watch.log")
             try:
                 report = _logged_pass(context, log, None if every is None else every * 60.0, url)
+                if report.good:
+                    _prune(context, folder / "pruned", log)
             finally:
                 log.close()
             context.emit.close()
             _tell(context, report)
+
+
+def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
+    """Once a day, after the pass and its heartbeat; the stamp saves asking the store in all the other passes.
+    Trouble with it is for the log: nothing waits for it, and tomorrow is another day."""
+    from tpuctl.core.manifest import render_time
+    from tpuctl.core.timeouts import PRUNE_EVERY_S
+    from tpuctl.workflows.prune import prune_if_due
+
+    now = context.clock.now()
+    if not context.config.prune_after_days or _is_younger(stamp, now, PRUNE_EVERY_S):
+        return
+    try:
+        stamp.touch(mode=0o600)
+        removed = prune_if_due(context.store, context.config.prune_after_days * 86400.0)
+    except (TpuctlError, OSError) as error:
+        log.write(render_time(now) or "", f"- store: not pruned: {error}")
+        return
+    if removed is not None and (removed.blobs or removed.slices):
+        log.write(render_time(now) or "", f"- store: pruned: {removed.words}")
+
+
+def _is_younger(path: Path, now: float, age_s: float) -> bool:
+    try:
+        return 0 <= now - path.stat().st_mtime < age_s
+    except FileNotFoundError:
+        return False
 
 
 def watch_dir(context: AppContext) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from email.utils import parsedate_to_datetime
+from functools import cached_property
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +13,10 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Client
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
+from requests import RequestException
+from urllib3.exceptions import HTTPError
 
 from tpuctl.cloud import errors
 from tpuctl.core.model import ObjectInfo
@@ -25,6 +31,13 @@ from tpuctl.errors import (
 )
 
 CALL_TIMEOUT_S = 60.0
+RETRY_S = 20.0
+"""How long a read is repeated by the client. A pass must end: by itself the client goes on for two minutes, and
+the store repeats what the client has given up."""
+_READ_RETRY = DEFAULT_RETRY.with_timeout(RETRY_S)
+_BROKEN_TRANSFERS = (DataCorruption, InvalidResponse, RequestException, HTTPError, HTTPException, OSError)
+"""What the client and what it builds on raise for an answer that broke off or does not match its checksum."""
+_LISTED = "items(name,generation,size,updated),nextPageToken"
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
 
@@ -40,7 +53,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 def translate(error: Exception, what: str) -> TpuctlError:
     """Our error for anything the client raised. A bucket has no stockouts: 429 means "more slowly"."""
-    ours = errors.translate(error, what)
+    ours = _translate_any(error, what)
     if isinstance(ours, NoCapacityError):
         return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
     if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
@@ -49,6 +62,14 @@ def translate(error: Exception, what: str) -> TpuctlError:
         # The table of messages names the role for TPUs, which does not help here.
         return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
     return ours
+
+
+def _translate_any(error: Exception, what: str) -> TpuctlError:
+    try:
+        return errors.translate(error, what)
+    except _BROKEN_TRANSFERS as broken:
+        line = (str(broken) or type(broken).__name__).splitlines()[0]
+        return TransientError(f"could not {what}: {line}", hint="the network, or try again")
 
 
 def _denied_hint(message: str, what: str) -> str | None:
@@ -78,9 +99,13 @@ class GoogleObjects:
             client_options=ClientOptions(api_endpoint=endpoint),
         )
 
+    @cached_property
+    def _session(self) -> Any:
+        return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+
     def bucket_exists(self, bucket: str) -> bool:
         try:
-            return bool(self._client.bucket(bucket).exists(timeout=CALL_TIMEOUT_S))
+            return bool(self._client.bucket(bucket).exists(timeout=CALL_TIMEOUT_S, retry=_READ_RETRY))
         except Exception as error:
             raise translate(error, f"{LOOK} gs://{bucket}") from error
 
@@ -91,10 +116,13 @@ class GoogleObjects:
     def read(self, uri: str) -> tuple[bytes, int]:
         blob = self._blob(uri)
         try:
-            content = blob.download_as_bytes(timeout=CALL_TIMEOUT_S)
+            content = blob.download_as_bytes(timeout=CALL_TIMEOUT_S, retry=_READ_RETRY)
         except Exception as error:
             raise translate(error, f"read {uri}") from error
-        return bytes(content), int(blob.generation or 0)
+        if not blob.generation:
+            # 0 would mean that there is no such object; a proxy that drops headers must not say that.
+            raise TransientError(f"could not read {uri}: the answer names no generation")
+        return bytes(content), int(blob.generation)
 
     def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
         blob = self._blob(uri)
@@ -112,7 +140,9 @@ class GoogleObjects:
 
     def delete(self, uri: str, *, if_generation: int | None = None) -> None:
         try:
-            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation)
+            # Repeated without harm with a precondition: what is gone is gone, and what came since stays.
+            retry = None if if_generation is None else _READ_RETRY
+            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation, retry=retry)
         except Exception as error:
             ours = translate(error, f"delete {uri}")
             if not isinstance(ours, NotFoundError):
@@ -121,7 +151,10 @@ class GoogleObjects:
     def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
         bucket, prefix = split_uri(prefix_uri)
         try:
-            blobs = list(self._client.list_blobs(bucket, prefix=prefix, timeout=CALL_TIMEOUT_S))
+            found = self._client.list_blobs(
+                bucket, prefix=prefix, timeout=CALL_TIMEOUT_S, retry=_READ_RETRY, fields=_LISTED
+            )
+            blobs = list(found)
         except Exception as error:
             raise translate(error, f"list {prefix_uri}") from error
         return tuple(
@@ -137,10 +170,9 @@ class GoogleObjects:
     def server_time(self, bucket: str) -> float:
         """By the Date of an answer. It has whole seconds (RFC 9110 §6.6.1), cut off: up to a second late and
         never early, so that no lease is taken for expired before it is."""
-        session: Any = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
         what = f"read the time of gs://{bucket}"
         try:
-            answer = session.get(
+            answer = self._session.get(
                 f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}",
                 params={"fields": "name"},
                 timeout=CALL_TIMEOUT_S,

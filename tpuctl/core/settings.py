@@ -13,6 +13,7 @@ from typing import Any
 
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import check_bucket_uri, check_project, check_zone_name
+from tpuctl.core.timeouts import PRUNE_AFTER_LEAST_S
 from tpuctl.core.watch import check_ping_url
 from tpuctl.core.ways import check_jump_host, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
@@ -86,6 +87,7 @@ class Config:
     jump_host: str | None
     host_keys: str
     ping_url: str | None
+    prune_after_days: int
     state_base: Path
     origins: Mapping[str, str]
 
@@ -138,6 +140,13 @@ def _check_endpoint(value: str) -> str:
     if not value.startswith(("https://", "http://")):
         raise UsageError(f"{value!r} is not an endpoint", hint="it starts with https://")
     return value.rstrip("/")
+
+
+def _check_prune_days(value: int) -> int:
+    least = round(PRUNE_AFTER_LEAST_S / 86400)
+    if value != 0 and value < least:
+        raise UsageError(f"{value} is not safe", hint=f"{least} days or more, or 0 for never")
+    return value
 
 
 def _check_host_keys(value: str) -> str:
@@ -233,6 +242,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ping_url", "string", None, "https URL called after each good pass of the watchdog", check_ping_url
+    ),
+    Setting(
+        "prune_after_days",
+        "integer",
+        14,
+        "age from which watchdogs remove what nothing in the store refers to; 0: never",
+        _check_prune_days,
     ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -88,6 +88,17 @@ HOOK_MEMORY_S = 7 * 86400.0
 TROUBLE_PASSES = 3
 """A subject that fails in so many passes in a row needs a human; once may be a blip of the API."""
 
+BLOB_FRESH_S = 86400.0
+"""A blob that was stored or renewed this lately may be relied on by who is about to refer to it."""
+PRUNE_AFTER_S = 14 * 86400.0
+"""Default age from which a blob that nothing refers to is removed."""
+PRUNE_AFTER_LEAST_S = 2 * BLOB_FRESH_S
+"""The least such age: from the renewal of a blob to the record that refers to it there is a day at least."""
+RETIRE_AFTER_S = 90 * 86400.0
+"""A slice that is gone and was left alone for so long is kept only as its numbers."""
+PRUNE_EVERY_S = 86400.0
+"""Between two prunings by the watchdogs of one store."""
+
 
 def next_backoff(failures: int, seed: str = "") -> float:
     """Seconds to wait after the `failures`-th failed create in a row (1-based).

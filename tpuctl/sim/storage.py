@@ -26,7 +26,7 @@ class Storage:
 
     def _open(self) -> GcsDoor:
         self._root.mkdir(parents=True, exist_ok=True)
-        door = GcsDoor(self._root, now=self._world.clock.now)
+        door = GcsDoor(self._root, now=self._now)
         query = {"project": [self._world.options.project]}
         made = door.handle(
             Request(
@@ -36,6 +36,10 @@ class Storage:
         if made.status >= 300:
             raise BugError(f"the bucket {BUCKET} could not be made: {made.body!r}")
         return door
+
+    def _now(self) -> float:
+        """What answers have as their Date."""
+        return self._world.clock.now() + self._world.access.clock_skew()
 
     def handle(self, request: Request) -> Response:
         """Raises ApiError and DroppedConnectionError when a fault says so."""

@@ -11,13 +11,12 @@ generation, so that listing unchanged documents costs pages and no reads.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +29,11 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
 )
-from tpuctl.ports import Document, Objects
+from tpuctl.ports import Document, Objects, StoredBlob
 from tpuctl.store.blobs import BlobFiles
+from tpuctl.store.bucket_blobs import BucketBlobs
 from tpuctl.store.object_cache import ObjectCache
+from tpuctl.store.patience import TRIES, patiently, pause_after
 
 T = TypeVar("T")
 
@@ -41,9 +42,13 @@ READERS = 16
 """Documents that are read at once when the cache does not have them."""
 TIME_FRESH_S = 60.0
 """How long the difference between the server's clock and ours is believed: clocks drift little in a minute."""
-TRIES = 5
-PAUSE_S = 0.3
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BLOCK = 100_000
+"""Milliseconds whose entries are looked up with one list call: the first 11 of the 16 digits of their keys."""
+_AHEAD_MS = 3_000
+"""By so much another machine's idea of the server's time may be ahead of ours."""
+_TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock that goes on while a laptop sleeps (clock_gettime(2)); the plain one would keep the difference of
+before, and a lease taken by it would look expired to everybody else."""
 
 
 class BucketStore:
@@ -68,7 +73,7 @@ class BucketStore:
         self._uri = uri.rstrip("/")
         self._sleep = sleep
         self._cache = ObjectCache(cache / "objects.sqlite")
-        self._blobs = BlobFiles(cache / "blobs")
+        self._blobs = BucketBlobs(objects, self._uri, BlobFiles(cache / "blobs"), sleep=sleep, now=self.now)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-read")
         self._mutex = threading.Lock()
         self._last_entry = 0
@@ -78,6 +83,7 @@ class BucketStore:
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
+        self._blobs.close()
 
     def get(self, key: str) -> Document | None:
         found = self._read(key)
@@ -96,9 +102,7 @@ class BucketStore:
         self._cache.forget(self._doc(key))
 
     def list(self, prefix: str) -> list[Document]:
-        listed = self._patiently(lambda: self._objects.list(self._doc(prefix)))
-        root = len(self._doc("").split("/", 3)[3])
-        keys = {item.name[root:]: item.generation for item in listed}
+        keys = self._list_generations(prefix)
         known = self._cache.find({self._doc(key): generation for key, generation in keys.items()})
         missing = [key for key in keys if self._doc(key) not in known]
         fetched = dict(zip(missing, self._readers.map(self._read, missing), strict=True))
@@ -110,49 +114,48 @@ class BucketStore:
                 documents.append(Document(key, found[1], found[0]["data"]))
         return sorted(documents, key=lambda document: document.key)
 
+    def list_keys(self) -> Sequence[str]:
+        return sorted(self._list_generations(""))
+
+    def _list_generations(self, prefix: str) -> dict[str, int]:
+        """Generation by key. An object whose name ends in `/` is a folder that a person made in the console."""
+        listed = self._patiently(lambda: self._objects.list(self._doc(prefix)))
+        root = len(self._doc("").split("/", 3)[3])
+        return {item.name[root:]: item.generation for item in listed if not item.name.endswith("/")}
+
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
-        key = f"{prefix.rstrip('/')}/{self._entry_number():016d}-{secrets.token_hex(4)}"
+        prefix = prefix.rstrip("/")
+        key = f"{prefix}/{self._entry_number(prefix):016d}-{secrets.token_hex(4)}"
         self._write(key, data, if_generation=0)
         return key
 
     def put_blob(self, content: bytes) -> str:
-        digest = hashlib.sha256(content).hexdigest()
-        if not self.has_blob(digest):
-            try:
-                uri = f"{self._uri}/blobs/{digest}"
-                self._patiently(lambda: self._objects.write(uri, content, if_generation=0))
-            except ConflictError:
-                pass  # somebody stored the same content, or our own answer was lost
         return self._blobs.put(content)
 
     def get_blob(self, sha256: str) -> bytes:
-        if not _DIGEST.fullmatch(sha256):
-            raise NotFoundError(f"{sha256!r} is not the sha256 of a blob")
-        if self._blobs.has(sha256):
-            return self._blobs.get(sha256)
-        uri = f"{self._uri}/blobs/{sha256}"
-        try:
-            content, _ = self._patiently(lambda: self._objects.read(uri))
-        except NotFoundError as error:
-            raise NotFoundError(f"the store has no blob {sha256}") from error
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise TpuctlError(f"the blob {uri} was damaged", hint=f"gcloud storage rm {uri}")
-        self._blobs.put(content)
-        return content
+        return self._blobs.get(sha256)
 
     def has_blob(self, sha256: str) -> bool:
-        uri = f"{self._uri}/blobs/{sha256}"
-        return any(item.name.endswith(sha256) for item in self._patiently(lambda: self._objects.list(uri)))
+        return self._blobs.has(sha256)
+
+    def list_blobs(self) -> Sequence[StoredBlob]:
+        return self._blobs.list()
+
+    def remove_blob(self, blob: StoredBlob) -> bool:
+        return self._blobs.remove(blob)
+
+    def clear_leftovers(self, before: float) -> int:
+        return self._blobs.clear_leftovers(before)
 
     def now(self) -> float:
         """The server's time: machines that share a lease need not agree on theirs."""
         with self._mutex:
-            ticks = time.monotonic()
+            ticks = time.clock_gettime(_TICKS)
             if self._offset is None or ticks - self._offset[1] > TIME_FRESH_S:
                 bucket = self._uri.split("/", 3)[2]
                 served = self._patiently(lambda: self._objects.server_time(bucket))
-                self._offset = (served - time.monotonic(), ticks)
-            return time.monotonic() + self._offset[0]
+                self._offset = (served - time.clock_gettime(_TICKS), ticks)
+            return time.clock_gettime(_TICKS) + self._offset[0]
 
     def identity(self) -> str:
         return self._identity
@@ -171,7 +174,7 @@ class BucketStore:
 
     def _read_identity(self, project: str | None) -> str:
         try:
-            found = read_identity(self._objects, self._uri, project)
+            found = self._patiently(lambda: read_identity(self._objects, self._uri, project))
         except TpuctlError:
             self.close()
             raise
@@ -188,7 +191,7 @@ class BucketStore:
             content, generation = self._patiently(lambda: self._objects.read(uri))
         except NotFoundError:
             return None
-        entry = json.loads(content)
+        entry = _parse_entry(uri, content)
         self._cache.keep(uri, generation, entry)
         return entry, generation
 
@@ -211,7 +214,7 @@ class BucketStore:
                     ) from error
                 if remaining == 0:
                     raise
-                self._sleep(PAUSE_S * 2 ** (TRIES - 1 - remaining))
+                self._sleep(pause_after(remaining))
             else:
                 self._cache.keep(uri, generation, json.loads(content))
                 return generation
@@ -226,11 +229,15 @@ class BucketStore:
         if is_entry(key):
             raise ConflictError(f"{key} in the store was appended and cannot change")
 
-    def _entry_number(self) -> int:
-        """Milliseconds of the server's time, larger than any that this process gave before."""
-        number = int(self.now() * 1000)
+    def _entry_number(self, prefix: str) -> int:
+        """Milliseconds of the server's time, larger than any that this process gave before and than all that
+        stand below `prefix`. Machines know that time to about a second only, so the last ones are looked up."""
+        now = int(self.now() * 1000)
+        blocks = {now // _BLOCK, (now + _AHEAD_MS) // _BLOCK}
+        listed = [key for block in sorted(blocks) for key in self._list_generations(f"{prefix}/{block:011d}")]
+        last = max((int(key.rpartition("/")[2][:16]) for key in listed if is_entry(key)), default=0)
         with self._mutex:
-            self._last_entry = max(number, self._last_entry + 1)
+            self._last_entry = max(now, last + 1, self._last_entry + 1)
             return self._last_entry
 
     def _patiently(self, call: Callable[[], T]) -> T:
@@ -246,16 +253,18 @@ def is_entry(key: str) -> bool:
     return _ENTRY.search(key) is not None
 
 
-def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """`call`, which may be repeated without harm, through passing trouble."""
-    for remaining in reversed(range(TRIES)):
-        try:
-            return call()
-        except (TransientError, RateLimitedError):
-            if remaining == 0:
-                raise
-            sleep(PAUSE_S * 2 ** (TRIES - 1 - remaining))
-    raise AssertionError("unreachable")
+def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:
+    """What `BucketStore._write` wrote. Raises TpuctlError naming the object for anything else."""
+    try:
+        entry: Any = json.loads(content)
+    except ValueError:
+        entry = None
+    if isinstance(entry, dict) and isinstance(entry.get("data"), dict):
+        return entry
+    raise TpuctlError(
+        f"{uri} is not a document of tpuctl's: somebody else wrote it, or changed it",
+        hint=f"gcloud storage ls --all-versions {uri}, and copy the last good one over it",
+    )
 
 
 def read_identity(objects: Objects, uri: str, project: str | None = None) -> str | None:
@@ -267,19 +276,29 @@ def read_identity(objects: Objects, uri: str, project: str | None = None) -> str
         content, _ = objects.read(f"{uri.rstrip('/')}/identity")
     except NotFoundError:
         return None
-    data = json.loads(content)
-    if int(data["schema"]) > SCHEMA:
+    schema, identity, theirs = _parse_identity(uri, content)
+    if schema > SCHEMA:
         raise BadConfigError(
-            f"{uri} was written by a newer tpuctl (schema {data['schema']}, known: {SCHEMA})",
+            f"{uri} was written by a newer tpuctl (schema {schema}, known: {SCHEMA})",
             hint="pip install --upgrade tpuctl",
         )
-    theirs = data.get("project")
     if project is not None and theirs is not None and theirs != project:
         raise BadConfigError(
             f"{uri} is the store of project {theirs}, not of {project}",
             hint=f"pass --project {theirs}, or choose another prefix",
         )
-    return str(data["identity"])
+    return identity
+
+
+def _parse_identity(uri: str, content: bytes) -> tuple[int, str, str | None]:
+    """Schema, identity and project. Raises BadConfigError for what is none of tpuctl's."""
+    try:
+        data = json.loads(content)
+        return int(data["schema"]), str(data["identity"]), data.get("project")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadConfigError(
+            f"{uri}/identity is not the mark of a tpuctl store", hint="choose another prefix with --store"
+        ) from error
 
 
 def write_identity(objects: Objects, uri: str, identity: str, project: str | None = None) -> None:

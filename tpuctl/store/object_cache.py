@@ -9,23 +9,35 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-KEPT_OBJECTS = 100_000
-"""More than a store of years holds; beyond it the oldest go."""
+KEPT_BYTES = 256 * 2**20
+"""A store of years, at one or two kilobytes a document; beyond it what was not used for longest goes."""
+DAY_S = 86400
 BUSY_TIMEOUT_S = 2.0
 AT_ONCE = 400
 """Names in one query; SQLite allows 999 variables in old versions."""
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS objects (uri TEXT PRIMARY KEY, generation INTEGER, content TEXT)"
+VERSION = 2
+"""Of the table below, in `PRAGMA user_version`. Another one is thrown away: it only costs reads."""
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS objects (uri TEXT PRIMARY KEY, generation INTEGER, used INTEGER, content TEXT)"
+)
+"""`used` is a day, so that looking something up writes at most once a day."""
 
 
 class ObjectCache:
-    """A SQLite file at `path`, made if needed, mode 0600."""
+    """A SQLite file at `path`, made if needed, mode 0600. `clock` only tells what was used lately."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, *, kept_bytes: int = KEPT_BYTES, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._kept_bytes = kept_bytes
+        self._clock = clock
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._path = path
@@ -46,9 +58,26 @@ class ObjectCache:
     def _prepare(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA synchronous = OFF")
+        if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            db.execute("DROP TABLE IF EXISTS objects")
+            db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute(_SCHEMA)
-        db.execute("DELETE FROM objects WHERE rowid <= (SELECT max(rowid) FROM objects) - ?", (KEPT_OBJECTS,))
+        with suppress(sqlite3.OperationalError):  # in use: another process will find it too large as well
+            self._trim(db)
         return db
+
+    def _trim(self, db: sqlite3.Connection) -> None:
+        """Half of it goes when it is too large, and the file shrinks: that happens once in a long time."""
+        size, pages, free = (
+            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+        )
+        if size * (pages - free) <= self._kept_bytes:
+            return
+        db.execute(
+            "DELETE FROM objects WHERE uri IN (SELECT uri FROM objects ORDER BY used, rowid"
+            " LIMIT (SELECT (count(*) + 1) / 2 FROM objects))"
+        )
+        db.execute("VACUUM")
 
     def find(self, wanted: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         """The contents of those objects that are known in exactly the wanted generation."""
@@ -57,15 +86,36 @@ class ObjectCache:
         for start in range(0, len(uris), AT_ONCE):
             some = uris[start : start + AT_ONCE]
             marks = ",".join("?" * len(some))
-            rows = self._run(f"SELECT uri, generation, content FROM objects WHERE uri IN ({marks})", some)  # noqa: S608 - only question marks
-            found |= {
-                uri: json.loads(content) for uri, generation, content in rows if wanted[uri] == generation
-            }
+            rows = self._run(
+                f"SELECT uri, generation, content, used FROM objects WHERE uri IN ({marks})",  # noqa: S608 - only question marks
+                some,
+            )
+            found |= self._parse(rows, wanted)
         return found
+
+    def _parse(self, rows: list[tuple[Any, ...]], wanted: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        today = self._today()
+        found, stale = {}, []
+        for uri, generation, content, used in rows:
+            if generation != wanted[uri]:
+                continue
+            try:
+                found[uri] = json.loads(content)
+            except (ValueError, TypeError):
+                continue  # damaged: it is read again
+            if used != today:
+                stale.append(uri)
+        if stale:
+            marks = ",".join("?" * len(stale))
+            self._run(f"UPDATE objects SET used = ? WHERE uri IN ({marks})", [today, *stale])  # noqa: S608 - only question marks
+        return found
+
+    def _today(self) -> int:
+        return int(self._clock() / DAY_S)
 
     def keep(self, uri: str, generation: int, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, ensure_ascii=False)
-        self._run("INSERT OR REPLACE INTO objects VALUES (?, ?, ?)", [uri, generation, text])
+        self._run("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", [uri, generation, self._today(), text])
 
     def forget(self, uri: str) -> None:
         self._run("DELETE FROM objects WHERE uri = ?", [uri])

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tpuctl.core import timeouts
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError
-from tpuctl.ports import Document
+from tpuctl.ports import Document, StoredBlob
 from tpuctl.store.blobs import BlobFiles, write_atomically
 from tpuctl.store.file_time import FileTime
 from tpuctl.store.migrations import MIGRATIONS
@@ -44,8 +45,8 @@ class SqliteStore:
     def __init__(self, path: Path, *, now: Callable[[], float] | None = None) -> None:
         self._path = path
         self._now = now or FileTime(path.parent / ".clock").now
-        self._blobs = BlobFiles(path.parent / "blobs")
         self._mutex = threading.RLock()
+        self._blobs = BlobFiles(path.parent / "blobs", self._transaction)
         with self._translated():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
@@ -89,6 +90,10 @@ class SqliteStore:
             ).fetchall()
         return [Document(key, generation, json.loads(data)) for key, generation, data in rows]
 
+    def list_keys(self) -> Sequence[str]:
+        with self._translated():
+            return [row[0] for row in self._db.execute("SELECT key FROM documents ORDER BY key").fetchall()]
+
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
         text = json.dumps(data, ensure_ascii=False, sort_keys=True)
         with self._transaction():
@@ -106,12 +111,21 @@ class SqliteStore:
             return self._blobs.get(sha256)
 
     def has_blob(self, sha256: str) -> bool:
-        return self._blobs.has(sha256)
-
-    def blob_digests(self) -> Sequence[str]:
-        """The sha256 of every blob."""
         with self._translated():
-            return self._blobs.digests()
+            written_at = self._blobs.written_at(sha256)
+        return written_at is not None and written_at > self.now() - timeouts.BLOB_FRESH_S
+
+    def list_blobs(self) -> Sequence[StoredBlob]:
+        with self._translated():
+            return self._blobs.list()
+
+    def remove_blob(self, blob: StoredBlob) -> bool:
+        with self._translated():
+            return self._blobs.remove(blob)
+
+    def clear_leftovers(self, before: float) -> int:
+        with self._translated():
+            return self._blobs.clear_leftovers(before)
 
     def now(self) -> float:
         """One time for all machines that share the directory, whatever their own clocks say."""
@@ -164,7 +178,8 @@ class SqliteStore:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk ends it by itself
+                    self._db.execute("ROLLBACK")
                 raise
 
     @contextmanager

@@ -29,6 +29,7 @@ from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.probing import enrolled_keys, find_workers, greet_workers
+from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
 KEYS = "ssh-keys"
@@ -72,7 +73,13 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
         raise ConflictError(f"{node.name} in {node.zone} is {node.state}, not READY", hint="tpuctl ls")
     chosen = check_slice_name(name or _name_of(node))
     loaded = find_slice(services, chosen)
-    return Candidate(chosen, node, request, _number_of(node, chosen, loaded.record if loaded else None))
+    last = _last_number(services, chosen, loaded)
+    return Candidate(chosen, node, request, _number_of(node, chosen, last))
+
+
+def _last_number(services: Services, name: str, old: Loaded[SliceRecord] | None) -> int:
+    """The last incarnation of that name, also where its record was pruned."""
+    return old.record.last_incarnation if old else retired_numbers(services.store, name).incarnation
 
 
 def _only(name: str, nodes: Listing[NodeInfo], queued: Listing[QueuedInfo]) -> NodeInfo:
@@ -103,7 +110,7 @@ def _name_of(node: NodeInfo) -> str:
     return node.labels.get(OWNER_LABEL) or (parsed[0] if parsed else node.name)
 
 
-def _number_of(node: NodeInfo, name: str, old: SliceRecord | None) -> int:
+def _number_of(node: NodeInfo, name: str, last: int) -> int:
     """Numbers go on where the last store stopped, so that no name is used twice."""
     label = node.labels.get(INCARNATION_LABEL, "")
     parsed = parse_cloud_name(node.name)
@@ -111,7 +118,7 @@ def _number_of(node: NodeInfo, name: str, old: SliceRecord | None) -> int:
         return int(label)
     if parsed is not None and parsed[0] == name:
         return parsed[1]
-    return old.last_incarnation + 1 if old is not None else 1
+    return last + 1
 
 
 def adopt(
@@ -185,7 +192,7 @@ def _record(services: Services, catalog: Catalog, found: Candidate, login_user: 
         owner=services.user,
         desired=Desired.UP,
         state=SliceState.BOOTING,
-        last_incarnation=max(found.number, old.record.last_incarnation if old else 0),
+        last_incarnation=max(found.number, _last_number(services, found.name, old)),
         created_at=now,
         incarnation=incarnation,
         pay=True,

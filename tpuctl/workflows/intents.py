@@ -11,6 +11,7 @@ from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
 from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
 _DOWN_TRIES = 5
@@ -104,14 +105,15 @@ def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mappi
 def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
     now = services.store.now()
     spec, backoffs = _begin(services, name, wish)
-    incarnation = Incarnation(number=1, cloud_name=f"{name}-1", requested_at=now)
+    number = retired_numbers(services.store, name).incarnation + 1
+    incarnation = Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now)
     record = SliceRecord(
         name=name,
         spec=spec,
         owner=services.user,
         desired=Desired.UP,
         state=SliceState.REQUESTED,
-        last_incarnation=1,
+        last_incarnation=number,
         created_at=now,
         incarnation=incarnation,
         pay=wish.pay,

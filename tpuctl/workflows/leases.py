@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tpuctl.core.timeouts import LEASE_TTL_S
 from tpuctl.errors import ConflictError, LeaseHeldError
+from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
 
@@ -38,8 +39,9 @@ def _acquire(services: Services, name: str) -> Lease:
     key = f"leases/{name}"
     document = services.store.get(key)
     now = services.store.now()
-    fence = 0
-    if document is not None:
+    if document is None:
+        fence = retired_numbers(services.store, name).fence
+    else:
         holder = str(document.data["owner"])
         fence = int(document.data["fence"])
         expires = float(document.data["expires"])

@@ -8,16 +8,10 @@ from typing import Any, Protocol
 from tpuctl.core.counting import counted
 from tpuctl.core.records import SliceState
 from tpuctl.errors import ConflictError, LeaseHeldError, TpuctlError, UsageError
-from tpuctl.ports import Document, Store
+from tpuctl.ports import Document, Store, StoredBlob
 
 MOVED = "moved"
 """The document that a store which has moved, or is about to, holds: where to, and whether all is there."""
-
-
-class Source(Store, Protocol):
-    """A store that can name its blobs."""
-
-    def blob_digests(self) -> Iterable[str]: ...
 
 
 class Target(Protocol):
@@ -31,7 +25,7 @@ class Target(Protocol):
 
     def list(self, prefix: str) -> list[Document]: ...
 
-    def has_blob(self, sha256: str) -> bool: ...
+    def list_blobs(self) -> Iterable[StoredBlob]: ...
 
 
 def check_joinable(source: Store, uri: str) -> None:
@@ -75,20 +69,21 @@ def announce_move(source: Store, uri: str) -> None:
         source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
 
 
-def copy_store(source: Source, target: Target, report: Callable[[str], None]) -> int:
+def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> int:
     """Copies documents and blobs, and compares; how many documents there are.
 
     Repeating it is harmless. Raises TpuctlError when something did not arrive.
     """
     documents = [document for document in source.list("") if document.key != MOVED]
-    digests = list(source.blob_digests())
+    digests = [blob.sha256 for blob in source.list_blobs()]
     report(f"copying {counted(len(documents), 'document')} and {counted(len(digests), 'blob')}")
     there = {document.key for document in target.list("")}
     for document in documents:
         if document.key not in there:
             target.take_document(document.key, document.data)
+    arrived = {blob.sha256 for blob in target.list_blobs()}
     for digest in digests:
-        if not target.has_blob(digest):
+        if digest not in arrived:
             target.put_blob(source.get_blob(digest))
     _compare(documents, target)
     return len(documents)

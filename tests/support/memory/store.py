@@ -13,8 +13,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.core import timeouts
 from tpuctl.errors import ConflictError, NotFoundError
-from tpuctl.ports import Clock, Document
+from tpuctl.ports import Clock, Document, StoredBlob
 
 _STORES = itertools.count(1)
 
@@ -26,7 +27,7 @@ class MemoryServer:
         self.clock = clock
         self.identity = f"m{next(_STORES):06d}"
         self.lock = threading.RLock()
-        self.blobs: dict[str, bytes] = {}
+        self.blobs: dict[str, tuple[bytes, StoredBlob]] = {}
         self.changes = 0
         """Grows with every write."""
         self._documents: dict[str, dict[str, Document]] = {}
@@ -115,22 +116,46 @@ class MemoryStore:
         with self._server.lock:
             return self._server.list(prefix)
 
+    def list_keys(self) -> list[str]:
+        return [document.key for document in self.list("")]
+
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
         with self._server.lock:
             return self._server.append(prefix, data)
 
     def put_blob(self, content: bytes) -> str:
         sha256 = hashlib.sha256(content).hexdigest()
-        self._server.blobs[sha256] = content
+        with self._server.lock:
+            self._server.changes += 1
+            entry = StoredBlob(sha256, len(content), self._server.changes, self.now())
+            self._server.blobs[sha256] = (content, entry)
         return sha256
 
     def get_blob(self, sha256: str) -> bytes:
         if sha256 not in self._server.blobs:
             raise NotFoundError(f"the store has no blob {sha256}")
-        return self._server.blobs[sha256]
+        return self._server.blobs[sha256][0]
 
     def has_blob(self, sha256: str) -> bool:
-        return sha256 in self._server.blobs
+        found = self._server.blobs.get(sha256)
+        return found is not None and (found[1].written_at or 0.0) > self.now() - timeouts.BLOB_FRESH_S
+
+    def list_blobs(self) -> list[StoredBlob]:
+        with self._server.lock:
+            return sorted((entry for _, entry in self._server.blobs.values()), key=lambda blob: blob.sha256)
+
+    def remove_blob(self, blob: StoredBlob) -> bool:
+        with self._server.lock:
+            found = self._server.blobs.get(blob.sha256)
+            if found is not None and found[1].version != blob.version:
+                return False
+            self._server.blobs.pop(blob.sha256, None)
+        return True
+
+    def clear_leftovers(self, before: float) -> int:
+        """Memory has none."""
+        del before
+        return 0
 
     def now(self) -> float:
         return self._server.clock.now()

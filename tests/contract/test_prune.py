@@ -1,0 +1,319 @@
+"""What pruning removes from every kind of store, and what it never touches."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders import a_run, a_slice
+from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
+from tests.support.stores import KINDS, Place, open_places
+from tpuctl.core import timeouts
+from tpuctl.core.codec import to_data
+from tpuctl.core.records import CodeState, EnvironmentRef, RunState, SliceState
+from tpuctl.core.tree import make_tree
+from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.workflows.prune import find_waste, prune, prune_if_due
+from tpuctl.workflows.retired import retired_numbers
+from tpuctl.workflows.submit import store_content
+
+DAY_S = 86400.0
+AGE_S = timeouts.PRUNE_AFTER_S
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with open_places(request.param, tmp_path) as make:
+        yield make(tmp_path / "state" / "store.sqlite")
+
+
+@pytest.fixture
+def open_store(place: Place) -> Iterator[Callable[[], Any]]:
+    opened: list[Any] = []
+
+    def open_it() -> Any:
+        opened.append(place.open())
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        store.close()
+
+
+def digests(store: Any) -> set[str]:
+    return {blob.sha256 for blob in store.list_blobs()}
+
+
+def write_run(store: Any, bundle: str, **fields: Any) -> None:
+    record = a_run(code=CodeState(bundle, diff=fields.pop("diff", None)), **fields)
+    store.put(record.key, to_data(record), if_generation=0)
+
+
+def test_only_what_is_old_and_named_nowhere_goes(place, open_store):
+    store = open_store()
+    tree = store_content(store, make_tree({"train.py": b"print(1)", "lib.py": b"x = 1"}))
+    diff, spec, script = (store.put_blob(text) for text in (b"--- a", b"name: env", b"#!/bin/sh"))
+    write_run(store, tree, diff=diff, environment=EnvironmentRef("env", spec), state=RunState.SUCCEEDED)
+    slice_ = a_slice(name="big")
+    store.put(
+        slice_.key,
+        to_data(replace(slice_, spec=replace(slice_.spec, startup_script=script))),
+        if_generation=0,
+    )
+    kept = digests(store)
+    lost = store.put_blob(b"of a run that was never written down")
+    place.pass_time(AGE_S + DAY_S)
+    later = open_store()
+    young = later.put_blob(b"stored just now, by a run that will be written down in a moment")
+    assert [blob.sha256 for blob in find_waste(later, AGE_S).blobs] == [lost]
+    assert [blob.sha256 for blob in prune(later, AGE_S).blobs] == [lost]
+    assert digests(later) == {*kept, young}
+    with pytest.raises(NotFoundError):
+        open_store().get_blob(lost)
+    assert prune(later, AGE_S).blobs == ()
+
+
+@pytest.mark.parametrize("key", ["manifests/r1/00001", "attempts/r1/00001", "of-a-newer-tpuctl/x", "alone"])
+def test_a_reference_counts_wherever_it_stands(place, open_store, key):
+    store = open_store()
+    tree = store_content(store, make_tree({"train.py": b"print(1)"}))
+    store.put(key, {"deep": [{"uri": f"sha256:{tree}"}]}, if_generation=0)
+    place.pass_time(AGE_S + DAY_S)
+    before = digests(store)
+    assert len(before) == 2
+    assert prune(open_store(), AGE_S).blobs == ()
+    assert digests(store) == before
+
+
+def test_a_journal_keeps_nothing(place, open_store):
+    store = open_store()
+    digest = store.put_blob(b"text")
+    store.append("journal/slices/big", {"why": digest})
+    place.pass_time(AGE_S + DAY_S)
+    assert [blob.sha256 for blob in prune(open_store(), AGE_S).blobs] == [digest]
+
+
+def test_an_old_blob_is_not_relied_on_and_is_young_when_stored_again(place, open_store):
+    store = open_store()
+    digest = store.put_blob(b"code")
+    assert store.has_blob(digest)
+    place.pass_time(AGE_S + DAY_S)
+    writer, pruner = open_store(), open_store()
+    assert not writer.has_blob(digest)
+    (listed,) = pruner.list_blobs()
+    assert writer.put_blob(b"code") == digest  # the writer comes between the list and the removal
+    assert not pruner.remove_blob(listed)
+    assert writer.has_blob(digest)
+    assert prune(pruner, AGE_S).blobs == ()
+    assert open_store().get_blob(digest) == b"code"
+
+
+def test_a_writer_that_finds_its_blob_removed_stores_it_again(place, open_store):
+    digest = open_store().put_blob(b"code")
+    place.pass_time(AGE_S + DAY_S)
+    writer, pruner = open_store(), open_store()
+    assert [blob.sha256 for blob in prune(pruner, AGE_S).blobs] == [digest]
+    assert store_content(writer, make_tree({"a": b"code"}))
+    assert open_store().get_blob(digest) == b"code"
+
+
+def test_what_has_no_blob_name_is_no_blob(open_store):
+    store = open_store()
+    store.put_blob(b"code")
+    assert not store.has_blob(hashlib.sha256(b"other").hexdigest())
+
+
+def test_two_writers_and_a_pruner_at_once_lose_nothing_that_is_referred_to(place, open_store):
+    """Everybody uses the same old contents; whatever order they come in, what a record names is there."""
+    first = open_store()
+    contents = [f"content {n}".encode() for n in range(6)]
+    for content in contents:
+        first.put_blob(content)
+    place.pass_time(AGE_S + DAY_S)
+    start = threading.Barrier(3)
+
+    def write(store: Any, owner: int) -> None:
+        start.wait()
+        for number, content in enumerate(contents):
+            tree = store_content(store, make_tree({"a": content}))
+            write_run(store, tree, id=f"r{owner}-{number}")
+
+    def clean(store: Any) -> None:
+        start.wait()
+        for _ in range(4):
+            prune(store, AGE_S)
+
+    stores = [open_store() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        works = [
+            pool.submit(write, stores[0], 0),
+            pool.submit(write, stores[1], 1),
+            pool.submit(clean, stores[2]),
+        ]
+    for work in works:
+        work.result()
+    check = open_store()
+    for content in contents:
+        assert check.get_blob(hashlib.sha256(content).hexdigest()) == content
+        check.get_blob(make_tree({"a": content}).sha256)
+
+
+class TestCrashes:
+    """After a crash at any change, the next prune ends where an undisturbed one does."""
+
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("at", range(1, 12))
+    def test_at_any_change(self, place, open_store, at, after):
+        store = open_store()
+        for number in range(3):
+            store.put_blob(f"lost {number}".encode())
+        kept = store.put_blob(b"kept")
+        write_run(store, kept, state=RunState.SUCCEEDED)
+        for name, number in (("big", 7), ("small", 2)):
+            put_gone(store, name, number, fence=number * 10)
+        prune(store, AGE_S)
+        place.pass_time(timeouts.RETIRE_AFTER_S + DAY_S)
+        age_resting(open_store())
+        crashing = Crashing(open_store(), CrashPoint(at, after=after), lambda name, _: name in STORE_CHANGES)
+        try:
+            prune(crashing, AGE_S)
+        except Crash:
+            pass
+        else:
+            assert at > 8, "a prune of three blobs and two slices makes eight changes"
+        prune(open_store(), AGE_S)
+        check = open_store()
+        assert digests(check) == {kept}
+        assert check.list("slices/") == []
+        assert check.list("leases/") == []
+        assert (retired_numbers(check, "big").incarnation, retired_numbers(check, "big").fence) == (7, 70)
+        assert retired_numbers(check, "small").incarnation == 2
+
+
+def put_gone(store: Any, name: str, number: int, fence: int) -> None:
+    record = replace(a_slice(name=name), state=SliceState.GONE, last_incarnation=number, incarnation=None)
+    store.put(record.key, to_data(record), if_generation=0)
+    store.put(f"leases/{name}", {"owner": "", "expires": 0.0, "fence": fence}, if_generation=0)
+
+
+def age_resting(store: Any) -> None:
+    """The local store's clock cannot be moved: what it noted is made older instead."""
+    document = store.get("retired")
+    moved = {
+        name: {**each, "since": min(each["since"], store.now() - timeouts.RETIRE_AFTER_S - 1)}
+        for name, each in document.data["resting"].items()
+    }
+    store.put("retired", {**document.data, "resting": moved}, if_generation=document.generation)
+
+
+def test_a_slice_that_is_gone_rests_before_it_is_retired(place, open_store):
+    store = open_store()
+    put_gone(store, "big", 3, fence=9)
+    assert prune(store, AGE_S).slices == ()
+    assert find_waste(store, AGE_S).slices == ()
+    age_resting(store)
+    assert find_waste(store, AGE_S).slices == ("big",)
+    assert prune(store, AGE_S).slices == ("big",)
+    assert store.get("slices/big") is None
+
+
+def test_a_slice_that_came_back_begins_to_rest_anew(open_store):
+    store = open_store()
+    put_gone(store, "big", 3, fence=9)
+    prune(store, AGE_S)
+    age_resting(store)
+    document = store.get("slices/big")
+    store.put("slices/big", document.data, if_generation=document.generation)
+    assert prune(store, AGE_S).slices == ()
+    assert store.get("slices/big") is not None
+
+
+def test_the_slice_of_a_run_that_is_not_over_is_kept(open_store):
+    store = open_store()
+    put_gone(store, "big", 3, fence=9)
+    write_run(store, "0" * 64, slice_name="big", state=RunState.WAITING)
+    prune(store, AGE_S)
+    assert store.get("retired") is None or store.get("retired").data["resting"] == {}
+
+
+def test_nothing_is_removed_when_a_record_cannot_be_followed(place, open_store):
+    """A damaged tree could have named any blob."""
+    store = open_store()
+    store.put_blob(b"lost?")
+    tree = store_content(store, make_tree({"a": b"a"}))
+    write_run(store, tree)
+    place.pass_time(AGE_S + DAY_S)
+
+    class Damaged:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def get_blob(self, sha256: str) -> bytes:
+            raise TpuctlError(f"the blob {sha256} was damaged")
+
+    before = digests(store)
+    with pytest.raises(TpuctlError, match="damaged"):
+        prune(Damaged(), AGE_S)
+    assert digests(store) == before
+
+
+def test_one_of_many_machines_prunes_once_a_day(place, open_store):
+    one, two = open_store(), open_store()
+    assert prune_if_due(one, AGE_S) is not None
+    assert prune_if_due(two, AGE_S) is None
+    assert prune_if_due(one, AGE_S) is None
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tpuctl.store.sqlite import SqliteStore
+from tpuctl.workflows.prune import prune
+store = SqliteStore(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+prune(store, float(sys.argv[2]))
+"""
+
+
+def test_a_prune_that_is_killed_leaves_whole_blobs_and_goes_on(tmp_path):
+    with open_places("sqlite", tmp_path) as make:
+        path = tmp_path / "state" / "store.sqlite"
+        place = make(path)
+        store = place.open()
+        kept = store.put_blob(b"kept")
+        write_run(store, kept)
+        for number in range(300):
+            store.put_blob(f"lost {number}".encode())
+        leftover = path.parent / "blobs" / "aa" / ".tmp-crashed"
+        leftover.parent.mkdir(exist_ok=True)
+        leftover.write_bytes(b"half")
+        place.pass_time(AGE_S + DAY_S)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(path), str(AGE_S)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        while len(digests(store)) > 250:
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert all(store.get_blob(digest) for digest in digests(store))
+        prune(store, AGE_S)
+        assert digests(store) == {kept}
+        assert not leftover.exists()
+        store.close()

@@ -1,0 +1,94 @@
+"""`store`: what the fleet's store keeps, and what of it nobody needs any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.cli.slice import confirm
+
+if TYPE_CHECKING:
+    from tpuctl.workflows.prune import Waste
+
+app = new_group("Remove what the store keeps for nothing.")
+
+COLUMNS = (
+    Column("kind", "WHAT"),
+    Column("name", "NAME", give=1),
+    Column("size", "BYTES"),
+    Column("why", "BECAUSE", give=2),
+)
+
+
+@app.callback()
+def store() -> None:
+    """Remove what the store keeps for nothing."""
+
+
+@app.command("prune")
+def prune(
+    ctx: typer.Context,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Of what age on; the setting prune_after_days if left out."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Remove old content that no slice, run or manifest refers to, and records of slices gone for 90 days.
+
+    Watchdogs do this once a day. A slice that comes back under a pruned name goes on counting where it was.
+    """
+    from tpuctl.workflows.prune import find_waste
+    from tpuctl.workflows.prune import prune as prune_store
+
+    with open_context(ctx) as context:
+        age_s = _age(context, older_than)
+        waste = find_waste(context.store, age_s)
+        if dry_run:
+            _show(context, waste, removed=False)
+            return
+        if waste.blobs or waste.slices:
+            if not context.console.json_mode:
+                _show(context, waste, removed=False)
+            confirm(context, f"remove {waste.words} from the store?", yes=yes)
+        removed = prune_store(context.store, age_s)
+        if context.console.json_mode:
+            _show(context, removed, removed=True)
+        context.console.say(f"removed {removed.words}")
+
+
+def _age(context: AppContext, older_than: str | None) -> float:
+    from tpuctl.core.prune import parse_prune_age
+    from tpuctl.core.timeouts import PRUNE_AFTER_S
+
+    if older_than is not None:
+        return parse_prune_age(older_than, "--older-than")
+    return context.config.prune_after_days * 86400.0 or PRUNE_AFTER_S
+
+
+def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
+    from tpuctl.core.durations import render_moment
+
+    blobs: list[dict[str, Any]] = [
+        {
+            "kind": "blob",
+            "name": blob.sha256 if context.console.json_mode else blob.sha256[:12],
+            "size": blob.size,
+            "why": f"nothing refers to it; stored {render_moment(blob.written_at or 0.0)}",
+        }
+        for blob in waste.blobs
+    ]
+    slices = [{"kind": "slice", "name": name, "size": None, "why": "gone for 90 days"} for name in waste.slices]
+    if context.console.json_mode:
+        context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": [*blobs, *slices]})
+        return
+    context.console.table([*blobs, *slices], COLUMNS, empty="the store keeps nothing for nothing")
