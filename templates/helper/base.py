@@ -1,52 +1,17 @@
-"""What every verb needs: requests from stdin, files below ~/.tpuctl, attempts and their directories."""
+"""What most verbs need: files below ~/.tpuctl, attempts and their directories."""
 
 import json
 import os
 import re
 
+import mask  # noqa: F401 - from here on, what is made is private
+from client import Refused, write_all
+
 SCHEMA = 1
 POLL_S = 0.1
 ENDED = ("exited", "lost")
-CHUNK = 1 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-
-
-USER_UMASK = os.umask(0o077)  # commands of the user get theirs back
-
-
-class Refused(Exception):
-    """A request that is answered with an error code instead of being done."""
-
-    def __init__(self, code, message):
-        super().__init__(message)
-        self.code = code
-
-
-class Stdin:
-    """File descriptor 0 read by line, then raw, without losing what came in the same packet."""
-
-    def __init__(self):
-        self.rest = b""
-
-    def line(self):
-        while b"\n" not in self.rest:
-            chunk = os.read(0, 65536)
-            if not chunk:
-                break
-            self.rest += chunk
-        line, _, self.rest = self.rest.partition(b"\n")
-        return line
-
-    def exactly(self, size):
-        """The next `size` bytes in pieces; Refused when the stream ends before."""
-        while size:
-            chunk = self.rest[:size] or os.read(0, min(size, CHUNK))
-            self.rest = self.rest[len(chunk) :]
-            if not chunk:
-                raise Refused("bad-payload", "the stream broke off %d bytes before the end of a file" % size)
-            size -= len(chunk)
-            yield chunk
 
 
 def root(*parts):
@@ -136,11 +101,6 @@ class Attempt:
             )
         if fence > highest:
             write_json(path, {"schema": SCHEMA, "fence": fence})
-
-
-def write_all(handle, data):
-    while data:
-        data = data[os.write(handle, data) :]
 
 
 def answer(data):

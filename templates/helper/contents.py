@@ -4,7 +4,8 @@ import contextlib
 import json
 import os
 
-from base import CHUNK, Refused, make_dir, need, need_sha, root
+from base import Refused, make_dir, need, need_sha, root
+from client import CHUNK
 
 
 def is_inside(path, directory):

@@ -3,7 +3,8 @@
 import contextlib
 import os
 
-from base import CHUNK, USER_UMASK, Refused, make_dir, need
+from base import Refused, make_dir, need
+from client import CHUNK
 from contents import (
     blob_path,
     blobs_of,
@@ -15,6 +16,7 @@ from contents import (
     store_blob,
     write_file,
 )
+from mask import USER_UMASK
 
 
 def lacks(request, stdin):

@@ -1,13 +1,16 @@
 """Processes: who lives, who descends from whom, and bringing a whole tree to its end."""
 
-import contextlib
 import errno
 import os
 import select
-import signal
 import time
 
-from base import USER_UMASK
+from mask import USER_UMASK
+
+try:
+    import _signal as signal  # without the enumerations, whose import takes longer than all else here
+except ImportError:
+    import signal
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -82,44 +85,36 @@ class Tree:
 
     def spawn(self, argv, env, cwd, stdout, stderr):
         """Starts the main process in a session of its own; OSError when it cannot be started."""
-        import subprocess
-
-        def restore():
-            os.umask(USER_UMASK)
-            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-
-        self.popen = subprocess.Popen(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=restore,
-        )
-        self.main = self.popen.pid
+        told, tell = os.pipe()
+        self.main = os.fork()
+        if not self.main:
+            become(argv, env, cwd, stdout, stderr, tell)
+        os.close(tell)
+        number = os.read(told, 16)  # nothing: the program runs, and the pipe closed by itself
+        os.close(told)
+        if number:
+            os.waitpid(self.main, 0)
+            raise OSError(int(number), os.strerror(int(number)))
 
     def reap(self):
+        """Takes note of children that ended. False: there is none left, so no descendant either, because a
+        process that loses its parent becomes our child."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid == self.main:
                 self.main_status = status
-                self.popen.returncode = 0  # reaped here: keeps Popen from waiting for a reused pid
 
     def wait(self, timeout, handles=()):
         """Waits for a signal, a readable handle or the timeout; returns the readable handles."""
         readable = select.select([self.wake_read, *handles], [], [], timeout)[0]
         if self.wake_read in readable:
             readable.remove(self.wake_read)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self.wake_read, 4096)
+            os.read(self.wake_read, 4096)
         self.reap()
         return readable
 
@@ -131,8 +126,7 @@ class Tree:
         began = time.monotonic()
         told = set()
         while True:
-            self.reap()
-            alive = descendants(os.getpid())
+            alive = descendants(os.getpid()) if self.reap() else set()
             if not alive:
                 return alive
             if time.monotonic() - began >= grace():
@@ -146,6 +140,32 @@ class Tree:
             self.wait(0.02)
             alive = descendants(os.getpid())
         return alive
+
+
+def become(argv, env, cwd, stdout, stderr, tell):
+    """Turns this new process into the program; a failure goes to `tell` as an error number.
+
+    What else is open here closes by itself (PEP 446).
+    """
+    number = errno.EINVAL
+    try:
+        os.setsid()
+        os.umask(USER_UMASK)
+        for ours in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(ours, signal.SIG_DFL)
+        for pythons in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(pythons, signal.SIG_DFL)
+        if cwd:
+            os.chdir(cwd)
+        for handle, wanted in ((0, os.open(os.devnull, os.O_RDONLY)), (1, stdout), (2, stderr)):
+            if wanted is not None:
+                os.dup2(wanted, handle)
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        number = error.errno
+    finally:
+        os.write(tell, b"%d" % number)
+        os._exit(1)
 
 
 def split_status(status):

@@ -5,10 +5,10 @@ import os
 import select
 import time
 
-from base import CHUNK, Refused, answer, make_dir, need
+from base import Refused, answer, make_dir, need
+from client import CHUNK, Lifeline
 from contents import blob_path, blobs_of, find_tree, store_blob
 from placing import lacking_of
-from streams import Lifeline
 
 PEER_SILENCE_S = 60.0
 SERVED_AT_ONCE = 128

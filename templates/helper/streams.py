@@ -1,32 +1,14 @@
-"""`follow`, `read`, `leash`: raw output to the client, and commands that die with it."""
+"""`follow` and `read`: the logs of an attempt as raw output to the client."""
 
 import os
 import select
-import signal
 import time
 
-from base import POLL_S, Attempt, Refused, need, write_all
-from processes import Tree, not_started, split_status
+from base import POLL_S, Attempt, Refused, write_all
+from client import Lifeline
 from state import look
 
 EXIT_NOTHING_TO_FOLLOW = 98
-
-
-class Lifeline:
-    """The client's heartbeat on stdin: dead after end of file or `silence` seconds without a byte."""
-
-    def __init__(self, silence):
-        self.silence = silence
-        self.heard = time.monotonic()
-        self.ended = False
-
-    def listen(self):
-        if not os.read(0, 65536):
-            self.ended = True
-        self.heard = time.monotonic()
-
-    def is_cut(self):
-        return self.ended or time.monotonic() - self.heard > self.silence
 
 
 def follow(request, _stdin):
@@ -83,25 +65,3 @@ def read(request, _stdin):
                 write_all(1, data)
     except FileNotFoundError:
         raise Refused("absent", "no such log on this host") from None
-
-
-def leash(request, _stdin):
-    argv = request.get("argv")
-    if not argv:
-        argv = [os.environ.get("SHELL") or "/bin/sh", "-c", need(request, "shell", str)]
-    env = dict(os.environ)
-    env.update({str(key): str(value) for key, value in (request.get("env") or {}).items()})
-    grace, lifeline = float(request.get("grace_s", 2.0)), Lifeline(float(request.get("silence_s", 15.0)))
-    tree = Tree()
-    try:
-        tree.spawn(argv, env, request.get("cwd") or None, None, None)
-    except OSError as error:
-        write_all(2, os.fsencode("tpuctl: cannot run %s: %s\n" % (argv[0], error.strerror)))
-        os._exit(not_started(error))
-    while tree.main_status is None and not tree.asked_to_stop and not lifeline.is_cut():
-        if 0 in tree.wait(min(1.0, lifeline.silence), [0]):
-            lifeline.listen()
-    tree.end_all(lambda: grace)
-    tree.reap()
-    code, number = split_status(tree.main_status) if tree.main_status is not None else (None, signal.SIGKILL)
-    os._exit(code if number is None else 128 + number)

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from tests.ssh.conftest import HELPER
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_protocol import AttemptState, AttemptStatus, helper_path
+from tpuctl.core.host_protocol import HELPER_FOLDER, AttemptState, AttemptStatus, helper_name
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import (
     Blob,
@@ -117,8 +118,31 @@ def test_the_helper_installs_itself_where_it_is_missing(
     [answer] = helper.hello([target])
     assert answer.value is not None
     assert (answer.value.worker_id, answer.value.home) == ("0", str(home))
-    assert (home / helper_path(helper.sha256)).read_bytes() == HELPER.read_bytes()
-    assert [path.name for path in (home / ".tpuctl/bin").iterdir()] == [Path(helper_path(helper.sha256)).name]
+    [folder] = (home / HELPER_FOLDER).iterdir()
+    assert folder.name == helper_name(helper.sha256)
+    with zipfile.ZipFile(HELPER) as archive:
+        for name in archive.namelist():
+            assert (folder / name).read_bytes() == archive.read(name)
+            assert list((folder / "__pycache__").glob(f"{Path(name).stem}.*.pyc")), f"{name} is not compiled"
+
+
+def test_a_second_install_changes_nothing(helper: HostHelper, target: HostTarget, home: Path) -> None:
+    assert helper.ensure_installed([target])[0].ok
+    before = {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")}
+    assert helper.ensure_installed([target])[0].ok
+    assert {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")} == before
+
+
+def test_a_helper_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_told(
+    helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    (home / HELPER_FOLDER).mkdir(parents=True)
+    (home / HELPER_FOLDER / helper_name(helper.sha256)).write_text("in the way")
+    [answer] = helper.hello([target])
+    assert answer.value is None
+    assert "could not be installed" in answer.message
+    assert "Not a directory" in answer.message
+    assert [path.name for path in (home / HELPER_FOLDER).iterdir()] == [helper_name(helper.sha256)]
 
 
 def test_a_helper_that_arrives_damaged_is_not_installed(

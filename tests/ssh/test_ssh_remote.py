@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import socket
 import threading
@@ -17,7 +16,7 @@ import pytest
 
 from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_protocol import render_helper_command
+from tpuctl.core.host_protocol import render_helper_command, render_leash_request
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.shell import Shell
 from tpuctl.remote.keys import KeyPair, ensure_keypair
@@ -272,7 +271,7 @@ def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost(
 def test_a_busy_reader_does_not_cut_the_leash(target: HostTarget, key: KeyPair) -> None:
     source = HELPER.read_bytes()
     command = render_helper_command("leash", hashlib.sha256(source).hexdigest())
-    request = {"shell": "head -c 60000000 /dev/zero; exit 5", "silence_s": 1.0, "grace_s": 0.1}
+    request = render_leash_request("head -c 60000000 /dev/zero; exit 5", {}, silence_s=1.0, grace_s=0.1)
     seen = 0
 
     def sink(worker: int, name: str, data: bytes) -> None:
@@ -283,9 +282,7 @@ def test_a_busy_reader_does_not_cut_the_leash(target: HostTarget, key: KeyPair) 
 
     with closing(SshRemote(key.private_path, heartbeat_s=0.2)) as remote:
         HostHelper(remote, source).ensure_installed([target])
-        [result] = remote.stream(
-            [target], command, sink, stdin=json.dumps(request).encode() + b"\n", hold_stdin=True
-        )
+        [result] = remote.stream([target], command, sink, stdin=request, hold_stdin=True)
     assert (result.exit_status, seen) == (5, 60_000_000)
 
 

@@ -7,12 +7,13 @@ one answers `EXIT_NOT_INSTALLED` and is given ours. Answers may hold fields that
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tpuctl.core.shell import Shell
+from tpuctl.errors import UsageError
 
 EXIT_NOT_INSTALLED = 97
 EXIT_NOTHING_TO_FOLLOW = 98
@@ -114,28 +115,60 @@ class StartReply:
     already: bool
 
 
-def helper_path(helper_sha256: str) -> str:
-    """Path of the helper below the home directory."""
-    return f".tpuctl/bin/helper-{helper_sha256[:16]}.py"
+HELPER_FOLDER = ".tpuctl/bin"
+"""Below the home directory."""
+
+# As a module of a path, not as a script: Python keeps compiled modules, but compiles a script at every start.
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import entry; sys.exit(entry.main(sys.argv[1:]))"
+
+
+def helper_name(helper_sha256: str) -> str:
+    """Name of the installed helper, a folder in `HELPER_FOLDER`."""
+    return f"helper-{helper_sha256[:16]}"
 
 
 def render_helper_command(verb: str, helper_sha256: str) -> str:
     """Command that runs the helper, or exits with `EXIT_NOT_INSTALLED`."""
-    path = f'"$HOME"/{helper_path(helper_sha256)}'
+    path = f'"$HOME"/{HELPER_FOLDER}/{helper_name(helper_sha256)}'
     return Shell.of(
-        f"test -f {path} || exit {EXIT_NOT_INSTALLED}; exec python3 -I -S {path} "
+        f"test -d {path} || exit {EXIT_NOT_INSTALLED}; exec python3 -I -S -c '{_START}' {path} "
     ).arg(verb).text  # fmt: skip
 
 
 def render_install_command(helper_sha256: str) -> str:
-    """Command that stores the helper from stdin after checking its digest; safe to run twice and at once."""
-    path = f'"$HOME"/{helper_path(helper_sha256)}'
+    """Command that stores the helper from stdin after checking its digest; safe to run twice and at once.
+
+    What arrives is an archive that Python runs; its verb `install` does the rest.
+    """
     return (
-        'umask 077; mkdir -p "$HOME/.tpuctl/bin" && t=$(mktemp "$HOME/.tpuctl/bin/.new.XXXXXX") && '
+        f'umask 077; mkdir -p "$HOME/{HELPER_FOLDER}" && t=$(mktemp "$HOME/{HELPER_FOLDER}/.new.XXXXXX") && '
         'cat > "$t" && '
-        f'case $(sha256sum < "$t") in {helper_sha256}*) mv -f "$t" {path};; '
+        f'case $(sha256sum < "$t") in {helper_sha256}*) '
+        f'python3 -I -S "$t" install {helper_name(helper_sha256)}; s=$?; rm -f "$t"; exit $s;; '
         '*) rm -f "$t"; echo "the helper arrived damaged" >&2; exit 1;; esac'
     )
+
+
+def render_leash_request(
+    command: Sequence[str] | str,
+    env: Mapping[str, str],
+    *,
+    cwd: str | None = None,
+    grace_s: float = 2.0,
+    silence_s: float = SILENCE_S,
+) -> bytes:
+    """What the verb `leash` reads: the number of bytes, then words that end with a NUL (see
+    `templates/helper/leash.py`). `command` is arguments, or text for the login shell.
+
+    Raises UsageError for a NUL, which no argument can hold.
+    """
+    text, argv = (command, ()) if isinstance(command, str) else ("", command)
+    variables = [f"{name}={value}" for name, value in env.items()]
+    words = [f"{grace_s:g}", f"{silence_s:g}", cwd or "", text, str(len(argv)), *argv, *variables]
+    if any("\0" in word for word in words):
+        raise UsageError("arguments and variables cannot hold a NUL")
+    body = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+    return b"%d\n%s" % (len(body), body)
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from tpuctl.core import host_protocol as protocol
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.ports import OutputSink, Remote
+from tpuctl.ports import OutputSink, Remote, Stdin
 
 T = TypeVar("T")
 Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
@@ -235,7 +235,7 @@ class HostHelper:
         def request(target: HostTarget) -> Mapping[str, Any]:
             return {**request_for(target), "silence_s": protocol.SILENCE_S}
 
-        return self._stream(targets, "follow", request, sink, None, should_stop)
+        return self._stream(targets, "follow", _stdin(request, b""), sink, None, should_stop)
 
     def leash(
         self,
@@ -254,14 +254,7 @@ class HostHelper:
 
         The exit status is the command's own, 128+n when signal n ended it.
         """
-        what: Mapping[str, Any] = {"shell": command} if isinstance(command, str) else {"argv": list(command)}
-        request = {
-            **what,
-            "env": dict(env or {}),
-            "cwd": cwd,
-            "grace_s": grace_s,
-            "silence_s": protocol.SILENCE_S,
-        }
+        request = protocol.render_leash_request(command, env or {}, cwd=cwd, grace_s=grace_s)
         return self._stream(targets, "leash", request, sink, timeout_s, should_stop, on_end)
 
     def prune(
@@ -278,14 +271,13 @@ class HostHelper:
         self,
         targets: Sequence[HostTarget],
         verb: str,
-        request: Request,
+        stdin: Stdin,
         sink: OutputSink,
         timeout_s: float | None,
         should_stop: Callable[[], bool] | None,
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         command = protocol.render_helper_command(verb, self.sha256)
-        stdin = _stdin(request, b"")
 
         def ended(result: RemoteResult) -> None:
             if on_end is not None and result.exit_status != protocol.EXIT_NOT_INSTALLED:
@@ -351,7 +343,9 @@ def _report(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _install_failed(install: RemoteResult) -> RemoteResult:
-    detail = install.detail or f"the helper could not be installed (exit status {install.exit_status})"
+    said = install.stderr.decode(errors="replace").strip()[-400:]
+    status = f"the helper could not be installed (exit status {install.exit_status}) {said}".strip()
+    detail = install.detail or status
     return replace(install, detail=detail)
 
 

@@ -336,19 +336,23 @@ def read(process: Process, request: Json) -> Generator[Wait | float, None, int]:
     yield
 
 
-def leash(process: Process, request: Json) -> Generator[Wait | float, None, int]:
-    process.silence_s = float(request.get("silence_s", 15.0))
-    host, argv = process.host, request.get("argv")
+def leash(process: Process) -> Steps:
+    size = yield from process.read_line()
+    words = (yield from process.read_exactly(int(size))).decode().split("\0")
+    grace, silence_s, _, text, count = float(words[0]), float(words[1]), *words[2:5]
+    argv, variables = words[5 : 5 + int(count)], words[5 + int(count) : -1]
+    process.silence_s = silence_s
+    host = process.host
     if argv:
         body = host.network.find_program(host, argv)
         if body is None:
             process.print(f"tpuctl: cannot run {argv[0]}: No such file or directory", "stderr")
             return 127
     else:
-        argv = ["/bin/bash", "-c", need(request, "shell", str)]
-        body = host.network.shell(host, argv[2])
+        argv = ["/bin/bash", "-c", text]
+        body = host.network.shell(host, text)
     tree: list[Process] = []
-    env = {**process.env, **{str(k): str(v) for k, v in (request.get("env") or {}).items()}}
+    env = {**process.env, **dict(variable.split("=", 1) for variable in variables)}
     main = host.start(body, argv=argv, env=env, tree=tree)
     main.outbox, main.emit, main.eof_at = None, process.emit, host.time
     main.reader = process
@@ -358,7 +362,6 @@ def leash(process: Process, request: Json) -> Generator[Wait | float, None, int]
             yield Wait(stdin=True, change=(main,))
     except Terminated:
         drop_heartbeats(process)
-    grace = float(request.get("grace_s", 2.0))
     ended_by_itself = not main.alive
     yield from end_tree(tree, lambda: grace, process.now)
     if ended_by_itself and main.exit_status is not None:
@@ -397,5 +400,5 @@ VERBS: dict[str, Program] = {
     "fetch": verb(placing.fetch),
     "follow": verb(follow),
     "read": verb(read),
-    "leash": verb(leash),
+    "leash": leash,
 }

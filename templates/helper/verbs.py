@@ -1,0 +1,60 @@
+"""The verbs that read a JSON request."""
+
+import importlib
+import json
+
+from base import answer
+from client import Refused, Stdin
+
+MODULES = {
+    "activity": "activity",
+    "warn": "activity",
+    "hello": "hello",
+    "prepare": "prepare",
+    "lacks": "placing",
+    "place": "placing",
+    "receive": "contents",
+    "serve": "relay",
+    "fetch": "relay",
+    "start": "supervisor",
+    "status": "state",
+    "stop": "state",
+    "attempts": "state",
+    "prune": "cleaning",
+    "follow": "streams",
+    "read": "streams",
+}
+
+
+def find_verb(name):
+    if name not in MODULES:
+        raise Refused("bad-request", "no such verb: %r" % (name,))
+    return getattr(importlib.import_module(MODULES[name]), name)
+
+
+def read_request(stdin):
+    try:
+        request = json.loads(stdin.line().decode() or "{}")
+    except ValueError as error:
+        raise Refused("bad-request", "the request is not JSON: %s" % error) from error
+    if not isinstance(request, dict):
+        raise Refused("bad-request", "the request is not an object")
+    return request
+
+
+def answer_verb(name):
+    stdin = Stdin()
+    try:
+        verb = find_verb(name)
+        result = verb(read_request(stdin), stdin)  # None: it answered with raw bytes
+        if result is not None:
+            answer(result)
+        return 0
+    except Refused as error:
+        answer({"error": error.code, "message": str(error)})
+    except BrokenPipeError:
+        pass  # the client went away; there is nobody to tell
+    except Exception as error:
+        # Whatever the operating system does must reach the client as an answer.
+        answer({"error": "host-error", "message": "%s: %s" % (type(error).__name__, error)})
+    return 1
