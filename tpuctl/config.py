@@ -11,12 +11,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tpuctl.core.config_file import SECTIONS, file_error, frame_problems, settings_problems
-from tpuctl.core.hooks import Hook, parse_hooks
-from tpuctl.core.marked import MarkedMapping, Place, parse_marked, plain
 from tpuctl.core.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
@@ -28,8 +25,11 @@ from tpuctl.core.settings import (
     parse_value,
     resolve,
 )
-from tpuctl.core.shape import Problem
 from tpuctl.errors import BadConfigError
+
+if TYPE_CHECKING:
+    from tpuctl.core.hooks import Hook
+    from tpuctl.core.shape import Problem
 
 PROJECT_FILE = "tpuctl.yaml"
 STORE_FILE = "store.json"
@@ -101,6 +101,8 @@ def load_hooks(environ: Mapping[str, str], home: Path, profile: str) -> tuple[Ho
 
     Raises BadConfigError for mistakes, and when somebody else could have written the file.
     """
+    from tpuctl.core.hooks import parse_hooks
+
     path = _user_file(environ, home)
     value = _read_user_file(path).get("hooks")
     if not value:
@@ -182,6 +184,9 @@ def _project_layer(path: Path | None) -> Layer:
     text = read_text(path) if path else None
     if path is None or text is None:
         return Layer(PROJECT_FILE, {})
+    from tpuctl.core.config_file import SECTIONS, frame_problems  # where there is no file, nothing to read it
+    from tpuctl.core.marked import parse_marked, plain
+
     marked = parse_marked(text, str(path))
     _check(path, frame_problems(marked, text, SECTIONS))
     return Layer(str(path), _section(plain(marked) or {}, "settings"))
@@ -198,6 +203,10 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
     text = read_text(path)
     if text is None:
         return {}
+    from tpuctl.core.config_file import frame_problems, settings_problems
+    from tpuctl.core.marked import MarkedMapping, Place, parse_marked, plain
+    from tpuctl.core.shape import Problem
+
     marked = parse_marked(text, str(path))
     problems = frame_problems(marked, text, USER_KEYS)
     profiles = marked.get("profiles") if isinstance(marked, MarkedMapping) else None
@@ -212,6 +221,8 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
 
 def _check(path: Path, problems: list[Problem]) -> None:
     if problems:
+        from tpuctl.core.config_file import file_error
+
         raise file_error(str(path), problems)
 
 

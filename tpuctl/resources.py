@@ -10,12 +10,14 @@ import zipfile
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.core.bill import OtherPrices
-from tpuctl.core.messages import ErrorTable, parse_error_table
-from tpuctl.core.topology import Catalog, parse_catalog
 from tpuctl.errors import BugError
+
+if TYPE_CHECKING:
+    from tpuctl.core.bill import OtherPrices
+    from tpuctl.core.messages import ErrorTable
+    from tpuctl.core.topology import Catalog
 
 
 def read_template(name: str) -> bytes:
@@ -51,18 +53,24 @@ def read_table(name: str) -> bytes:
 @cache
 def load_accelerators() -> Catalog:
     """Every accelerator type that tpuctl knows."""
+    from tpuctl.core.topology import parse_catalog
+
     return parse_catalog(_load_yaml("accelerators.yaml"))
 
 
 @cache
 def load_other_prices() -> OtherPrices:
     """List prices of what a project holds besides TPUs."""
+    from tpuctl.core.bill import OtherPrices
+
     return OtherPrices(_load_yaml("other_prices.yaml"))
 
 
 @cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
+    from tpuctl.core.messages import parse_error_table
+
     return parse_error_table(_load_yaml("errors.yaml"))
 
 

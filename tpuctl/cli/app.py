@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from tpuctl import __version__
+from tpuctl.cli.parameters import spare, spared
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ def invocation(ctx: typer.Context) -> Invocation:
 class RootGroup(TyperGroup):
     """Lists commands from `COMMANDS`, loads one when it is used, and turns errors into exit codes."""
 
+    def get_params(self, ctx: Any) -> Any:
+        return spared(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
         return [entry.name for entry in COMMANDS]
 
@@ -157,10 +161,10 @@ def load_command(entry: Entry) -> Any:
     """Imports the command's module and builds the command."""
     target = getattr(importlib.import_module(f"tpuctl.cli.{entry.module}"), entry.target)
     if isinstance(target, typer.Typer):
-        return typer.main.get_command(target)
+        return spare(typer.main.get_command(target))
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     single.command(entry.name)(target)
-    return typer.main.get_command(single)
+    return spare(typer.main.get_command(single))
 
 
 def _print_version(value: bool) -> None:

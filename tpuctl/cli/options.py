@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.app import invocation
-from tpuctl.core.wishes import RunWish, help_of
+from tpuctl.core.fold import WORKERS_HELP
 
 
 def _set_json(ctx: typer.Context, value: bool) -> bool:
@@ -39,7 +39,7 @@ OnSlice = Annotated[
     str | None, typer.Option("--on", metavar="NAME", help="The slice; may be left out if you have just one.")
 ]
 RunId = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.")]
-Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=help_of(RunWish, "worker"))]
+Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=WORKERS_HELP)]
 AllWorkers = Annotated[
     bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)
 ]

@@ -64,7 +64,7 @@ def once(
     Without a terminal only what is new is printed, so that cron mails nothing while all is well. Ends with 3
     when something needs a person. A pass that finds another one at work on this machine leaves it to that.
     """
-    from tpuctl.core.watch import check_ping_url
+    from tpuctl.core.urls import check_ping_url
     from tpuctl.local.locks import try_lock
     from tpuctl.local.pass_log import PassLog
 

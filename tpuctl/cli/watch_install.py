@@ -117,7 +117,7 @@ def uninstall(
 
 def _plan(context: AppContext, every: int, *, systemd: bool, ping: str | None) -> _Plan:
     from tpuctl.core.crontab import render_line
-    from tpuctl.core.watch import check_ping_url
+    from tpuctl.core.urls import check_ping_url
     from tpuctl.core.watch_setup import pick_environment, render_script, render_unit, unit_name
     from tpuctl.local.systemd import units_dir
     from tpuctl.resources import read_template

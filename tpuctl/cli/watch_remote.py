@@ -13,7 +13,7 @@ def install_on(
 ) -> None:
     """Sends this tpuctl to `login` and lets cron there make the passes."""
     from tpuctl.core.crontab import render_schedule
-    from tpuctl.core.watch import check_ping_url
+    from tpuctl.core.urls import check_ping_url
     from tpuctl.core.watch_remote import check_login, render_remote, told_settings
     from tpuctl.local.login import run_script, send_file
     from tpuctl.local.wheel import build_wheel

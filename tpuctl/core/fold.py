@@ -9,6 +9,9 @@ from typing import TypeVar
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+WORKERS_HELP = "Only these workers, such as 0 or 0-3,7."
+"""What `--worker` takes, see `parse_workers`."""
+
 _WORD = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 

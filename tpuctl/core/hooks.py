@@ -18,7 +18,8 @@ from typing import Any
 from tpuctl.core import timeouts
 from tpuctl.core.manifest import render_time
 from tpuctl.core.records import RunState
-from tpuctl.core.watch import Trouble, check_ping_url
+from tpuctl.core.urls import check_ping_url
+from tpuctl.core.watch import Trouble
 from tpuctl.errors import BadConfigError, UsageError
 
 FORM = "hooks: [{events: [needs-human], command: [/path/to/program]}]"

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
-from tpuctl.errors import UsageError
 
 INSTALL_HINT = "tpuctl watch install"
 TROUBLED = frozenset({"blocked", "blind", "failed"})
@@ -196,17 +194,6 @@ def judge(heartbeats: Iterable[Heartbeat], now: float) -> Health:
 def is_late(beat: Heartbeat, now: float) -> bool:
     """Whether this machine's next pass is overdue by more than chance."""
     return now > beat.at + beat.seconds + beat.patience_s
-
-
-def check_ping_url(url: str) -> str:
-    """Returns `url`; raises UsageError unless it is https, or http on this machine. It may hold a token."""
-    parts = urlsplit(url)
-    loopback = parts.hostname in {"localhost", "127.0.0.1", "::1"}
-    if parts.hostname is None or not (parts.scheme == "https" or (parts.scheme == "http" and loopback)):
-        raise UsageError("the URL to ping must start with https://", hint="ping_url: https://hc-ping.com/UUID")
-    if any(not 33 <= ord(character) < 127 for character in url):
-        raise UsageError("the URL to ping holds characters that no URL has", hint="percent-encode them")
-    return url
 
 
 def render_span(seconds: float) -> str:

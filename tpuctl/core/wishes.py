@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.core.ask import Ask, told
 from tpuctl.core.durations import parse_duration, parse_moment
 from tpuctl.core.entry import render_argv
+from tpuctl.core.fold import WORKERS_HELP
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import parse_secret, parse_var
@@ -115,7 +116,7 @@ class RunWish:
     )
     worker: str | None = key(
         None,
-        "Only these workers, such as 0 or 0-3,7.",
+        WORKERS_HELP,
         flags=("--worker", "--all-workers"),
         text=True,
         examples=("0-3,7",),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.core.hooks import Hook
-from tpuctl.core.watch import check_ping_url
+from tpuctl.core.urls import check_ping_url
 from tpuctl.errors import UsageError
 from tpuctl.local.alarm import call_url
 

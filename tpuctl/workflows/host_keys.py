@@ -11,8 +11,6 @@ from tpuctl.ports import Forwarding, OutputSink, Remote, Stdin
 from tpuctl.workflows.documents import find_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.journal import record_decision
-from tpuctl.workflows.observe import find_slice_node
-from tpuctl.workflows.probing import published_keys
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
@@ -111,6 +109,9 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
 
     Only for the same node: another one under the name is another incarnation and is found by the loop.
     """
+    from tpuctl.workflows.observe import find_slice_node  # rarely needed, and every command has this module
+    from tpuctl.workflows.probing import published_keys
+
     loaded = find_slice(services, target.slice_name)
     incarnation = loaded.record.incarnation if loaded is not None else None
     if loaded is None or incarnation is None or target.worker >= len(incarnation.workers):
