@@ -22,7 +22,15 @@ import pytest
 from tests.ssh.conftest import HELPER
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_protocol import HELPER_FOLDER, AttemptState, AttemptStatus, helper_name
+from tpuctl.core.host_protocol import (
+    HELPER_FOLDER,
+    AttemptState,
+    AttemptStatus,
+    helper_name,
+    render_helper_command,
+    render_install_command,
+    render_leash_request,
+)
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import (
     Blob,
@@ -36,6 +44,7 @@ from tpuctl.core.tree import (
     parse_tree,
     render_tree,
 )
+from tpuctl.errors import UsageError
 from tpuctl.remote.keys import KeyPair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.host_helper import HostHelper
@@ -148,8 +157,6 @@ def test_a_helper_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_tol
 def test_a_helper_that_arrives_damaged_is_not_installed(
     remote: SshRemote, helper: HostHelper, target: HostTarget, home: Path
 ) -> None:
-    from tpuctl.core.host_protocol import render_install_command
-
     [result] = remote.run([target], render_install_command(helper.sha256), stdin=b"print('half of i")
     assert result.exit_status == 1
     assert b"damaged" in result.stderr
@@ -666,3 +673,47 @@ def test_a_run_works_under_python_3_8(tmp_path: Path) -> None:
     assert not helper("start", **which, fence=1, argv=["sh", "-c", "exit 3"])["already"]
     helper("follow", **which)
     assert helper("status", **which)["exit_status"] == 3
+
+
+@pytest.mark.skipif(not OLD_PYTHON.exists(), reason=f"no Python 3.8 at {OLD_PYTHON}")
+def test_the_helper_installs_itself_and_leashes_a_command_under_python_3_8(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(OLD_PYTHON)
+    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+    def shell(command: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["sh", "-c", command], input=stdin, env=environment, capture_output=True)
+
+    source = HELPER.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
+    assert shell(render_install_command(digest), source).returncode == 0
+    request = render_leash_request(["sh", "-c", "echo $WORD; sleep 0.1; exit 7"], {"WORD": "out"})
+    with subprocess.Popen(
+        ["sh", "-c", render_helper_command("leash", digest)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as leash:
+        assert leash.stdin is not None
+        assert leash.stdout is not None
+        leash.stdin.write(request)
+        leash.stdin.flush()
+        assert leash.stdout.read() == b"out\n"
+        assert leash.wait(20) == 7
+
+
+def test_a_leash_whose_request_is_no_request_says_so(
+    remote: SshRemote, helper: HostHelper, target: HostTarget
+) -> None:
+    helper.ensure_installed([target])
+    for damaged in (b"", b"{}\n", b"5\n1\0", b"4\n1\0002\0"):
+        [result] = remote.run([target], render_helper_command("leash", helper.sha256), stdin=damaged)
+        assert result.exit_status == 1, damaged
+        assert b"the request arrived damaged" in result.stderr
+
+
+def test_a_nul_in_an_argument_is_refused_before_anything_is_sent(
+    helper: HostHelper, target: HostTarget
+) -> None:
+    with pytest.raises(UsageError, match="NUL"):
+        helper.leash([replace(target, port=1)], ["echo", "a\0b"], lambda *_: None)
