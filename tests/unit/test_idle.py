@@ -11,11 +11,14 @@ from tpuctl.core.idle import (
     HostActivity,
     IdleWatch,
     Step,
+    describe_limits,
+    extend_lifetime,
     find_use,
     judge_lifetime,
     parse_activity,
+    replace_lifetime,
 )
-from tpuctl.core.records import Lifetime
+from tpuctl.core.records import Lifetime, Limits
 
 QUIET = HostActivity(0, sessions=0, chip_users=0, chips_unknown=False, load_per_cpu=0.02)
 HALF_AN_HOUR = Lifetime(idle_s=1800.0)
@@ -103,3 +106,24 @@ def test_the_earlier_of_both_limits_counts():
 
 def test_no_limit_is_no_limit():
     assert walk(Lifetime(), {}, 7200) == []
+
+
+def test_another_up_changes_only_what_it_says():
+    old = Lifetime(expires_at=100.0, idle_s=60.0, ttl_s=50.0)
+    assert extend_lifetime(None, Limits(), 7.0) is None
+    assert extend_lifetime(old, Limits(), 7.0) == old
+    assert extend_lifetime(old, Limits(idle_s=90.0), 7.0) == replace(old, idle_s=90.0)
+    assert extend_lifetime(old, Limits(ttl_s=50.0), 80.0) == replace(old, expires_at=130.0)
+
+
+def test_a_file_says_all_of_it_and_an_unchanged_span_goes_on():
+    old = Lifetime(expires_at=100.0, idle_s=60.0, ttl_s=50.0)
+    assert replace_lifetime(old, Limits(), 7.0) is None
+    assert replace_lifetime(old, Limits(ttl_s=50.0), 80.0) == Lifetime(expires_at=100.0, ttl_s=50.0)
+    assert replace_lifetime(old, Limits(ttl_s=70.0, idle_s=60.0), 80.0) == Lifetime(150.0, 60.0, 70.0)
+    assert replace_lifetime(Lifetime(expires_at=9.0), Limits(ttl_s=70.0), 80.0) == Lifetime(150.0, None, 70.0)
+
+
+def test_limits_in_words():
+    assert describe_limits(Limits()) == ""
+    assert describe_limits(Limits(ttl_s=5400.0, idle_s=1800.0)) == "after 1h30m or when unused for 30m"

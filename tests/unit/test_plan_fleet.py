@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import a_run, a_slice, a_spec
+from tests.support.builders import a_run, a_slice, a_spec, an_incarnation
 from tpuctl.core.plan_fleet import (
     Change,
     FleetChange,
@@ -16,7 +16,7 @@ from tpuctl.core.plan_fleet import (
     plan_fleet,
     run_id_of,
 )
-from tpuctl.core.records import CodeState, Desired, Policy, RunRecord, RunState, SliceState
+from tpuctl.core.records import CodeState, Desired, Lifetime, Limits, Policy, RunRecord, RunState, SliceState
 from tpuctl.core.request import RunRequest, fingerprint
 
 BUNDLE = "0" * 64
@@ -191,3 +191,37 @@ def test_a_field_at_its_default_is_no_part_of_a_fingerprint():
     assert fingerprint(REQUEST, BUNDLE) == fingerprint(replace(REQUEST, workers=None), BUNDLE)
     assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, keep_slice=True), BUNDLE)
     assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, environment=b"x"), BUNDLE)
+
+
+HALF_A_DAY = replace(SLICE, limits=Limits(ttl_s=43_200.0, idle_s=1800.0))
+
+
+def of_limited(record: Any, **how: Any) -> FleetChange:
+    return plan([record], wanted=WantedFleet("lab", (HALF_A_DAY,), ()), **how)["slice big"]
+
+
+def test_limits_change_in_place_each_by_its_key():
+    both = of_limited(a_slice())
+    assert (both.change, both.differs) == (Change.UPDATE, ("ttl", "stop_when_idle"))
+    assert both.why == "the file says 12h as ttl; the file says 30m as stop_when_idle"
+    one = of_limited(a_slice(lifetime=Lifetime(expires_at=5.0, ttl_s=43_200.0, idle_s=600.0)))
+    assert (one.change, one.differs) == (Change.UPDATE, ("stop_when_idle",))
+    same = Lifetime(expires_at=5.0, ttl_s=43_200.0, idle_s=1800.0)
+    assert of_limited(a_slice(lifetime=same)).change is Change.NONE
+    gone = of_slice(a_slice(lifetime=same))
+    assert (gone.change, gone.differs) == (Change.UPDATE, ("ttl", "stop_when_idle"))
+    assert gone.why.startswith("the file no longer says ttl")
+
+
+def test_an_end_whose_span_nobody_wrote_down_is_not_that_of_the_file():
+    assert of_limited(a_slice(lifetime=Lifetime(expires_at=5.0, idle_s=1800.0))).differs == ("ttl",)
+    assert of_slice(a_slice(lifetime=Lifetime(expires_at=5.0))).differs == ("ttl",)
+
+
+def test_slices_of_others_and_those_made_by_hand_get_no_limits_from_a_file():
+    others = of_limited(a_slice(owner="bob"))
+    assert (others.change, others.hint) == (Change.CONFLICT, "--all-users changes it, too")
+    assert of_limited(a_slice(owner="bob"), all_users=True).change is Change.UPDATE
+    by_hand = of_limited(a_slice(incarnation=an_incarnation(by_hand=True)))
+    assert by_hand.change is Change.CONFLICT
+    assert "made by hand" in by_hand.why

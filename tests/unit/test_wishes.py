@@ -8,6 +8,7 @@ import typer
 from tpuctl.cli.app import COMMANDS, load_command
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
+from tpuctl.core.records import Limits
 from tpuctl.core.settings import Config, Layer, resolve
 from tpuctl.core.shape import registry
 from tpuctl.core.wishes import (
@@ -15,6 +16,7 @@ from tpuctl.core.wishes import (
     RunWish,
     SliceWish,
     check_run_wish,
+    limits_of,
     slice_spec,
     tier_of_flags,
 )
@@ -27,10 +29,6 @@ HOW = {"--no-wait", "--timeout", "--dry-run", "--json", "--quiet", "--help"}
 
 def settings(**values: object) -> Config:
     return resolve([Layer("test", values)], Path("/nowhere"))
-
-
-LIMITS = {"--ttl", "--stop-when-idle"}
-"""Of slices that somebody brings up for a while; what a fleet file names is wanted for good."""
 
 
 def spec_of(wish: SliceWish, grants: tuple[Grant, ...] = (), **values: object):
@@ -57,7 +55,7 @@ def flags_of(*wishes: type) -> set[str]:
 
 
 def test_flags_of_up_are_the_fields_of_a_slice_wish():
-    assert options_of("up") - HOW - LIMITS == flags_of(SliceWish)
+    assert options_of("up") - HOW == flags_of(SliceWish)
 
 
 def test_flags_of_run_are_the_fields_of_a_run_wish():
@@ -128,6 +126,26 @@ def test_what_cannot_be_names_its_key(wish, key, said):
     assert caught.value.details["key"] == key
     assert said in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("wish", "key", "said"),
+    [
+        (SliceWish(ttl="soon"), "ttl", "--ttl 'soon' is not a duration"),
+        (SliceWish(ttl="10m"), "ttl", "--ttl 10m is too short: the hosts are warned"),
+        (SliceWish(stop_when_idle="5m"), "stop_when_idle", "--stop-when-idle 5m"),
+    ],
+)
+def test_limits_too_short_for_a_warning_are_refused(wish, key, said):
+    with pytest.raises(UsageError) as caught:
+        limits_of(wish)
+    assert caught.value.details["key"] == key
+    assert said in caught.value.message
+
+
+def test_limits_are_spans():
+    assert limits_of(SliceWish()) == Limits()
+    assert limits_of(SliceWish(ttl="8h", stop_when_idle="1h30m")) == Limits(ttl_s=28_800.0, idle_s=5400.0)
 
 
 def test_one_tier_flag_is_a_tier_and_two_are_refused():

@@ -55,7 +55,7 @@ def apply(
         typer.Option("--again", metavar="RUN", help="Repeat this run though it has ended; repeatable."),
     ] = None,
     all_users: Annotated[
-        bool, typer.Option("--all-users", help="With --replace and --prune: other users' slices, too.")
+        bool, typer.Option("--all-users", help="Also change, --replace and --prune other users' slices.")
     ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for everything and return at once.")] = False,
     timeout: Timeout = None,
@@ -164,6 +164,7 @@ def _collect(file: FleetFile, problems: list[Problem], keys: tuple[str, ...], wo
 
 def _settle_slices(context: AppContext, file: FleetFile, problems: list[Problem]) -> dict[str, WantedSlice]:
     from tpuctl.core.plan_fleet import WantedSlice
+    from tpuctl.core.wishes import limits_of
     from tpuctl.workflows.payment import list_grants
 
     grants = list_grants(context)
@@ -173,7 +174,7 @@ def _settle_slices(context: AppContext, file: FleetFile, problems: list[Problem]
         def settle(name: str = name, wish: SliceWish = wish) -> None:
             script = read_script(wish, Path(file.path).absolute().parent)
             choice = settle_slice(context, wish, grants, script)
-            slices[name] = WantedSlice(name, choice.spec, choice.zones, wish.pay, script)
+            slices[name] = WantedSlice(name, choice.spec, choice.zones, wish.pay, script, limits_of(wish))
 
         _collect(file, problems, ("slices", name), settle)
     return slices

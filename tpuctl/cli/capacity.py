@@ -54,6 +54,8 @@ class Capacity:
     metadata: Annotated[list[str] | None, _option("--metadata", "K=V")] = None
     boot_disk: Annotated[int | None, _option("--boot-disk", "GIB")] = None
     startup_script: Annotated[str | None, _option("--startup-script", "FILE")] = None
+    ttl: Annotated[str | None, _option("--ttl", "TIME")] = None
+    stop_when_idle: Annotated[str | None, _option("--stop-when-idle", "TIME")] = None
 
     @property
     def given(self) -> bool:
@@ -90,6 +92,8 @@ class Capacity:
             metadata=_pairs("--metadata", self.metadata),
             boot_disk=self.boot_disk,
             startup_script=self.startup_script,
+            ttl=self.ttl,
+            stop_when_idle=self.stop_when_idle,
         )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tpuctl.core.acquisition import SliceChoice
     from tpuctl.core.grants import Grant
-    from tpuctl.core.records import SliceRecord, SliceSpec
+    from tpuctl.core.records import Limits, SliceRecord, SliceSpec
     from tpuctl.core.wishes import SliceWish
 
 FLEET = (
@@ -44,13 +44,6 @@ def up(
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
     capacity: Capacity = NOTHING_SAID,
-    ttl: Annotated[
-        str | None, typer.Option("--ttl", metavar="TIME", help="Take it down after this long, such as 8h.")
-    ] = None,
-    stop_when_idle: Annotated[
-        str | None,
-        typer.Option("--stop-when-idle", metavar="TIME", help="Take it down when unused for this long."),
-    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -61,14 +54,10 @@ def up(
 
     The same command again means the same slice and changes nothing once it is ready.
     """
-    from tpuctl.workflows.lifetime import set_lifetime
-
-    limits = _limits(ttl, stop_when_idle)
     with open_context(ctx) as context:
         record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
         if record is None:
             return
-        set_lifetime(context, record.name, **limits)
         invocation(
             ctx
         ).if_interrupted = (
@@ -77,33 +66,18 @@ def up(
         _bring_up(context, record, wait=not no_wait, timeout=timeout)
 
 
-def _limits(ttl: str | None, stop_when_idle: str | None) -> dict[str, float | None]:
-    """Both limits in seconds. Raises UsageError."""
-    from tpuctl.core.durations import parse_duration
-    from tpuctl.core.idle import WARN_BEFORE_S
-
-    found = {
-        "ttl_s": None if ttl is None else parse_duration(ttl, "--ttl"),
-        "idle_s": None if stop_when_idle is None else parse_duration(stop_when_idle, "--stop-when-idle"),
-    }
-    flags = {"ttl_s": "--ttl", "idle_s": "--stop-when-idle"}
-    for key, seconds in found.items():
-        if seconds is not None and seconds <= WARN_BEFORE_S:
-            why = f"{flags[key]}: the hosts are warned ten minutes before, so it must be more than that"
-            raise UsageError(why, hint=f"{flags[key]} 30m")
-    return found
-
-
 def wanted_slice(
     context: AppContext, wish: SliceWish, name: str | None, *, dry_run: bool, run_id: str | None = None
 ) -> SliceRecord | None:
     """Checks what was asked and writes it down; None after a dry run."""
     from tpuctl.core.acquisition import SliceChoice, name_of
     from tpuctl.core.naming import check_slice_name
+    from tpuctl.core.wishes import limits_of
     from tpuctl.workflows.intents import request_slice
     from tpuctl.workflows.payment import list_grants
     from tpuctl.workflows.quotas import check_side_quotas
 
+    limits = limits_of(wish)
     script = read_script(wish, Path.cwd())
     known = _known_slice(context, wish, name)
     if known is None:
@@ -120,7 +94,7 @@ def wanted_slice(
 
     if dry_run:
         permit()
-        _show_dry_run(context, chosen, choice.spec, offer.line)
+        _show_dry_run(context, chosen, choice.spec, offer.line, limits)
         return None
 
     def permit_and_say() -> None:
@@ -128,7 +102,14 @@ def wanted_slice(
         offer.accept()
 
     return request_slice(
-        context, chosen, choice.spec, pay=wish.pay, run_id=run_id, zones=choice.zones, permit=permit_and_say
+        context,
+        chosen,
+        choice.spec,
+        pay=wish.pay,
+        run_id=run_id,
+        zones=choice.zones,
+        limits=limits,
+        permit=permit_and_say,
     )
 
 
@@ -200,7 +181,10 @@ def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> Slic
     loaded = find_slice(context, wish.accelerator)
     if loaded is None:
         return None
-    if wish != SliceWish(accelerator=wish.accelerator, pay=wish.pay):
+    again = SliceWish(
+        accelerator=wish.accelerator, pay=wish.pay, ttl=wish.ttl, stop_when_idle=wish.stop_when_idle
+    )
+    if wish != again:
         record = loaded.record
         raise UsageError(
             f"{record.name} is a slice, which comes up as it was asked for before",
@@ -209,13 +193,16 @@ def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> Slic
     return loaded.record
 
 
-def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str) -> None:
+def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str, limits: Limits) -> None:
     from tpuctl.core.codec import to_data
+    from tpuctl.core.idle import describe_limits
 
     if context.console.json_mode:
-        context.console.data({"dry_run": True, "name": name, "spec": to_data(spec), "summary": line})
+        facts = {"name": name, "spec": to_data(spec), "limits": to_data(limits), "summary": line}
+        context.console.data({"dry_run": True, **facts})
         return
-    context.console.line(f"{context.console.mark}would ask for {line}")
+    ends = describe_limits(limits)
+    context.console.line(f"{context.console.mark}would ask for {line}{f'; it goes {ends}' if ends else ''}")
 
 
 def _bring_up(context: AppContext, record: SliceRecord, *, wait: bool, timeout: float | None) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from tpuctl.core.durations import render_duration, render_moment
-from tpuctl.core.records import Lifetime
+from tpuctl.core.records import Lifetime, Limits
 
 WARN_BEFORE_S = 600.0
 LOW_LOAD = 0.1
@@ -53,6 +53,42 @@ class LifetimeVerdict:
     step: Step
     watch: IdleWatch
     why: str
+
+
+def extend_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifetime | None:
+    """The lifetime after another `up` with `limits`: what it does not say stays as it was."""
+    if limits == Limits():
+        return old
+    found = old or Lifetime()
+    if limits.ttl_s is not None:
+        found = replace(found, expires_at=now + limits.ttl_s, ttl_s=limits.ttl_s)
+    return found if limits.idle_s is None else replace(found, idle_s=limits.idle_s)
+
+
+def replace_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifetime | None:
+    """The lifetime that has `limits` and no others. A span that stays the same goes on, another begins now."""
+    fresh = extend_lifetime(None, limits, now)
+    if old is None or fresh is None or "ttl" in limit_differences(old, limits):
+        return fresh
+    return replace(fresh, expires_at=old.expires_at)
+
+
+def limit_differences(lifetime: Lifetime | None, limits: Limits) -> tuple[str, ...]:
+    """Which limits a slice with `lifetime` has otherwise than in `limits`, as keys of a wish."""
+    found = lifetime or Lifetime()
+    # An end whose span is not known was written down by an earlier release: it is none of `limits`.
+    unknown = found.expires_at is not None and found.ttl_s is None
+    differs = {"ttl": unknown or found.ttl_s != limits.ttl_s, "stop_when_idle": found.idle_s != limits.idle_s}
+    return tuple(name for name, different in differs.items() if different)
+
+
+def describe_limits(limits: Limits) -> str:
+    """When the slice goes by itself, in words; empty if it does not."""
+    words = [
+        f"after {render_duration(limits.ttl_s)}" if limits.ttl_s is not None else "",
+        f"when unused for {render_duration(limits.idle_s)}" if limits.idle_s is not None else "",
+    ]
+    return " or ".join(word for word in words if word)
 
 
 def parse_activity(worker: int, data: Mapping[str, Any]) -> HostActivity:

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
-from tpuctl.core.records import Desired, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
+from tpuctl.core.durations import render_duration
+from tpuctl.core.idle import limit_differences
+from tpuctl.core.records import Desired, Limits, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
 from tpuctl.core.request import RunRequest, fingerprint
 
 
@@ -25,7 +27,7 @@ class Change(StrEnum):
 CHANGE_NOTES: Mapping[Change, str] = {
     Change.NONE: "it is as the file says, or on its way there",
     Change.CREATE: "the slice is asked for, the run is submitted",
-    Change.UPDATE: "what can change in place: the policy of a run, the agreement to pay for a slice",
+    Change.UPDATE: "what can change in place: a run's policy; a slice's `pay`, `ttl` and `stop_when_idle`",
     Change.REPLACE: "with `--replace`: taken down and asked for anew, or stopped and submitted anew",
     Change.CONFLICT: "it is there, but not as the file says; nothing is applied until that is settled",
     Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
@@ -55,6 +57,7 @@ class WantedSlice:
     pay: bool
     script: bytes | None = None
     """The content of its startup script."""
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True)
@@ -151,10 +154,29 @@ def _slice_change(
         return change(Change.CREATE, "it was deleted outside tpuctl, and is still in the file")
     if record.state is SliceState.REFUSED:
         return change(Change.CREATE, f"the cloud refused it: {record.loss.detail if record.loss else ''}")
+    in_place = _in_place(record, item)
+    if not in_place:
+        return change(Change.NONE, f"it is {record.state}")
+    told = "; ".join(in_place.values())
+    if foreign:
+        told = f"{told}; it is {record.owner}'s"
+        return change(Change.CONFLICT, told, "--all-users changes it, too", tuple(in_place))
+    if record.incarnation is not None and record.incarnation.by_hand and set(in_place) != {"pay"}:
+        why = "it was made by hand, and nothing but `down` ends it"
+        return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
+    return change(Change.UPDATE, told, differs=tuple(in_place))
+
+
+def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
+    """In what the slice is otherwise than in the file, but need not be another one; in words, by key."""
+    found = {}
     if record.pay != item.pay:
-        agreed = "agrees to pay" if item.pay else "no longer agrees to pay"
-        return change(Change.UPDATE, f"the file {agreed} for it", differs=("pay",))
-    return change(Change.NONE, f"it is {record.state}")
+        found["pay"] = f"the file {'agrees' if item.pay else 'no longer agrees'} to pay for it"
+    for key in limit_differences(record.lifetime, item.limits):
+        seconds = item.limits.ttl_s if key == "ttl" else item.limits.idle_s
+        said = "no longer says" if seconds is None else f"says {render_duration(seconds)} as"
+        found[key] = f"the file {said} {key}"
+    return found
 
 
 def _words(names: Sequence[str]) -> str:

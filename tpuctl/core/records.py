@@ -123,11 +123,21 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How long a slice is wanted, as asked for: so many seconds, or until so many have passed without use."""
+
+    ttl_s: float | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Lifetime:
     """When a slice is to go by itself: at a moment (epoch seconds), or after so many seconds without use."""
 
     expires_at: float | None = None
     idle_s: float | None = None
+    ttl_s: float | None = None
+    """The span that ends at `expires_at`, as it was asked for."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tpuctl.core.fold import WORKERS_HELP
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import parse_secret, parse_var
-from tpuctl.core.records import Policy, SliceSpec
+from tpuctl.core.records import Limits, Policy, SliceSpec
 from tpuctl.core.settings import Config
 from tpuctl.core.shape import hints_of, key, registry
 from tpuctl.core.topology import Catalog
@@ -85,6 +85,8 @@ class SliceWish:
     startup_script: str | None = key(
         None, "File that runs as root at every boot of every host.", examples=("boot.sh",)
     )
+    ttl: str | None = key(None, "Take it down after this long.", examples=("8h",))
+    stop_when_idle: str | None = key(None, "Take it down when unused for this long.", examples=("30m",))
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,21 @@ def slice_choice(
     from tpuctl.core.acquisition import settle  # for help texts alone, every command imports this module
 
     return settle(_ask(wish, config, script), name, catalog, grants, now)
+
+
+def limits_of(wish: SliceWish) -> Limits:
+    """When a slice is to go by itself. Raises UsageError, with the key it is about in its details."""
+    from tpuctl.core.idle import WARN_BEFORE_S
+
+    def parsed(key: str, flag: str) -> float | None:
+        word = getattr(wish, key)
+        seconds = None if word is None else told(flag, lambda: parse_duration(word, flag))
+        if seconds is not None and seconds <= WARN_BEFORE_S:
+            why = f"{flag} {word} is too short: the hosts are warned ten minutes before"
+            raise _about(key, why, f"{flag} 30m")
+        return seconds
+
+    return Limits(ttl_s=parsed("ttl", "--ttl"), idle_s=parsed("stop_when_idle", "--stop-when-idle"))
 
 
 def _ask(wish: SliceWish, config: Config, script: bytes | None) -> Ask:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tpuctl.core.codec import to_data
+from tpuctl.core.idle import replace_lifetime
 from tpuctl.core.plan import Done, Failed, Wait
 from tpuctl.core.plan_fleet import (
     Change,
@@ -186,10 +187,11 @@ class _SliceItem:
         self._item = item
         self._replace = change.change is Change.REPLACE
         self._asked = change.change in {Change.NONE, Change.UPDATE}
-        self._agree = change.change is Change.UPDATE
+        self._update_first = change.change is Change.UPDATE
+        self._why = change.why
 
     def step(self) -> Outcome:
-        if self._agree:
+        if self._update_first:
             return self._update()
         if not self._asked:
             return self._ask()
@@ -200,12 +202,13 @@ class _SliceItem:
         return outcome
 
     def _update(self) -> Outcome:
-        services = self._services
-        loaded = get_slice(services, self._item.name)
-        text = f"pay: {str(self._item.pay).lower()} by the fleet file of {services.user}"
+        services, item = self._services, self._item
+        loaded = get_slice(services, item.name)
+        lifetime = replace_lifetime(loaded.record.lifetime, item.limits, services.clock.now())
+        text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, loaded.record.key, "update", text)
-        save(services, loaded, replace(loaded.record, pay=self._item.pay))
-        self._agree = False
+        save(services, loaded, replace(loaded.record, pay=item.pay, lifetime=lifetime))
+        self._update_first = False
         return Outcome(Wait("the next look"), acted=True)
 
     def _ask(self) -> Outcome:
@@ -224,6 +227,7 @@ class _SliceItem:
             pay=item.pay,
             zones=item.zones,
             fleet=self._order.wanted.name,
+            limits=item.limits,
             permit=lambda: self._order.permit(item),
         )
         self._asked = True

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tpuctl.core.hunt import choose_zone
-from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
+from tpuctl.core.idle import extend_lifetime
+from tpuctl.core.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
@@ -16,6 +17,7 @@ from tpuctl.workflows.services import Services
 
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
+UNLIMITED = Limits()
 
 
 def enroll_machine(services: Services) -> None:
@@ -36,16 +38,19 @@ def request_slice(
     run_id: str | None = None,
     zones: tuple[str, ...] = (),
     fleet: str = "",
+    limits: Limits = UNLIMITED,
     permit: Callable[[], None],
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
     With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
-    The same request again changes nothing. `permit` is called before a new intent and raises when the create
-    would cost money nobody agreed to. Raises ConflictError when the name stands for another spec.
+    `limits` count from now and are part of the intent, so that nothing is ever created without them. The same
+    request again changes nothing else. `permit` is called before a new intent and raises when the create would
+    cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
+    that this user cannot limit.
     """
     zones = zones if len(zones) > 1 else ()
-    wish = _Wish(spec, zones, pay, run_id, fleet)
+    wish = _Wish(spec, zones, pay, run_id, fleet, limits)
     loaded = find_slice(services, name)
     if loaded is None:
         permit()
@@ -67,9 +72,30 @@ def request_slice(
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
         return _ask_again(services, loaded, wish)
-    if run_id is not None and _orphaned(services, record):
-        record = save(services, loaded, replace(record, run_id=run_id)).record
-    return record
+    return _as_wished(services, loaded, wish)
+
+
+def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
+    """A slice that is there already: only whose it is and when it goes may be news."""
+    record = loaded.record
+    if wish.limits != UNLIMITED:
+        check_limitable(services, record)
+        record = replace(record, lifetime=extend_lifetime(record.lifetime, wish.limits, services.clock.now()))
+    if wish.run_id is not None and _orphaned(services, record):
+        record = replace(record, run_id=wish.run_id)
+    return record if record == loaded.record else save(services, loaded, record).record
+
+
+def check_limitable(services: Services, record: SliceRecord) -> None:
+    """Raises ConflictError for a slice that goes by nobody's limits, or not by this user's."""
+    name = record.name
+    if record.incarnation is not None and record.incarnation.by_hand:
+        raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
+    if record.owner != services.user:
+        raise ConflictError(
+            f"slice {name} is {record.owner}'s, who alone says when it goes",
+            hint=f"tpuctl up {name} without limits, or ask them",
+        )
 
 
 def _orphaned(services: Services, record: SliceRecord) -> bool:
@@ -89,6 +115,7 @@ class _Wish:
     pay: bool
     run_id: str | None
     fleet: str
+    limits: Limits
 
 
 def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mapping[str, float]]:
@@ -121,6 +148,7 @@ def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
         fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,
+        lifetime=extend_lifetime(None, wish.limits, now),
     )
     record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
     return save(services, Loaded(record, 0), record).record
@@ -152,7 +180,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         any_user=False,
         pay=wish.pay,
         run_id=wish.run_id,
-        lifetime=None,
+        lifetime=extend_lifetime(None, wish.limits, services.clock.now()),
         fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,

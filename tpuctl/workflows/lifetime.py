@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.idle import (
@@ -16,7 +15,6 @@ from tpuctl.core.idle import (
 )
 from tpuctl.core.records import Desired, Lifetime, SliceRecord, SliceState
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.intents import request_down
@@ -26,25 +24,6 @@ from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
-
-
-def set_lifetime(services: Services, name: str, *, ttl_s: float | None, idle_s: float | None) -> SliceRecord:
-    """Writes down when the slice is to go by itself; what is None stays as it was. `ttl_s` counts from now.
-
-    Raises ConflictError for a slice that was made by hand: only `down` ends it.
-    """
-    loaded = get_slice(services, name)
-    record = loaded.record
-    if ttl_s is None and idle_s is None:
-        return record
-    if _by_hand(record):
-        raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
-    old = record.lifetime or Lifetime()
-    wanted = Lifetime(
-        expires_at=old.expires_at if ttl_s is None else services.store.now() + ttl_s,
-        idle_s=old.idle_s if idle_s is None else idle_s,
-    )
-    return save(services, loaded, replace(record, lifetime=wanted)).record
 
 
 def _by_hand(record: SliceRecord) -> bool:
