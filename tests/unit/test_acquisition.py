@@ -118,7 +118,8 @@ def test_every_flag_of_the_table_is_one_of_the_command_line():
     for hint in get_type_hints(Capacity, include_extras=True).values():
         option = hint.__metadata__[0]
         known |= set("/".join(option.param_decls or (option.default,)).split("/"))
-    assert {way.flag for way in WAYS} | {"--zone", "--pay", "--runtime-version"} == known
+    no_ways = {"--zone", "--pay", "--runtime-version", "--ttl", "--stop-when-idle"}
+    assert {way.flag for way in WAYS} | no_ways == known
 
 
 @pytest.mark.parametrize(
