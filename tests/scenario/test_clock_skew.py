@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import bring_up, submit
+from tests.support.jobs import bring_up, limit, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core import timeouts
@@ -16,7 +16,6 @@ from tpuctl.workflows.documents import get_run, get_slice, save
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.follow import start_run
 from tpuctl.workflows.intents import enroll_machine
-from tpuctl.workflows.lifetime import set_lifetime
 
 MINUTE, HOUR = 60.0, 3600.0
 SKEW_S = 600.0
@@ -107,8 +106,8 @@ def test_a_run_that_fails_while_a_worker_is_silent_waits_for_the_cloud_by_one_cl
 
 def test_a_lifetime_ends_by_one_clock_ten_minutes_after_its_warning(place, behind, ahead):
     bring_up(behind, "big")
-    set_lifetime(behind, "big", ttl_s=HOUR, idle_s=None)
-    assert record_of(behind, "big").lifetime == Lifetime(expires_at=behind.store.now() + HOUR)
+    limit(behind, "big", ttl_s=HOUR)
+    assert record_of(behind, "big").lifetime == Lifetime(expires_at=behind.store.now() + HOUR, ttl_s=HOUR)
     passed = minutes_until(place, [ahead], lambda: record_of(behind, "big").state is SliceState.GONE, 90)
     assert 60 <= passed < 66
 

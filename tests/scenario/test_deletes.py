@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import SPEC, bring_up
+from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.codec import to_data
 from tpuctl.core.grants import AtEnd, Grant
@@ -24,7 +24,6 @@ from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.lifetime import set_lifetime
 from tpuctl.workflows.reap import caller_of, reap, survey
 from tpuctl.workflows.report import decisions
 from tpuctl.workflows.slices import advance_slice
@@ -75,7 +74,7 @@ def by_prune(services: MemoryServices) -> None:
 
 
 def by_ttl(services: MemoryServices) -> None:
-    set_lifetime(services, "big", ttl_s=660.0, idle_s=None)
+    limit(services, "big", ttl_s=660.0)
 
 
 def by_grants_end(services: MemoryServices) -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import bring_up, submit
+from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.idle import HostActivity
-from tpuctl.core.records import Desired, Limits, SliceRecord, SliceState
+from tpuctl.core.records import Desired, SliceState
 from tpuctl.errors import ConflictError
 from tpuctl.workflows.documents import get_run, get_slice, save
 from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.lifetime import apply_lifetime, ask_hosts
 
 HELPER = Path(__file__).resolve().parents[2] / "templates" / "helper"
@@ -35,13 +34,6 @@ def sim(tmp_path) -> Iterator[RunningSim]:
 def services(sim, tmp_path) -> Iterator[SimServices]:
     with sim_services(sim, tmp_path / "state") as made:
         yield made
-
-
-def limit(services: SimServices, ttl_s: float | None = None, idle_s: float | None = None) -> SliceRecord:
-    """What another `up` with limits does."""
-    spec = get_slice(services, "big").record.spec
-    limits = Limits(ttl_s=ttl_s, idle_s=idle_s)
-    return request_slice(services, "big", spec, pay=False, limits=limits, permit=lambda: None)
 
 
 def quiet(_services, record) -> list[HostActivity | None]:
@@ -64,7 +56,7 @@ def passes(services: SimServices, minutes: int, ask) -> list[str]:
 
 def test_an_idle_slice_is_warned_and_taken_down(sim, services):
     bring_up(services, "big")
-    limit(services, idle_s=1800.0)
+    limit(services, "big", idle_s=1800.0)
     said = passes(services, 40, quiet)
     assert [words.split(":")[0] for words in said] == ["warned", "taken down"]
     assert get_slice(services, "big").record.desired is Desired.DOWN
@@ -74,7 +66,7 @@ def test_an_idle_slice_is_warned_and_taken_down(sim, services):
 
 def test_hosts_that_cannot_be_asked_are_not_idle(services):
     bring_up(services, "big")
-    limit(services, idle_s=600.0)
+    limit(services, "big", idle_s=600.0)
     assert passes(services, 30, unreachable) == []
     assert get_slice(services, "big").record.desired is Desired.UP
 
@@ -82,9 +74,9 @@ def test_hosts_that_cannot_be_asked_are_not_idle(services):
 def test_a_run_keeps_an_idle_slice_but_not_one_whose_time_is_over(services):
     bring_up(services, "big")
     run = submit(services, "big", "import time; time.sleep(600)")
-    limit(services, idle_s=600.0)
+    limit(services, "big", idle_s=600.0)
     assert passes(services, 30, quiet) == []
-    limit(services, ttl_s=1800.0)
+    limit(services, "big", ttl_s=1800.0)
     said = passes(services, 32, quiet)
     assert said[0].startswith("warned")
     assert said[1].startswith(f"stopping run {run.id}")
@@ -93,7 +85,7 @@ def test_a_run_keeps_an_idle_slice_but_not_one_whose_time_is_over(services):
 
 def test_a_pass_ends_a_slice_whose_time_is_over(sim, services):
     bring_up(services, "big")
-    limit(services, ttl_s=1.0)
+    limit(services, "big", ttl_s=1.0)
     said = [line.why for line in run_pass(services) if line.acted]
     assert any(why.startswith("warned") for why in said)
     services.clock.skip(601.0)
@@ -107,14 +99,14 @@ def test_a_pass_ends_a_slice_whose_time_is_over(sim, services):
 
 def test_what_was_made_by_hand_has_no_end_of_its_own(services):
     bring_up(services, "big")
-    limit(services, ttl_s=1.0, idle_s=60.0)
+    limit(services, "big", ttl_s=1.0, idle_s=60.0)
     loaded = get_slice(services, "big")
     assert loaded.record.incarnation is not None
     by_hand = replace(loaded.record.incarnation, by_hand=True)
     save(services, loaded, replace(loaded.record, incarnation=by_hand))
     assert passes(services, 30, quiet) == []
     with pytest.raises(ConflictError, match="made by hand"):
-        limit(services, ttl_s=60.0)
+        limit(services, "big", ttl_s=60.0)
 
 
 def test_hosts_answer_what_uses_them(services):

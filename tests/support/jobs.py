@@ -7,8 +7,9 @@ from typing import Any
 
 from tests.support.services import SimServices
 from tpuctl.core.model import Tier
-from tpuctl.core.records import Policy, RunRecord, SliceRecord, SliceSpec
+from tpuctl.core.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
 from tpuctl.core.tree import make_tree
+from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.follow import follow_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.runs import request_run
@@ -24,6 +25,15 @@ def bring_up(services: SimServices, name: str, **spec: Any) -> SliceRecord:
     request_slice(services, name, wanted, pay=False, permit=lambda: None)
     deadline = services.clock.now() + 3600
     return wait_for_slice(services, name, deadline=deadline)
+
+
+def limit(
+    services: SimServices, name: str, *, ttl_s: float | None = None, idle_s: float | None = None
+) -> SliceRecord:
+    """What another `up` of a slice with limits does."""
+    spec = get_slice(services, name).record.spec
+    limits = Limits(ttl_s=ttl_s, idle_s=idle_s)
+    return request_slice(services, name, spec, pay=False, limits=limits, permit=lambda: None)
 
 
 def submit(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:

@@ -204,7 +204,7 @@ class _SliceItem:
     def _update(self) -> Outcome:
         services, item = self._services, self._item
         loaded = get_slice(services, item.name)
-        lifetime = replace_lifetime(loaded.record.lifetime, item.limits, services.clock.now())
+        lifetime = replace_lifetime(loaded.record.lifetime, item.limits, services.store.now())
         text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, loaded.record.key, "update", text)
         save(services, loaded, replace(loaded.record, pay=item.pay, lifetime=lifetime))

@@ -80,7 +80,7 @@ def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
     record = loaded.record
     if wish.limits != UNLIMITED:
         check_limitable(services, record)
-        record = replace(record, lifetime=extend_lifetime(record.lifetime, wish.limits, services.clock.now()))
+        record = replace(record, lifetime=extend_lifetime(record.lifetime, wish.limits, services.store.now()))
     if wish.run_id is not None and _orphaned(services, record):
         record = replace(record, run_id=wish.run_id)
     return record if record == loaded.record else save(services, loaded, record).record
@@ -148,7 +148,7 @@ def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
         fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,
-        lifetime=extend_lifetime(None, wish.limits, now),
+        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
     )
     record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
     return save(services, Loaded(record, 0), record).record
@@ -180,7 +180,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         any_user=False,
         pay=wish.pay,
         run_id=wish.run_id,
-        lifetime=extend_lifetime(None, wish.limits, services.clock.now()),
+        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
         fleet=wish.fleet,
         zones=wish.zones,
         zone_not_before=backoffs,
