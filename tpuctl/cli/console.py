@@ -231,13 +231,14 @@ class Console:
         if self.json_mode:
             self.data(dict(pairs))
             return
-        room = max((len(name) for name in pairs), default=0)
+        room = max((len(name) for name in pairs), default=0) + len(GAP)
         colour = wants_colour(self.out)
         for index, (name, value) in enumerate(pairs.items()):
             mark = self.mark if index == 0 else " " * len(self.mark)
-            self.line(
-                f"{mark}{name.replace('_', ' ').ljust(room)}  {paint(cell(value), str(value), colour=colour)}"
-            )
+            left = f"{mark}{name.replace('_', ' ').ljust(room)}"
+            lines = wrap(cell(value), self.width - len(left))
+            painted = [paint(line, str(value), colour=colour) for line in lines]
+            self.line(left + ("\n" + " " * len(left)).join(painted))
 
     @property
     def interactive(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capaci
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet, Timeout, Yes
+from tpuctl.cli.slice_status import status_lines
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
@@ -320,6 +321,9 @@ def ls(
         if unread:
             context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
         context.console.table(rows, FLEET, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+        for row in rows:
+            if row["remark"] and not context.console.json_mode:
+                context.console.warn(row["remark"])
         for state, advice in _ADVICE.items():
             count = sum(row["state"] == state for row in rows)
             if count:
@@ -343,25 +347,24 @@ def status(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> Non
         if context.console.json_mode:
             context.console.data(facts)
             return
-        workers = facts.pop("workers")
-        context.console.fields({key: _flat(value) for key, value in facts.items()})
+        workers = facts["workers"]
+        context.console.fields(status_lines(facts, context.clock.now()))
         columns = (
             Column("worker", "WORKER", right=True),
             Column("address", "ADDRESS"),
             Column("hostname", "HOST"),
         )
         if workers:
+            context.console.line()
             context.console.table(workers, columns)
-
-
-def _flat(value: Any) -> Any:
-    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        if facts["remark"]:
+            context.console.warn(facts["remark"])
 
 
 def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show the decisions about a slice (or one run) and their reasons, oldest first."""
     from tpuctl.workflows.execute import resolve_slice
-    from tpuctl.workflows.report import decisions
+    from tpuctl.workflows.report import decisions, remark_on
 
     columns = (
         Column("at", "WHEN"),
@@ -372,3 +375,6 @@ def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None: 
     with open_context(ctx) as context:
         subject = name if name is not None else resolve_slice(context, None).name
         context.console.table(decisions(context, subject), columns)
+        remark = remark_on(context, subject)
+        if remark:
+            context.console.warn(remark)

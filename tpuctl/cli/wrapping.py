@@ -67,7 +67,7 @@ def _wrap_line(text: str, width: int) -> list[str]:
 
 def _break(word: str, width: int) -> int:
     """Where to break a word that is longer than a line: behind its last joint, else anywhere."""
-    joints = [found.end() for found in _JOINT.finditer(word, 0, width)]
+    joints = [found.end() for found in _JOINT.finditer(word) if found.end() <= width]
     return joints[-1] if joints else width
 
 

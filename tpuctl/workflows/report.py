@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tpuctl.core.manifest import render_time
+from tpuctl.core.naming import node_names
 from tpuctl.core.reap import Caller, Fate, Judged, gather, judge
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
-from tpuctl.workflows.documents import get_slice, list_attempts, list_runs, list_slices
-from tpuctl.workflows.observe import look_at_slice
+from tpuctl.core.standing import cloud_word, remark
+from tpuctl.workflows.documents import find_slice, get_slice, list_attempts, list_runs, list_slices
+from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.services import Services
 
 _STATES: Mapping[Fate, str] = {
@@ -35,7 +38,8 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
         hosts[node.zone, node.queued_resource or node.name] += len(node.endpoints)
     states = {(node.zone, node.name): str(node.state) for node in nodes.items}
     waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
-    rows = [_slice_row(record, {**waiting, **states}) for record in live]
+    unread = nodes.unreachable | queued.unreachable
+    rows = [_slice_row(record, {**waiting, **states}, unread) for record in live]
     lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
@@ -44,12 +48,17 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
         for each in found
         if (each.zone, each.name) not in ours
     ]
-    return rows, sorted(nodes.unreachable | queued.unreachable)
+    return rows, sorted(unread)
 
 
-def _slice_row(record: SliceRecord, shown: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def _slice_row(
+    record: SliceRecord, shown: Mapping[tuple[str, str], str], unread: AbstractSet[str]
+) -> dict[str, Any]:
     """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
     cloud_name = record.incarnation.cloud_name if record.incarnation else ""
+    names = _names_shown(record)
+    said = next((shown[record.spec.zone, name] for name in names if (record.spec.zone, name) in shown), "")
+    cloud = cloud_word(record, said, unread=record.spec.zone in unread)
     return {
         "name": record.name,
         "type": record.spec.accelerator_type,
@@ -57,13 +66,22 @@ def _slice_row(record: SliceRecord, shown: Mapping[tuple[str, str], str]) -> dic
         "tier": str(record.spec.tier),
         "hosts": record.spec.hosts,
         "state": str(record.state),
-        "cloud": shown.get((record.spec.zone, cloud_name), ""),
+        "cloud": cloud,
         "node": cloud_name,
         "user": record.owner,
         "created": render_time(record.created_at),
         "managed": True,
+        "remark": remark(record, cloud),
         "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
+
+
+def _names_shown(record: SliceRecord) -> list[str]:
+    """Names under which the cloud may show a slice: its node, the nodes of a multislice, its request."""
+    life = record.incarnation
+    if life is None:
+        return []
+    return [life.cloud_name, *node_names(life.cloud_name, record.spec.slices), life.queued_name]
 
 
 def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int) -> dict[str, Any]:
@@ -80,6 +98,7 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
         "user": found.user,
         "created": found.created or None,
         "managed": False,
+        "remark": "",
     }
 
 
@@ -108,6 +127,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": look.sighting.why,
+        "remark": remark(record, _word_of(look)),
         "event": str(look.sighting.event),
         "last_loss": None
         if record.loss is None
@@ -120,6 +140,19 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         ],
         "run": None if run is None else {"id": run.id, "state": str(run.state)},
     }
+
+
+def _word_of(look: SliceLook) -> str:
+    """The cloud's word for what a look saw, as `ls` shows it."""
+    node, queued = look.view.node, look.view.queued
+    said = str(node.state if node is not None else queued.state if queued is not None else "")
+    return cloud_word(look.record, said, unread=bool(look.view.unread))
+
+
+def remark_on(services: Services, name: str) -> str:
+    """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
+    loaded = find_slice(services, name)
+    return remark(loaded.record, "") if loaded is not None else ""
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:

@@ -1,0 +1,47 @@
+"""What `status` makes of its facts."""
+
+from __future__ import annotations
+
+from tpuctl.cli.slice_status import status_lines
+from tpuctl.core.manifest import render_time
+
+NOW = 1_790_000_000.0
+FACTS = {
+    "name": "big",
+    "state": "lost",
+    "desired": "up",
+    "type": "v4-32",
+    "zone": "us-central2-b",
+    "tier": "spot",
+    "hosts": 8,
+    "chips": 32,
+    "slices": 2,
+    "runtime_version": "tpu-ubuntu2204-base",
+    "queued": True,
+    "user": "ada",
+    "login_user": "tpuctl",
+    "created": render_time(NOW - 7200),
+    "node": "big-3",
+    "requested": render_time(NOW - 600),
+    "ready": None,
+    "cloud": "big-3 does not exist",
+    "last_loss": {"at": render_time(NOW - 30), "kind": "preempted", "detail": "SUSPENDED by the service"},
+    "ends": render_time(NOW + 3600),
+    "stop_when_idle_s": 1800.0,
+    "run": {"id": "r1", "state": "waiting"},
+}
+
+
+def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
+    lines = status_lines(FACTS, NOW)
+    assert lines["type"] == "2 x v4-32, 8 hosts, 32 chips"
+    assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
+    assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h 00 min, or when unused for 30 min 00 s"
+    assert lines["run"] == "r1 (waiting)"
+    assert "ready since" not in lines
+
+
+def test_a_slice_on_its_way_down_says_so() -> None:
+    lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "run": None}, NOW)
+    assert lines["state"] == "lost (to be taken down)"
+    assert not {"taken down", "run"} & set(lines)

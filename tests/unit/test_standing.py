@@ -1,0 +1,60 @@
+"""What is remarkable about a slice, from the record and one word of the cloud."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.builders import a_slice, an_incarnation
+from tpuctl.core.records import Desired, Loss, SliceState
+from tpuctl.core.standing import ABSENT, UNREAD, cloud_word, remark
+
+S = SliceState
+
+
+@pytest.mark.parametrize(
+    ("shown", "unread", "word"),
+    [("READY", True, "READY"), ("", True, UNREAD), ("", False, ABSENT), ("SUSPENDED", False, "SUSPENDED")],
+)
+def test_the_clouds_word_is_its_own_or_says_why_there_is_none(shown: str, unread: bool, word: str) -> None:
+    record = a_slice(incarnation=an_incarnation(create_called_at=1.0))
+    assert cloud_word(record, shown, unread=unread) == word
+
+
+def test_what_was_never_asked_for_is_not_called_absent() -> None:
+    assert cloud_word(a_slice(incarnation=None), "", unread=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "cloud", "said"),
+    [
+        (S.READY, "READY", ""),
+        (S.PROVISIONING, "WAITING_FOR_RESOURCES", ""),
+        (S.REQUESTED, ABSENT, ""),
+        (S.LOST, ABSENT, ""),
+        (S.DELETING, "SUSPENDED", ""),
+        (S.READY, ABSENT, "nothing of it is left"),
+        (S.BOOTING, "PREEMPTED", "the cloud says PREEMPTED"),
+        (S.READY, UNREAD, "could not be read"),
+        (S.REMOVED, ABSENT, "stays away: `tpuctl up"),
+        (S.REMOVED, "SUSPENDED", "holds quota: `tpuctl up"),
+        (S.REMOVED, "", "if its queued resource"),
+        (S.REFUSED, ABSENT, "no such type; `tpuctl down"),
+    ],
+)
+def test_only_what_is_not_as_it_should_be_is_remarked_on(state: SliceState, cloud: str, said: str) -> None:
+    record = a_slice(
+        state=state,
+        desired=Desired.UP,
+        incarnation=an_incarnation(create_called_at=1.0),
+        loss=Loss(1.0, "refused", "no such type"),
+    )
+    found = remark(record, cloud)
+    assert (said in found) if said else found == ""
+
+
+def test_a_direct_node_leaves_no_request_behind() -> None:
+    spec = a_slice().spec
+    record = a_slice(
+        state=S.REMOVED, incarnation=an_incarnation(), spec=type(spec)(**{**vars(spec), "queued": False})
+    )
+    assert "queued resource" not in remark(record, "")
