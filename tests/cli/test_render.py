@@ -15,7 +15,8 @@ from tpuctl.cli.render import LineFolder, Renderer, render_seconds
 from tpuctl.cli.runs import RUNS
 from tpuctl.cli.slice import FLEET
 from tpuctl.cli.wrapping import hint_lines, wrap
-from tpuctl.workflows.events import StepDone, StepStarted, Waiting, Warn, WorkerOutput
+from tpuctl.core.plan import waiting_words
+from tpuctl.workflows.events import Pace, StepDone, StepStarted, Waiting, Warn, WorkerOutput
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
 
@@ -213,7 +214,7 @@ def test_without_a_terminal_every_change_is_one_plain_line_with_the_mark() -> No
     renderer = Renderer(console, lambda: 100.0)
     renderer(StepStarted("big", "create node big-1", "it does not exist"))
     for _ in range(3):
-        renderer(Waiting("big", "capacity", 100.0, 700.0))
+        renderer(Waiting("big", "capacity", 100.0, 700.0, Pace(90.0, 190.0)))
     renderer(StepDone("big", "ready", "4 hosts answered", 65))
     renderer(Warn("big", "look out"))
     renderer.close()
@@ -221,7 +222,7 @@ def test_without_a_terminal_every_change_is_one_plain_line_with_the_mark() -> No
     assert len(lines) == 4
     assert all(line.startswith("[sim] ") for line in lines)
     assert "waiting for capacity (since " in lines[1]
-    assert " until " in lines[1]
+    assert ", usually ready after 3 min 10 s, until " in lines[1]
     assert lines[2] == "[sim] big: ready: 4 hosts answered (after 1 min 05 s)"
     assert "\x1b" not in console.err.getvalue()
 
@@ -243,7 +244,9 @@ def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> Non
     renderer.close()
     text = console.err.getvalue()
     assert "\n" not in text
-    assert "1 min 00 s" in text
+    assert "1:00  big: capacity" in text
+    renderer(Waiting("big", "node big-1 is CREATING", 40.0, pace=Pace(begun=-25.0, usual_s=190.0)))
+    assert "2:05 (usually 3:10)  big: node big-1 is CREATING" in console.err.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -251,3 +254,16 @@ def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> Non
 )
 def test_durations_are_words(seconds: float, shown: str) -> None:
     assert render_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        ("capacity", "waiting for capacity"),
+        ("big-1 to be gone", "waiting for big-1 to be gone"),
+        ("its turn: creates per minute are limited", "waiting: its turn: creates per minute are limited"),
+        ("queued resource big-1 is ACCEPTED", "waiting: queued resource big-1 is ACCEPTED"),
+    ],
+)
+def test_a_wait_reads_as_a_sentence(why: str, shown: str) -> None:
+    assert waiting_words(why) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator
 
@@ -77,3 +78,23 @@ def test_status_has_words_for_people_and_keys_for_programs(session: Session) -> 
     facts = session.json("status", "big")
     assert {"runtime_version", "login_user", "last_loss", "stop_when_idle_s", "remark"} <= set(facts)
     assert facts["remark"] == ""
+
+
+def test_the_simulator_says_what_delays_it_simulates(session: Session) -> None:
+    assert "delays      none: a slice is ready as soon as" in session.type("sim", "status").stdout
+    assert session.json("sim", "status")["delays"] == {
+        "until_ready": 0.0,
+        "until_gone": 0.0,
+        "until_preemption_shows": 0.0,
+    }
+
+
+def test_up_says_how_long_it_usually_takes() -> None:
+    with open_session("--speed", "150") as session:
+        assert "a slice is ready after 1 s" in session.type("sim", "status").stdout
+        first = session.type("up", "v4-8", "a", "--spot", "--pay", "--direct").stderr
+        assert "usually" not in first
+        second = session.type("up", "v4-8", "b", "--spot", "--pay", "--direct").stderr
+        assert re.search(
+            r"b: waiting: node b-1 is CREATING \(since [\d:]+, usually ready after \d+ s\)", second
+        )

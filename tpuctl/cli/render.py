@@ -15,6 +15,7 @@ from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import terminal_width
 from tpuctl.core.counting import counted
 from tpuctl.core.fold import fold_label
+from tpuctl.core.plan import waiting_words
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 
 FOLD_WINDOW_S = 0.15
@@ -40,6 +41,13 @@ def render_seconds(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def render_timer(seconds: float) -> str:
+    """`0:08`, `2:05`, `1:03:00`."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def render_clock(at: float) -> str:
@@ -202,16 +210,31 @@ class Renderer:
             self._console.say(text)
 
     def _waiting_text(self, event: Waiting) -> str:
-        until = f", until {render_clock(event.until)} at most" if event.until else ""
-        return f"{event.subject}: waiting for {event.why} (since {render_clock(event.since)}{until})"
+        return f"{event.subject}: {waiting_words(event.why)} ({self._waiting_times(event)})"
+
+    def _waiting_times(self, event: Waiting) -> str:
+        """Since when, how long it usually takes, until when."""
+        usual = event.pace.usual_s if event.pace else None
+        parts = [f"since {render_clock(event.pace.begun if event.pace else event.since)}"]
+        parts += [] if usual is None else [f"usually ready after {render_seconds(usual)}"]
+        parts += [f"until {render_clock(event.until)} at most"] if event.until else []
+        return ", ".join(parts)
 
     def _draw_waiting(self) -> None:
         if self._waiting is None:
             return
         now = self._now()
         spinner = "|/-\\"[int(now * 4) % 4]
-        elapsed = render_seconds(now - self._waiting.since)
-        self._set_status(f"{self._console.mark}{spinner} {elapsed}  {self._waiting_text(self._waiting)}")
+        self._set_status(f"{self._console.mark}{spinner} {self._live_text(self._waiting, now)}")
+
+    def _live_text(self, event: Waiting, now: float) -> str:
+        """How long already, beside how long usually, and for what; short, to fit on a line of 80 columns."""
+        elapsed = render_timer(now - (event.pace.begun if event.pace else event.since))
+        usual = event.pace.usual_s if event.pace else None
+        if usual is not None:
+            elapsed += f" (usually {render_timer(usual)})"
+        until = f"until {render_clock(event.until)}  " if event.until else ""
+        return f"{elapsed}  {until}{event.subject}: {event.why}"
 
     def _set_status(self, text: str) -> None:
         """Rewrites the one status line of a terminal."""

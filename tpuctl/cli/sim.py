@@ -16,7 +16,12 @@ from tpuctl.cli.options import Json
 from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.sim.control import SimInfo
+
+SLOW_S = 60.0
+"""A first try that takes longer than this wants an explanation."""
 
 app = new_group("Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.")
 
@@ -52,7 +57,26 @@ def _running() -> SimInfo:
 
 def _facts(info: SimInfo) -> dict[str, Any]:
     facts = asdict(info)
-    return {key: facts[key] for key in ("project", "http", "grpc", "hosts", "ssh_port", "pid", "token_file")}
+    keys = ("project", "http", "grpc", "hosts", "ssh_port", "pid", "token_file", "delays")
+    return {key: facts[key] for key in keys}
+
+
+def _show_facts(console: Console, info: SimInfo) -> None:
+    facts = _facts(info)
+    console.fields(facts if console.json_mode else {**facts, "delays": _delays_in_words(info.delays)})
+
+
+def _delays_in_words(delays: Mapping[str, float]) -> str:
+    from tpuctl.cli.render import render_seconds
+
+    if not any(delays.values()):
+        return "none: a slice is ready as soon as its hosts are up"
+    ready, gone, shown = (
+        render_seconds(delays[key]) for key in ("until_ready", "until_gone", "until_preemption_shows")
+    )
+    text = f"a slice is ready after {ready} and gone after {gone}, a preemption shows after {shown}"
+    slow = delays["until_ready"] >= SLOW_S
+    return f"{text}, as on the real cloud; --speed 20 or --instant shorten that" if slow else text
 
 
 @app.command("up")
@@ -91,7 +115,7 @@ def up(
         return
     info = control.up(_state_dir(), options)
     console = _console(ctx)
-    console.fields(_facts(info))
+    _show_facts(console, info)
     console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
 
 
@@ -115,7 +139,7 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     if console.json_mode:
         console.data({**_facts(info), "state": state, "faults": control.faults(info)})
         return
-    console.fields(_facts(info))
+    _show_facts(console, info)
     nodes = [
         {"name": str(node.get("name", "")).rsplit("/", 1)[-1], "state": node.get("state")}
         for node in state.get("nodes", [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tpuctl.errors import TpuctlError
@@ -20,6 +21,15 @@ class Wait:
 
     why: str
     until: float | None = None
+
+
+_FINITE = re.compile(r":|\b(is|are|was|were|has|have|does|do|did|failed|could|cannot|will)\b")
+"""Tells a sentence about a state (`node a-1 is CREATING`) from the name of a thing to come (`capacity`)."""
+
+
+def waiting_words(why: str) -> str:
+    """`waiting for capacity`, `waiting: node a-1 is CREATING`."""
+    return f"waiting: {why}" if _FINITE.search(why) else f"waiting for {why}"
 
 
 @dataclass(frozen=True)

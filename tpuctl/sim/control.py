@@ -55,6 +55,8 @@ class SimInfo:
     hosts: str
     project: str
     started: float
+    delays: Mapping[str, float]
+    """What is simulated of the cloud's slowness; see `Delays.at`."""
 
     @property
     def token(self) -> str:

@@ -40,6 +40,16 @@ class Delays:
         """Everything is done as soon as the schedule runs."""
         return cls(**{each.name: 0.0 for each in fields(cls)})
 
+    def at(self, speed: float) -> dict[str, float]:
+        """What a user waits for, in seconds: from the request until the slice is ready, and so on."""
+        ready = self.queued_accept + self.queued_wait + self.queued_assign + self.node_create
+        shown = {
+            "until_ready": ready,
+            "until_gone": self.node_delete,
+            "until_preemption_shows": self.preempt_visible,
+        }
+        return {name: round(seconds / speed, 1) for name, seconds in shown.items()}
+
     @classmethod
     def parse(cls, spec: str | dict[str, float] | None) -> Delays:
         """`realistic`, `instant`, or a mapping of single delays over the realistic ones."""

@@ -24,7 +24,7 @@ from tpuctl.sim.control import (
     world_folder,
     write_private,
 )
-from tpuctl.sim.options import SimOptions
+from tpuctl.sim.options import Delays, SimOptions
 from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants, kill_world, start_time
 from tpuctl.sim.simulator import Simulator, new_token
 
@@ -58,6 +58,7 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
             hosts=options.hosts,
             project=options.project,
             started=time.time(),
+            delays=Delays.parse(options.delays).at(options.speed),
         ),
     )
     try:

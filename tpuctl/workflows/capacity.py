@@ -8,10 +8,12 @@ from tpuctl.core import capacity as notes
 from tpuctl.core.capacity import CapacityNote, capacity_key
 from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.model import Tier
-from tpuctl.core.records import SliceRecord, SliceSpec
+from tpuctl.core.records import SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError
+from tpuctl.workflows.events import Pace
 from tpuctl.workflows.services import Services
 
+_ON_ITS_WAY = {SliceState.REQUESTED, SliceState.PROVISIONING}
 _TRIES = 3
 """Several commands may write one note at once; after three lost races the measurement is dropped."""
 
@@ -67,6 +69,25 @@ def zone_backoffs(services: Services, spec: SliceSpec, zones: Iterable[str]) -> 
     """
     found = read_notes(services, spec, zones)
     return {zone: note.not_before for zone, note in found.items() if note.not_before > services.store.now()}
+
+
+class UsualWait:
+    """How long a slice has been asked for, beside how long the same took here before; read once per request."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._name = ""
+        self.pace: Pace | None = None
+
+    def saw(self, record: SliceRecord) -> None:
+        """`pace` is about `record` from now on; None unless the cloud is at work on it."""
+        life = record.incarnation
+        called = life.create_called_at if life is not None else None
+        if life is None or called is None or record.state not in _ON_ITS_WAY:
+            self._name, self.pace = "", None
+        elif life.cloud_name != self._name:
+            note = read_notes(self._services, record.spec, [record.spec.zone]).get(record.spec.zone)
+            self._name, self.pace = life.cloud_name, Pace(called, note.median_wait_s if note else None)
 
 
 def _update(

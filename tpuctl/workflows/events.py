@@ -25,6 +25,14 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How long something has been on its way (since `begun`, epoch seconds), and how long it took before."""
+
+    begun: float
+    usual_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Waiting:
     """Nothing to do but wait for `why`. Times are epoch seconds; `until` is None when nobody knows."""
 
@@ -32,6 +40,7 @@ class Waiting:
     why: str
     since: float
     until: float | None = None
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpuctl.core import timeouts
-from tpuctl.core.plan import Blocked, Done, Failed, Verdict, Wait
+from tpuctl.core.plan import Blocked, Done, Failed, Verdict, Wait, waiting_words
 from tpuctl.errors import LeaseHeldError, PendingError, StaleRecordError, TpuctlError
-from tpuctl.workflows.events import Waiting
+from tpuctl.workflows.events import Pace, Waiting
 from tpuctl.workflows.services import Services
 
 
@@ -21,9 +21,14 @@ class Outcome:
 
 
 def converge(
-    services: Services, subject: str, step: Callable[[], Outcome], *, deadline: float | None = None
+    services: Services,
+    subject: str,
+    step: Callable[[], Outcome],
+    *,
+    deadline: float | None = None,
+    pace: Callable[[], Pace | None] = lambda: None,
 ) -> None:
-    """Repeats `step` until its verdict is Done.
+    """Repeats `step` until its verdict is Done. `pace` says how long what is waited for took before.
 
     Raises what Failed carries, TpuctlError for Blocked, PendingError once `deadline` (epoch seconds) passed.
     """
@@ -45,7 +50,7 @@ def converge(
         if why != last_why:
             since, last_why = clock.now(), why
         until = verdict.until if isinstance(verdict, Wait) else None
-        services.emit(Waiting(subject, why, since, until))
+        services.emit(Waiting(subject, why, since, until, pace()))
         _check_deadline(subject, why, clock.now(), deadline)
         clock.sleep(pause)
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
@@ -62,6 +67,6 @@ def _attempt(step: Callable[[], Outcome]) -> Outcome:
 def _check_deadline(subject: str, why: str, now: float, deadline: float | None) -> None:
     if deadline is not None and now >= deadline:
         raise PendingError(
-            f"{subject}: out of time while waiting for {why}",
+            f"{subject}: out of time while {waiting_words(why)}",
             hint="the request stands; the same command goes on waiting for it",
         )

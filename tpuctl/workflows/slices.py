@@ -29,6 +29,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.workflows.capacity import (
+    UsualWait,
     read_notes,
     remember_asked,
     remember_failed,
@@ -421,14 +422,17 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
     if get_slice(services, name).record.state is SliceState.READY:
         _doubt_if_silent(services, name)
 
+    usual = UsualWait(services)
+
     def step() -> Outcome:
         outcome, look = advance_slice(services, name)
+        usual.saw(look.record)
         if look.record.desired is Desired.DOWN:
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
         return outcome
 
-    converge(services, name, step, deadline=deadline)
+    converge(services, name, step, deadline=deadline, pace=lambda: usual.pace)
     return get_slice(services, name).record
 
 

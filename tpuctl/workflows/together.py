@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tpuctl.core import timeouts
-from tpuctl.core.plan import Blocked, Done, Failed
+from tpuctl.core.plan import Blocked, Done, Failed, waiting_words
 from tpuctl.errors import LeaseHeldError, PendingError, StaleRecordError, TpuctlError
 from tpuctl.workflows.events import Waiting, Warn
 from tpuctl.workflows.loop import Outcome
@@ -45,7 +45,7 @@ class Together:
             self._services.emit(Waiting(self._title, text, since))
             if deadline is not None and clock.now() >= deadline:
                 raise PendingError(
-                    f"{self._title}: out of time while waiting for {text}",
+                    f"{self._title}: out of time while {waiting_words(text)}",
                     hint="what was asked for stands; the same command goes on waiting for it",
                 )
             clock.sleep(pause)
