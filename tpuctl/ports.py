@@ -24,7 +24,15 @@ from tpuctl.core.model import (
 
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
     from tpuctl.core.assets import AssetInfo, AssetKind
-    from tpuctl.core.checkup import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+    from tpuctl.core.checkup import (
+        BucketPlace,
+        BucketSettings,
+        CredentialFacts,
+        KeyFacts,
+        StoreFacts,
+        ToolFacts,
+        WatchFacts,
+    )
     from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota
 
 
@@ -109,6 +117,12 @@ class ProjectApi(Protocol):
 
     def bucket_place(self, bucket: str) -> BucketPlace:
         """Where a bucket is; NotFoundError if there is none."""
+        ...
+
+    def bucket_settings(self, bucket: str) -> BucketSettings: ...
+
+    def bucket_permissions(self, bucket: str, permissions: Sequence[str]) -> frozenset[str]:
+        """Those of `permissions` that the caller has on the bucket."""
         ...
 
     def clock_ahead(self) -> float:

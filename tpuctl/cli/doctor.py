@@ -61,9 +61,14 @@ class ThisMachine:
         return list_tools(needs_ssh=self._context.config.jump_host is not None)
 
     def store(self) -> StoreFacts:
+        context = self._context
+        if context.config.store is not None:
+            from tpuctl.store.bucket_health import inspect_bucket_store
+
+            return inspect_bucket_store(context.objects, context.config.store, context.project)
         from tpuctl.store.health import inspect_store
 
-        return inspect_store(self._context.config.state_dir / "store.sqlite")
+        return inspect_store(context.config.state_dir / "store.sqlite")
 
     def watchdog(self) -> WatchFacts:
         from tpuctl.cli.watch_install import installed_watch
@@ -131,6 +136,7 @@ def _wanted(context: AppContext) -> Wanted:
         external_ips=config.external_ips,
         simulated=config.is_simulated,
         buckets=buckets,
+        store=config.store,
     )
 
 

@@ -20,7 +20,7 @@ from google.oauth2.credentials import Credentials as UserCredentials
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
 from tpuctl.cloud.retry import read
-from tpuctl.core.checkup import BucketPlace
+from tpuctl.core.checkup import BucketPlace, BucketSettings, Deletion
 from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 from tpuctl.errors import TransientError
 
@@ -106,10 +106,24 @@ class GoogleProject:
         infos = (info for page in pages for info in page.get("quotaInfos", ()))
         return tuple(quota for info in infos for quota in _tpu_quotas(info))
 
-    def bucket_place(self, bucket: str) -> BucketPlace:
-        found = self._client(self._storage).get(
+    def bucket_settings(self, bucket: str) -> BucketSettings:
+        return parse_bucket_settings(self._bucket(bucket))
+
+    def bucket_permissions(self, bucket: str, permissions: Sequence[str]) -> frozenset[str]:
+        answer = self._client(self._storage).get(
+            f"/storage/v1/b/{quote(bucket, safe='')}/iam/testPermissions",
+            f"test permissions on gs://{bucket}",
+            {"permissions": list(permissions)},
+        )
+        return frozenset(answer.get("permissions", ()))
+
+    def _bucket(self, bucket: str) -> Mapping[str, Any]:
+        return self._client(self._storage).get(
             f"/storage/v1/b/{quote(bucket, safe='')}", f"look at bucket gs://{bucket}"
         )
+
+    def bucket_place(self, bucket: str) -> BucketPlace:
+        found = self._bucket(bucket)
         regions = (found.get("customPlacementConfig") or {}).get("dataLocations", ())
         return BucketPlace(
             str(found.get("location", "")),
@@ -131,6 +145,35 @@ class GoogleProject:
         except (KeyError, ValueError) as error:
             raise TransientError(f"could not {what}: the answer has no Date") from error
         return date + 0.5 - (before + after) / 2
+
+
+def parse_bucket_settings(found: Mapping[str, Any]) -> BucketSettings:
+    """Of a bucket resource: https://cloud.google.com/storage/docs/json_api/v1/buckets."""
+    retention = found.get("retentionPolicy") or {}
+    rules = (found.get("lifecycle") or {}).get("rule", ())
+    return BucketSettings(
+        storage_class=str(found.get("storageClass", "STANDARD")),
+        versioning=bool((found.get("versioning") or {}).get("enabled")),
+        soft_delete_s=float((found.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0)),
+        retention_s=float(retention.get("retentionPeriod", 0)),
+        retention_locked=bool(retention.get("isLocked")),
+        holds_new_objects=bool(found.get("defaultEventBasedHold")),
+        deletions=tuple(_deletion(rule["condition"]) for rule in rules if _deletes_live_objects(rule)),
+    )
+
+
+_OF_OLD_VERSIONS = frozenset({"daysSinceNoncurrentTime", "noncurrentTimeBefore", "numNewerVersions"})
+
+
+def _deletes_live_objects(rule: Mapping[str, Any]) -> bool:
+    condition = rule.get("condition") or {}
+    noncurrent = condition.get("isLive") is False or bool(_OF_OLD_VERSIONS & condition.keys())
+    return (rule.get("action") or {}).get("type") == "Delete" and bool(condition) and not noncurrent
+
+
+def _deletion(condition: Mapping[str, Any]) -> Deletion:
+    age = condition.get("age")
+    return Deletion(tuple(condition.get("matchesPrefix", ())), None if age is None else int(age))
 
 
 def _compute_quotas(found: Mapping[str, Any], region: str) -> tuple[ComputeQuota, ...]:

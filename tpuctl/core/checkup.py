@@ -59,12 +59,21 @@ class StoreFacts:
     holder: str = ""
     damage: str = ""
     writable: bool = True
+    foreign_project: str = ""
+    """The project that a shared store belongs to, if that is another one."""
+    clock_ahead: float | None = None
+    """Seconds by which the clock of a shared store's server is ahead of this machine's, to about a second."""
+
+    @property
+    def shared(self) -> bool:
+        return self.where.startswith("gs://")
 
     @property
     def usable(self) -> bool:
         """Whether it can be opened now without being brought to another schema."""
         other = self.schema is not None and self.schema != self.known_schema
-        return not (self.locked or self.damage or other or not self.writable)
+        absent = self.shared and not self.exists
+        return not (self.locked or self.damage or other or self.foreign_project or absent or not self.writable)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,38 @@ class BucketPlace:
     kind: str
     regions: tuple[str, ...] = ()
     """The regions of a dual-region of one's own choice, in lower case."""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A lifecycle rule of a bucket that removes live objects. No `prefixes`: everywhere in the bucket."""
+
+    prefixes: tuple[str, ...] = ()
+    age_days: int | None = None
+
+
+@dataclass(frozen=True)
+class BucketSettings:
+    """What a bucket does with its objects. Spans in seconds; 0 means not at all."""
+
+    storage_class: str = "STANDARD"
+    versioning: bool = False
+    soft_delete_s: float = 0.0
+    retention_s: float = 0.0
+    retention_locked: bool = False
+    holds_new_objects: bool = False
+    deletions: tuple[Deletion, ...] = ()
+
+
+@dataclass(frozen=True)
+class SharedStore:
+    """What the bucket of a shared store says of itself, and which permissions there are on it."""
+
+    bucket: str
+    prefix: str
+    place: Reading[BucketPlace]
+    settings: Reading[BucketSettings]
+    permissions: Reading[frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -112,6 +153,8 @@ class Wanted:
     simulated: bool = False
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Bucket → the setting that names it."""
+    store: str | None = None
+    """The `gs://` place of a shared store."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +177,12 @@ class Facts:
     store: Reading[StoreFacts]
     records: Reading[StoreRecords]
     watch: Reading[WatchFacts]
+    shared: SharedStore | None = None
+
+    @property
+    def member(self) -> str:
+        """The caller, as IAM names him."""
+        found = self.credentials.value
+        account = found.account if found else ""
+        kind = "serviceAccount" if account.endswith(".gserviceaccount.com") else "user"
+        return f"{kind}:{account}" if account else "user:YOU@EXAMPLE.COM"

@@ -11,9 +11,11 @@ from typing import Any
 
 from tpuctl.core.checkup import BucketPlace, Facts, StoreFacts, WatchFacts
 from tpuctl.core.doctor_quotas import side_findings, tpu_findings
+from tpuctl.core.doctor_store import judge_shared, shared_findings
 from tpuctl.core.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.core.manifest import render_time
 from tpuctl.core.naming import region_of
+from tpuctl.core.nearness import is_near as is_near
 from tpuctl.core.reading import Reading
 from tpuctl.core.shell import quote
 from tpuctl.core.topology import Catalog
@@ -167,11 +169,9 @@ def check_permissions(facts: Facts) -> list[Finding]:
 
 
 def _grant_role(facts: Facts, role: str) -> str:
-    found = facts.credentials.value
-    account = found.account if found else ""
-    kind = "serviceAccount" if account.endswith(".gserviceaccount.com") else "user"
-    member = f"{kind}:{account}" if account else "user:YOU@EXAMPLE.COM"
-    return f"gcloud projects add-iam-policy-binding {facts.wanted.project} --member={member} --role={role}"
+    return (
+        f"gcloud projects add-iam-policy-binding {facts.wanted.project} --member={facts.member} --role={role}"
+    )
 
 
 def check_keys(facts: Facts) -> list[Finding]:
@@ -240,27 +240,14 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
     return (problem if len(away) == len(zones) else warning)(check, what, fix)
 
 
-def is_near(place: BucketPlace, zone: str) -> bool:
-    """Whether traffic between a bucket and a zone stays in one region, or in the bucket's own multi-region.
-
-    Places: https://cloud.google.com/storage/docs/locations.
-    """
-    region, location = region_of(zone), place.location.lower()
-    if place.regions:
-        return region in place.regions
-    multi = {"us": "us-", "eu": "europe-", "asia": "asia-"}
-    if location in multi:
-        return region.startswith(multi[location])
-    known = {"nam4": ("us-central1", "us-east1"), "eur4": ("europe-north1", "europe-west4")}
-    return region in known.get(location, (location,))
-
-
 def check_store(facts: Facts) -> list[Finding]:
     """The store can be opened, read and written."""
     check = "store"
     found = facts.store.value
     if found is None:
-        return [not_checked(check, facts.store.error)]
+        return [not_checked(check, facts.store.error), *shared_findings(facts)]
+    if found.shared:
+        return [judge_shared(found, facts.wanted.project), *shared_findings(facts)]
     return [_judge_store(found, quote(found.where))]
 
 

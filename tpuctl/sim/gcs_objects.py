@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ class ObjectStore:
                 bucket = self.get_bucket(where.bucket)
                 old = self._find(where)
                 conditions.check(old[0] if old else None)
+                self._check_retention(bucket, old[0] if old else None)
                 data = self._new_object(where, fields, bucket)
                 data |= {"size": str(len(content)), "md5Hash": md5, "crc32c": crc}
                 db.execute(
@@ -206,7 +208,8 @@ class ObjectStore:
 
     def delete(self, where: ObjectName, conditions: Preconditions) -> None:
         with self._transaction() as db:
-            _, content = self._get(where, conditions)
+            old, content = self._get(where, conditions)
+            self._check_retention(self.get_bucket(where.bucket), old)
             db.execute("DELETE FROM objects WHERE bucket=? AND name=?", (where.bucket, where.name))
         (self._content / content).unlink(missing_ok=True)
 
@@ -223,6 +226,19 @@ class ObjectStore:
             self.get_bucket(where.bucket)
             old = self._find(where)
             conditions.check(old[0] if old else None)
+
+    def _check_retention(self, bucket: Data, old: Data | None) -> None:
+        """403 for an object that the bucket's retention policy still protects."""
+        span = int((bucket.get("retentionPolicy") or {}).get("retentionPeriod", 0))
+        if old is None or not span:
+            return
+        until = datetime.fromisoformat(old["timeCreated"]).timestamp() + span
+        if until > self._now():
+            raise GcsError(
+                403,
+                f"Object '{old['bucket']}/{old['name']}' is subject to bucket's retention policy or object "
+                f"retention and cannot be deleted or overwritten until {timestamp(until)}",
+            )
 
     def _find(self, where: ObjectName) -> tuple[Data, str] | None:
         row = self._db.execute(

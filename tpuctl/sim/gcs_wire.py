@@ -14,6 +14,7 @@ from tpuctl.sim.messages import Request, Response, json_response
 REASONS: Mapping[int, str] = {
     304: "notModified",
     400: "invalid",
+    403: "retentionPolicyNotMet",
     404: "notFound",
     405: "methodNotAllowed",
     409: "conflict",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.errors import BugError
 from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.messages import Request, Response
+from tpuctl.sim.gcs_access import TEST_PERMISSIONS, permission_of
+from tpuctl.sim.messages import Request, Response, json_response
 from tpuctl.sim.options import BUCKET
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.status import ApiError, DroppedConnectionError
@@ -48,10 +50,22 @@ class Storage:
         fault = self._world.faults.take(FaultKind.ERROR, method, path)
         if fault is not None:
             raise ApiError(fault.code, fault.text(path))
-        answer = self._door.handle(request)
+        answer = self._answer(request)
         if self._world.faults.take(FaultKind.DROP, method, path) is not None:
             raise DroppedConnectionError(method)
         return answer
+
+    def _answer(self, request: Request) -> Response:
+        asked = TEST_PERMISSIONS.fullmatch(request.path)
+        if asked is not None:
+            found = self._door.handle(replace(request, path=f"/storage/v1/b/{asked[1]}", query={}))
+            granted = self._world.access.granted(request.query.get("permissions") or [])
+            answer = {"kind": "storage#testIamPermissionsResponse", "permissions": granted}
+            return found if found.status >= 300 else json_response(answer)
+        needed = permission_of(request)
+        if needed is not None:
+            self._world.access.check_permission(*needed)
+        return self._door.handle(request)
 
     def reset(self) -> None:
         """Buckets as at the start."""

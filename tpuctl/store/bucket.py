@@ -276,7 +276,7 @@ def read_identity(objects: Objects, uri: str, project: str | None = None) -> str
         content, _ = objects.read(f"{uri.rstrip('/')}/identity")
     except NotFoundError:
         return None
-    schema, identity, theirs = _parse_identity(uri, content)
+    schema, identity, theirs = parse_identity(uri, content)
     if schema > SCHEMA:
         raise BadConfigError(
             f"{uri} was written by a newer tpuctl (schema {schema}, known: {SCHEMA})",
@@ -290,7 +290,7 @@ def read_identity(objects: Objects, uri: str, project: str | None = None) -> str
     return identity
 
 
-def _parse_identity(uri: str, content: bytes) -> tuple[int, str, str | None]:
+def parse_identity(uri: str, content: bytes) -> tuple[int, str, str | None]:
     """Schema, identity and project. Raises BadConfigError for what is none of tpuctl's."""
     try:
         data = json.loads(content)

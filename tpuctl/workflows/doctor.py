@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tpuctl.core.checkup import Facts, StoreFacts, StoreRecords, Wanted
+from tpuctl.core.checkup import Facts, SharedStore, StoreFacts, StoreRecords, Wanted
 from tpuctl.core.counting import counted
 from tpuctl.core.doctor import NEEDED_PERMISSIONS, USEFUL_PERMISSIONS
+from tpuctl.core.doctor_store import STORE_PERMISSIONS
 from tpuctl.core.naming import region_of
 from tpuctl.core.quotas import Holding
 from tpuctl.core.reading import Reading
@@ -64,6 +65,7 @@ def check_up(
         "tpu_quotas": services.project_api.tpu_quotas,
         "holdings": partial(_all_holdings, services, catalog),
         **buckets,
+        **_looks_at_shared(services, wanted),
     }
     seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
     zones = _zones(wanted, local["records"], seen["holdings"])
@@ -76,7 +78,7 @@ def check_up(
         local["credentials"],
         REGION_TIMEOUT_S,
     )
-    named = {key: reading for key, reading in seen.items() if key not in buckets}
+    named = {key: reading for key, reading in seen.items() if " " not in key}
     places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
     return Facts(
         wanted=wanted,
@@ -84,9 +86,29 @@ def check_up(
         store=store,
         regions=regions,
         buckets=places,
+        shared=_shared(wanted, seen),
         **{key: local[key] for key in ("credentials", "keys", "tools", "watch", "records", "clock_ahead")},
         **named,
     )
+
+
+def _looks_at_shared(services: Services, wanted: Wanted) -> dict[str, Callable[[], Any]]:
+    """Each may be denied alone."""
+    if wanted.store is None:
+        return {}
+    api, bucket = services.project_api, wanted.store.split("/")[2]
+    return {
+        "store place": partial(api.bucket_place, bucket),
+        "store settings": partial(api.bucket_settings, bucket),
+        "store permissions": partial(api.bucket_permissions, bucket, STORE_PERMISSIONS),
+    }
+
+
+def _shared(wanted: Wanted, seen: Mapping[str, Reading[Any]]) -> SharedStore | None:
+    if wanted.store is None:
+        return None
+    bucket, _, prefix = wanted.store.removeprefix("gs://").partition("/")
+    return SharedStore(bucket, prefix, seen["store place"], seen["store settings"], seen["store permissions"])
 
 
 def _ask(
