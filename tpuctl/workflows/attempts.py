@@ -11,7 +11,7 @@ from tpuctl.core.host_protocol import HostFacts
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
 from tpuctl.core.model import HostTarget
 from tpuctl.core.plan_run import WorkerView
-from tpuctl.core.records import Attempt, RunRecord, SliceRecord
+from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
@@ -175,6 +175,17 @@ class AttemptHosts:
 
     def keep_output(self, worker: int, stream: str, data: bytes) -> None:
         self._append(worker, stream, data)
+
+
+def attempt_hosts(services: Services, run: RunRecord, slice_: SliceRecord | None) -> AttemptHosts | None:
+    """The hosts of the current attempt while its incarnation lives; None otherwise."""
+    attempt = run.attempt
+    if attempt is None or slice_ is None or slice_.incarnation is None:
+        return None
+    alive = slice_.state in {SliceState.READY, SliceState.BOOTING}
+    if slice_.incarnation.number != attempt.incarnation or not alive:
+        return None
+    return AttemptHosts(services, run, attempt, slice_)
 
 
 def _host_row(target: HostTarget, facts: HostFacts) -> dict[str, str]:

@@ -13,6 +13,7 @@ from tpuctl.core.plan_slice import plan_slice
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.ports import Document
+from tpuctl.workflows.attempts import attempt_hosts
 from tpuctl.workflows.cleaning import collect_obsolete
 from tpuctl.workflows.documents import (
     Loaded,
@@ -32,7 +33,7 @@ from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
 from tpuctl.workflows.pausing import paused_why
 from tpuctl.workflows.probing import Reach
-from tpuctl.workflows.runs import active_run, attempt_hosts, request_stop
+from tpuctl.workflows.runs import active_run, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
 

@@ -7,13 +7,13 @@ from tpuctl.core.lifecycle import SliceEvent
 from tpuctl.core.plan import Blind, Blocked, Done, Wait
 from tpuctl.core.plan_run import WorkerState
 from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceState
-from tpuctl.workflows.attempts import AttemptHosts
+from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
 from tpuctl.workflows.documents import find_slice, get_run
 from tpuctl.workflows.events import WorkerOutput
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.probing import Reach
-from tpuctl.workflows.runs import advance_run, attempt_hosts
+from tpuctl.workflows.runs import advance_run
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice
 

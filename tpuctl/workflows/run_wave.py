@@ -1,0 +1,334 @@
+"""What one step of a run's plan does: to its record, to its workers, and to the slice under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tpuctl import __version__
+from tpuctl.core import timeouts
+from tpuctl.core.codec import to_data
+from tpuctl.core.counting import counted
+from tpuctl.core.manifest import build_manifest
+from tpuctl.core.plan import Wait
+from tpuctl.core.plan_run import (
+    RunPlan,
+    RunStep,
+    WorkerState,
+    WorkerView,
+    charge,
+    worker_ends,
+)
+from tpuctl.core.records import (
+    Attempt,
+    AttemptState,
+    Cause,
+    Desired,
+    Doubt,
+    RunRecord,
+    RunState,
+    SliceRecord,
+    SliceState,
+    TimelineEntry,
+)
+from tpuctl.errors import PartialError, StaleRecordError
+from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
+from tpuctl.workflows.documents import (
+    Loaded,
+    find_slice,
+    save,
+    save_attempt_history,
+)
+from tpuctl.workflows.events import Note, StepDone, StepStarted, WorkerOutput
+from tpuctl.workflows.intents import request_down
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.loop import Outcome
+from tpuctl.workflows.progress import weigh_progress
+from tpuctl.workflows.services import Services
+
+
+class RunWave:
+    """The effects of one plan for one run, under the lease of its slice."""
+
+    def __init__(
+        self,
+        services: Services,
+        loaded: Loaded[RunRecord],
+        slice_: SliceRecord | None,
+        workers: Sequence[WorkerView],
+        fence: int,
+    ) -> None:
+        self._services = services
+        self._loaded = loaded
+        self._slice = slice_
+        self._workers = workers
+        self._fence = fence
+
+    def apply(self, plan: RunPlan) -> Outcome:
+        actions: dict[RunStep, Callable[[RunPlan], Outcome]] = {
+            RunStep.NEW_ATTEMPT: self._new_attempt,
+            RunStep.PREPARE: self._prepare,
+            RunStep.START: self._start,
+            RunStep.MARK_RUNNING: self._mark_running,
+            RunStep.SUSPECT: self._suspect,
+            RunStep.CLEAR: self._clear,
+            RunStep.DECIDE: self._decide,
+            RunStep.STOP_WORKERS: self._stop_workers,
+            RunStep.END_ATTEMPT: self._end_attempt,
+            RunStep.FINISH: self._finish,
+        }
+        if plan.step is None:
+            return Outcome(plan.verdict, acted=False)
+        return actions[plan.step](plan)
+
+    @property
+    def _run(self) -> RunRecord:
+        return self._loaded.record
+
+    @property
+    def _attempt(self) -> Attempt:
+        attempt = self._run.attempt
+        if attempt is None:
+            raise StaleRecordError(f"run {self._run.id} has no attempt")
+        return attempt
+
+    def _save(self, run: RunRecord) -> None:
+        self._loaded = save(self._services, self._loaded, run)
+
+    def _save_attempt(self, attempt: Attempt, **run_changes: object) -> None:
+        self._save(replace(self._run, attempt=attempt, **run_changes))  # type: ignore[arg-type]
+
+    def _journal(self, action: str, reason: str) -> None:
+        incarnation = self._slice.incarnation if self._slice else None
+        record_decision(
+            self._services,
+            self._run.key,
+            action,
+            reason,
+            incarnation=incarnation.cloud_name if incarnation else "",
+            fence=self._fence,
+        )
+
+    def _entry(self, event: str, detail: str = "") -> TimelineEntry:
+        return TimelineEntry(self._services.store.now(), event, detail)
+
+    def _hosts(self) -> AttemptHosts | None:
+        return attempt_hosts(self._services, self._run, self._slice)
+
+    def _new_attempt(self, plan: RunPlan) -> Outcome:
+        run, slice_ = self._run, self._slice
+        if slice_ is None or slice_.incarnation is None:
+            return Outcome(plan.verdict, acted=False)
+        number = 1 if run.attempt is None else run.attempt.number + 1
+        everybody = tuple(range(len(slice_.incarnation.workers)))
+        attempt = Attempt(
+            number=number,
+            incarnation=slice_.incarnation.number,
+            fence=self._fence,
+            state=AttemptState.PREPARING,
+            created_at=self._services.store.now(),
+            workers=run.workers or everybody,
+            slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
+            timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
+        )
+        self._journal("attempt", f"attempt {number}: {plan.why}")
+        self._services.emit(StepStarted(run.id, f"attempt {number}", plan.why))
+        self._save_attempt(attempt, state=RunState.PREPARING)
+        return Outcome(Wait("the workers"), acted=True)
+
+    def _prepare(self, _plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is None:
+            return Outcome(Wait("its slice"), acted=False)
+        try:
+            prepared = hosts.prepare()
+        except PartialError as error:
+            return self._not_acknowledged(error)
+        if isinstance(prepared, str):
+            return Outcome(Wait(prepared), acted=False)
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.STARTING,
+            coordinator=prepared.coordinator,
+            hosts=prepared.hosts,
+            suspect_since=None,
+            timeline=(*self._attempt.timeline, self._entry("prepared", "every worker acknowledged")),
+        )
+        self._save_attempt(attempt)
+        self._services.emit(
+            StepDone(
+                self._run.id,
+                "prepare",
+                f"code and environment on {counted(len(attempt.workers), 'worker')}",
+                self._services.store.now() - attempt.created_at,
+            )
+        )
+        return Outcome(Wait("the start"), acted=True)
+
+    def _not_acknowledged(self, error: PartialError) -> Outcome:
+        """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
+
+        Workers that did not answer are never the user's failure.
+        """
+        attempt = self._attempt
+        now = self._services.store.now()
+        since = attempt.suspect_since
+        if since is None:
+            self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
+            return Outcome(Wait(error.message), acted=False)
+        lost = bool(error.details.get("unreached"))
+        limit = timeouts.VERDICT_MAX_S if lost else timeouts.ACKNOWLEDGE_MAX_S
+        if error.hint is None and now - since < limit:
+            return Outcome(Wait(error.message, since + limit), acted=False)
+        return self._set_cause(Cause.HOST_LOST if lost else Cause.FAILED, error.message)
+
+    def _start(self, plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is None:
+            return Outcome(Wait("its slice"), acted=False)
+        self._journal("start", plan.why)
+        try:
+            hosts.start()
+        except PartialError as error:
+            return self._not_acknowledged(error)
+        return Outcome(Wait("every worker to run"), acted=True)
+
+    def _mark_running(self, _plan: RunPlan) -> Outcome:
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.RUNNING,
+            started_at=self._services.store.now(),
+            suspect_since=None,
+            suspect_reads=0,
+            timeline=(*self._attempt.timeline, self._entry("started", "every worker runs")),
+        )
+        self._save_attempt(attempt, state=RunState.RUNNING)
+        self._services.emit(
+            StepDone(
+                self._run.id,
+                f"attempt {attempt.number}",
+                f"runs on {counted(len(attempt.workers), 'worker')}",
+                self._services.store.now() - attempt.created_at,
+            )
+        )
+        return Outcome(Wait("the run"), acted=True)
+
+    def _suspect(self, plan: RunPlan) -> Outcome:
+        attempt = self._attempt
+        first = attempt.suspect_since is None
+        now = self._services.store.now()
+        self._save_attempt(
+            replace(
+                attempt,
+                suspect_since=now if first else attempt.suspect_since,
+                suspect_reads=attempt.suspect_reads + 1,
+                suspect_why=plan.why,
+            )
+        )
+        if first:
+            self._journal("suspect", plan.why)
+            self._services.emit(Note(self._run.id, f"{plan.why}; looking whether the slice is still there"))
+        return Outcome(Wait(f"a verdict: {plan.why}"), acted=False)
+
+    def _clear(self, plan: RunPlan) -> Outcome:
+        self._journal("cleared", plan.why)
+        self._save_attempt(replace(self._attempt, suspect_since=None, suspect_reads=0, suspect_why=""))
+        return Outcome(Wait("the run"), acted=True)
+
+    def _decide(self, plan: RunPlan) -> Outcome:
+        return self._set_cause(plan.cause or Cause.FAILED, plan.why)
+
+    def _set_cause(self, cause: Cause, why: str) -> Outcome:
+        self._journal(str(cause), why)
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.ENDING,
+            cause=cause,
+            ending_since=self._services.store.now(),
+            suspect_why=why,
+            timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
+        )
+        state = RunState.STOPPING if cause is Cause.STOPPED else self._run.state
+        self._save_attempt(attempt, state=state)
+        if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:
+            self._services.emit(Note(self._run.id, f"attempt {attempt.number} ended ({cause}): {why}"))
+        return Outcome(Wait("the attempt to end"), acted=True)
+
+    def _stop_workers(self, _plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is not None:
+            hosts.stop(self._run.policy.grace_s)
+        return Outcome(Wait("workers to stop"), acted=False)
+
+    def _end_attempt(self, plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is not None and not self._collect(hosts):
+            return Outcome(Wait("the rest of the logs"), acted=True)
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.ENDED,
+            ended_at=self._services.store.now(),
+            ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
+            timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
+        )
+        run = charge(self._run, attempt, self._services.store.now())
+        run = weigh_progress(self._services, run, attempt)
+        self._write_manifest(run, attempt)
+        save_attempt_history(self._services, run, attempt)
+        self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
+        if attempt.cause is Cause.HOST_LOST:
+            self._doubt_slice(attempt)
+        if run.state.final:
+            # Before the run is final: a crash in between must not leave a slice that nobody releases.
+            self._release_slice(run)
+        self._save(run)
+        return Outcome(Wait("the next attempt"), acted=True)
+
+    def _collect(self, hosts: AttemptHosts) -> bool:
+        """What the workers wrote and nobody followed. False when there is more than one step may fetch."""
+        began = self._services.clock.now()
+        while fetched := hosts.fetch_logs():
+            for target, stream, data in fetched:
+                self._services.emit(
+                    WorkerOutput(self._run.slice_name, target.worker, stream, data, len(self._attempt.workers))
+                )
+            if self._services.clock.now() - began > timeouts.STEP_MAX_S / 2:
+                return False
+        return True
+
+    def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
+        key = f"manifests/{run.id}/{attempt.number:05d}"
+        if self._services.store.get(key) is None:
+            manifest = build_manifest(run, self._slice, attempt, version=__version__)
+            self._services.store.put(key, to_data(manifest), if_generation=0)
+
+    def _finish(self, plan: RunPlan) -> Outcome:
+        state = plan.state or RunState.STOPPED
+        self._journal(str(state), plan.why)
+        run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
+        self._release_slice(run)
+        self._save(run)
+        return Outcome(Wait("the end"), acted=True)
+
+    def _doubt_slice(self, attempt: Attempt) -> None:
+        """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
+        loaded = find_slice(self._services, self._run.slice_name)
+        record = loaded.record if loaded else None
+        if loaded is None or record is None or record.state is not SliceState.READY:
+            return
+        if record.incarnation is None or record.incarnation.number != attempt.incarnation:
+            return
+        doubted = replace(record.incarnation, doubt=Doubt(self._services.store.now(), attempt.suspect_why))
+        record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
+        save(self._services, loaded, replace(record, state=SliceState.BOOTING, incarnation=doubted))
+
+    def _release_slice(self, run: RunRecord) -> None:
+        """A slice made for this run goes with it."""
+        if not run.owns_slice or run.keep_slice or self._slice is None:
+            return
+        if self._slice.desired is Desired.UP and self._slice.run_id == run.id:
+            request_down(self._services, run.slice_name)
+
+
+def _unseen(attempt: Attempt) -> list[WorkerView]:
+    return [WorkerView(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]
