@@ -13,7 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from tests.docs.generate import groups
+from tests.support.typed import trouble
 from tpuctl.cli.app import COMMANDS, Entry, app, load_command
+from tpuctl.cli.helping import EXAMPLES
 from tpuctl.errors import EXIT_MEANINGS
 
 runner = CliRunner()
@@ -170,7 +172,7 @@ def test_completion_lists_commands_and_prints_its_script() -> None:
     environ = {**os.environ, "_TPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": "tpuctl st", "COMP_CWORD": "1"}
     tpuctl = str(Path(sys.executable).parent / "tpuctl")
     done = subprocess.run([tpuctl], env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["status", "stop"]
+    assert done.stdout.split() == ["status", "stop", "store"]
 
 
 def test_config_show_names_the_origin_of_each_value() -> None:
@@ -197,3 +199,45 @@ def test_a_letter_is_imported_shown_and_removed() -> None:
     assert runner.invoke(app, [*project, "grant", "rm", "spot", "v6e", "us-east1-d"]).exit_code == 0
     assert runner.invoke(app, [*project, "grant", "rm", "spot", "v6e", "us-east1-d"]).exit_code == 5
     assert runner.invoke(app, [*project, "grant", "import", "-"], input="Dear user").exit_code == 2
+
+
+def test_tpuctl_alone_fits_a_screen_and_shows_the_daily_commands() -> None:
+    shown = runner.invoke(app, []).stdout.splitlines()
+    assert len(shown) <= 24
+    assert max(map(len, shown)) <= 80
+    assert {"up", "run", "ls", "logs", "down"} <= {line.split()[0] for line in shown if line.startswith("  ")}
+
+
+def test_root_help_lists_every_command_once_in_groups() -> None:
+    shown = runner.invoke(app, ["--help"]).stdout.splitlines()
+    listed = [line.split()[0] for line in shown if line.startswith("  ") and line[2] != "-"]
+    assert [name for name in listed if name in {entry.name for entry in COMMANDS}] == [e.name for e in COMMANDS]
+    assert shown.index("Every day:") < shown.index("Set up and try:")
+
+
+def test_help_has_no_noise_and_examples_that_can_be_typed() -> None:
+    paths = set()
+    for path, command, context in groups():
+        text = command.get_help(context)
+        assert "<list[str]>" not in text, path
+        assert "x>=" not in text, path
+        assert "[required]" not in text.partition("Options:")[0], path
+        first = (command.help or "").strip().splitlines()[0]
+        assert first[:1].isupper(), path
+        words = path.partition(" ")[2]
+        if words in EXAMPLES:
+            paths.add(words)
+            assert [trouble(line.partition("#")[0]) for line in EXAMPLES[words]] == [""] * len(EXAMPLES[words])
+            assert "Examples:\n" in text
+    assert paths == set(EXAMPLES)
+
+
+def test_flags_of_up_and_run_are_grouped() -> None:
+    for name in ("up", "run"):
+        shown = runner.invoke(app, [name, "--help"]).stdout
+        titles = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+        assert {"Where and how long:", "How it is paid for:", "Network and identity:"} < set(titles)
+        assert titles[-1] == "Options:"
+        section = shown.partition("How it is paid for:")[2].partition("\n\n")[0]
+        assert "--spot" in section
+        assert "--zone" not in section

@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"`(tpuctl(?: [^`]*)?)`")
 _BARE = re.compile(r"(?:^|[:;,(=] ?|\bor |\band )(tpuctl(?: [\w…<\[\"'./~:=@$-]+)+)")
 _PROSE = {"puts", "needs", "keeps", "takes", "="}
 """Words behind the name of the program where it is the subject of a sentence."""
-_END = re.compile(r"[;,)]$")
+_END = re.compile(r"[;,.)]$")
 
 
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:

@@ -7,6 +7,7 @@ is used. Nothing here decides anything about slices or runs.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from tpuctl import __version__
+from tpuctl.cli.helping import HelpfulCommand
 from tpuctl.cli.parameters import spare, spared
 
 
@@ -28,41 +30,56 @@ class Entry:
     summary: str
 
 
-COMMANDS: tuple[Entry, ...] = (
-    Entry("up", "slice", "up", "Bring a slice up and wait until every host answers."),
-    Entry("down", "slice", "down", "Take slices down until nothing is left in the cloud."),
-    Entry("ls", "slice", "ls", "List the slices of this project."),
-    Entry("status", "slice", "status", "Show one slice in full."),
-    Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
-    Entry("run", "run", "run", "Run a script, module or command on every worker."),
-    Entry("runs", "runs", "runs", "List runs, newest first."),
-    Entry("logs", "runs", "logs", "Print what the workers of a run wrote."),
-    Entry("stop", "runs", "stop", "Stop a run."),
-    Entry("attach", "runs", "attach", "Follow a run that was started before."),
-    Entry("manifest", "runs", "manifest", "Print the manifest of an attempt."),
-    Entry("exec", "remote", "exec_", "Run one command on the workers of a slice."),
-    Entry("ssh", "remote", "ssh", "Open a shell on one worker."),
-    Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
-    Entry("forward", "forward", "forward", "Make a port of a worker reachable on this machine."),
-    Entry("ssh-config", "ssh_config", "ssh_config", "Print entries for ssh, scp and rsync."),
-    Entry("apply", "apply", "apply", "Bring everything to what the fleet file says."),
-    Entry("diff", "apply", "diff", "Show what `apply` would change, and why."),
-    Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
-    Entry("pause", "fleet", "pause", "Stop every watchdog of this fleet for a while."),
-    Entry("resume", "fleet", "resume", "Let the watchdogs work again."),
-    Entry("capacity", "fleet", "capacity", "Show where capacity was found, how soon and for how long."),
-    Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
-    Entry("store", "store", "app", "Remove what the store keeps for nothing."),
-    Entry("config", "config", "app", "Show settings and where each came from."),
-    Entry("grant", "grant", "app", "Say what may be used without paying."),
-    Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),
-    Entry("adopt", "adopt", "adopt", "Take over a TPU that was made without tpuctl."),
-    Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
-    Entry("quota", "quota", "quota", "Show limits, who holds what, and what it costs."),
-    Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),
-    Entry("sim", "sim", "app", "Run the simulated cloud."),
-    Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
-)
+DAILY = "Every day"
+GROUPS: Mapping[str, tuple[Entry, ...]] = {
+    DAILY: (
+        Entry("up", "slice", "up", "Bring a slice up and wait until every host answers."),
+        Entry("run", "run", "run", "Run a script, module or command on every worker."),
+        Entry("ls", "slice", "ls", "List the slices of this project."),
+        Entry("status", "slice", "status", "Show one slice in full."),
+        Entry("logs", "runs", "logs", "Print what the workers of a run wrote."),
+        Entry("exec", "remote", "exec_", "Run one command on the workers of a slice."),
+        Entry("ssh", "remote", "ssh", "Open a shell on one worker."),
+        Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
+        Entry("down", "slice", "down", "Take slices down until nothing is left in the cloud."),
+    ),
+    "Runs": (
+        Entry("runs", "runs", "runs", "List runs, newest first."),
+        Entry("attach", "runs", "attach", "Follow a run that was started before."),
+        Entry("stop", "runs", "stop", "Stop a run."),
+        Entry("manifest", "runs", "manifest", "Print the manifest of an attempt."),
+    ),
+    "Slices": (
+        Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
+        Entry("forward", "forward", "forward", "Make a port of a worker reachable on this machine."),
+        Entry("ssh-config", "ssh_config", "ssh_config", "Print entries for ssh, scp and rsync."),
+        Entry("adopt", "adopt", "adopt", "Take over a TPU that was made without tpuctl."),
+        Entry("reap", "reap", "reap", "Delete your TPUs that no slice wants any more."),
+    ),
+    "Keep it up": (
+        Entry("watch", "watch", "app", "Keep slices and runs as they are wanted."),
+        Entry("pause", "fleet", "pause", "Stop every watchdog of this fleet for a while."),
+        Entry("resume", "fleet", "resume", "Let the watchdogs work again."),
+        Entry("apply", "apply", "apply", "Bring everything to what the fleet file says."),
+        Entry("diff", "apply", "diff", "Show what `apply` would change, and why."),
+    ),
+    "Capacity and money": (
+        Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
+        Entry("capacity", "fleet", "capacity", "Show where capacity was found, how soon and for how long."),
+        Entry("quota", "quota", "quota", "Show limits, who holds what, and what it costs."),
+        Entry("grant", "grant", "app", "Say what may be used without paying."),
+        Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
+    ),
+    "Set up and try": (
+        Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),
+        Entry("config", "config", "app", "Show settings and where each came from."),
+        Entry("store", "store", "app", "Remove what the store keeps for nothing."),
+        Entry("sim", "sim", "app", "Run the simulated cloud."),
+        Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
+    ),
+}
+"""Every command, in the order in which people come to need them."""
+COMMANDS: tuple[Entry, ...] = tuple(entry for group in GROUPS.values() for entry in group)
 
 
 @dataclass
@@ -105,13 +122,22 @@ class RootGroup(TyperGroup):
         return self.commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(entry.name, entry.summary) for entry in COMMANDS])
+        width = max(len(entry.name) for entry in COMMANDS)
+        for title, entries in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name.ljust(width), entry.summary) for entry in entries])
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Commands first: they are what people look for."""
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options, before the command"):
+            records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
+            formatter.write_dl([record for record in records if record is not None])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = Invocation(arguments=list(args))
         if not args and not ctx.resilient_parsing:
-            typer.echo(ctx.get_help())
+            typer.echo(_first_help())
             raise typer.Exit(0)
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
@@ -145,9 +171,33 @@ class SubGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class Noun(typer.Typer):
+    """A group whose verbs have the same help as other commands."""
+
+    def command(self, name: str | None = None, **values: Any) -> Any:
+        return super().command(name, **{"cls": HelpfulCommand, **values})
+
+
+def _first_help() -> str:
+    """What `tpuctl` alone prints: enough to begin with, on one screen."""
+    rows = [f"  {entry.name:<8}{entry.summary}" for entry in GROUPS[DAILY]]
+    return "\n".join((FIRST_HELP, *rows, "", MORE_HELP))
+
+
+FIRST_HELP = """\
+Bring Cloud TPU slices up, keep them up through preemptions, and run training
+on every worker.
+
+  tpuctl demo               see it all on a simulated cloud, without an account
+  tpuctl doctor             find what is missing to use your project
+  tpuctl up v4-32 --spot    bring a slice up
+"""
+MORE_HELP = "All commands: tpuctl --help. One of them: tpuctl up --help."
+
+
 def new_group(help_text: str) -> typer.Typer:
     """A noun for other modules to hang their verbs on."""
-    return typer.Typer(
+    return Noun(
         cls=SubGroup,
         help=help_text,
         rich_markup_mode=None,
@@ -163,7 +213,7 @@ def load_command(entry: Entry) -> Any:
     if isinstance(target, typer.Typer):
         return spare(typer.main.get_command(target))
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    single.command(entry.name)(target)
+    single.command(entry.name, cls=HelpfulCommand)(target)
     return spare(typer.main.get_command(single))
 
 

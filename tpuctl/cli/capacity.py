@@ -17,45 +17,49 @@ from tpuctl.errors import UsageError
 PARAMETER = "capacity"
 
 
-def _option(flag: str, metavar: str) -> Any:
+PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
+"""Groups of the flags in help."""
+
+
+def _option(flag: str, metavar: str, group: str) -> Any:
     name = flag.removeprefix("--").replace("-", "_")
-    return typer.Option(flag, metavar=metavar, help=help_of(SliceWish, name))
+    return typer.Option(flag, metavar=metavar, help=help_of(SliceWish, name), rich_help_panel=group)
 
 
-def _switch(flag: str, help_text: str) -> Any:
-    return typer.Option(flag, help=help_text, show_default=False)
+def _switch(flag: str, help_text: str, group: str = PAID) -> Any:
+    return typer.Option(flag, help=help_text, show_default=False, rich_help_panel=group)
 
 
 @dataclass(frozen=True)
 class Capacity:
     """The flags as they were typed. Each field is one option of the command line."""
 
-    zone: Annotated[list[str] | None, _option("--zone", "ZONE")] = None
+    zone: Annotated[list[str] | None, _option("--zone", "ZONE", WHERE)] = None
     spot: Annotated[bool, _switch("--spot", "Spot capacity: cheap, may be taken away.")] = False
     on_demand: Annotated[bool, _switch("--on-demand", "On-demand capacity.")] = False
     preemptible: Annotated[bool, _switch("--preemptible", "Preemptible capacity (older than spot).")] = False
     reserved: Annotated[bool, _switch("--reserved", "Capacity of a reservation.")] = False
-    reservation: Annotated[str | None, _option("--reservation", "NAME")] = None
+    reservation: Annotated[str | None, _option("--reservation", "NAME", PAID)] = None
     flex_start: Annotated[bool, _switch("--flex-start", "Capacity for a fixed time.")] = False
-    run_duration: Annotated[str | None, _option("--run-duration", "TIME")] = None
+    run_duration: Annotated[str | None, _option("--run-duration", "TIME", PAID)] = None
     pay: Annotated[bool, _switch("--pay", help_of(SliceWish, "pay"))] = False
-    queued: Annotated[bool | None, typer.Option("--queued/--direct", help=help_of(SliceWish, "queued"))] = None
-    valid_until: Annotated[str | None, _option("--valid-until", "WHEN")] = None
-    valid_for: Annotated[str | None, _option("--valid-for", "TIME")] = None
-    topology: Annotated[str | None, _option("--topology", "AxBxC")] = None
-    slices: Annotated[int | None, _option("--slices", "N")] = None
-    runtime_version: Annotated[str | None, _option("--runtime-version", "NAME")] = None
-    network: Annotated[str | None, _option("--network", "NAME")] = None
-    subnetwork: Annotated[str | None, _option("--subnetwork", "NAME")] = None
-    internal_ips: Annotated[bool, _switch("--internal-ips", help_of(SliceWish, "internal_ips"))] = False
-    service_account: Annotated[str | None, _option("--service-account", "EMAIL")] = None
-    tag: Annotated[list[str] | None, _option("--tag", "TAG")] = None
-    label: Annotated[list[str] | None, _option("--label", "K=V")] = None
-    metadata: Annotated[list[str] | None, _option("--metadata", "K=V")] = None
-    boot_disk: Annotated[int | None, _option("--boot-disk", "GIB")] = None
-    startup_script: Annotated[str | None, _option("--startup-script", "FILE")] = None
-    ttl: Annotated[str | None, _option("--ttl", "TIME")] = None
-    stop_when_idle: Annotated[str | None, _option("--stop-when-idle", "TIME")] = None
+    queued: Annotated[bool | None, _switch("--queued/--direct", help_of(SliceWish, "queued"), WHERE)] = None
+    valid_until: Annotated[str | None, _option("--valid-until", "WHEN", WHERE)] = None
+    valid_for: Annotated[str | None, _option("--valid-for", "TIME", WHERE)] = None
+    topology: Annotated[str | None, _option("--topology", "AxBxC", WHAT)] = None
+    slices: Annotated[int | None, _option("--slices", "N", WHAT)] = None
+    runtime_version: Annotated[str | None, _option("--runtime-version", "NAME", WHAT)] = None
+    network: Annotated[str | None, _option("--network", "NAME", ACCESS)] = None
+    subnetwork: Annotated[str | None, _option("--subnetwork", "NAME", ACCESS)] = None
+    internal_ips: Annotated[bool, _switch("--internal-ips", help_of(SliceWish, "internal_ips"), ACCESS)] = False
+    service_account: Annotated[str | None, _option("--service-account", "EMAIL", ACCESS)] = None
+    tag: Annotated[list[str] | None, _option("--tag", "TAG", ACCESS)] = None
+    label: Annotated[list[str] | None, _option("--label", "K=V", WHAT)] = None
+    metadata: Annotated[list[str] | None, _option("--metadata", "K=V", WHAT)] = None
+    boot_disk: Annotated[int | None, _option("--boot-disk", "GIB", WHAT)] = None
+    startup_script: Annotated[str | None, _option("--startup-script", "FILE", WHAT)] = None
+    ttl: Annotated[str | None, _option("--ttl", "TIME", WHERE)] = None
+    stop_when_idle: Annotated[str | None, _option("--stop-when-idle", "TIME", WHERE)] = None
 
     @property
     def given(self) -> bool:

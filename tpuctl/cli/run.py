@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tpuctl.workflows.submit import FrozenCode, RunRequest
 
 
+PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
+"""Groups of the flags in help."""
+
+
 @with_capacity
 def run(
     ctx: typer.Context,
@@ -33,37 +37,79 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[SCRIPT] [ARGS]...", help="A script and its arguments, or -- COMMAND."),
     ] = None,
-    module: Annotated[str | None, typer.Option("-m", metavar="MODULE", help=help_of(RunWish, "module"))] = None,
-    on: Annotated[str | None, typer.Option("--on", metavar="NAME", help=help_of(RunWish, "on"))] = None,
-    up: Annotated[
-        str | None, typer.Option("--up", metavar="TYPE", help="Bring a slice up for this run; it goes with it.")
+    module: Annotated[
+        str | None,
+        typer.Option("-m", metavar="MODULE", help=help_of(RunWish, "module"), rich_help_panel=PROGRAM),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="With --up: keep the slice when the run ends.")] = False,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NAME", help=help_of(RunWish, "on"), rich_help_panel=PLACE)
+    ] = None,
+    up: Annotated[
+        str | None,
+        typer.Option(
+            "--up",
+            metavar="TYPE",
+            help="Bring a slice up for this run; it goes with it.",
+            rich_help_panel=PLACE,
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --up: keep the slice when the run ends.", rich_help_panel=PLACE)
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
     all_workers: AllWorkers = False,
     worker: Workers = None,
-    alone: Annotated[bool, typer.Option("--alone", help=help_of(RunWish, "alone"))] = False,
-    var: Annotated[list[str] | None, typer.Option("--var", metavar="K=V", help=help_of(RunWish, "var"))] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help=help_of(RunWish, "alone"), rich_help_panel=PLACE)
+    ] = False,
+    var: Annotated[
+        list[str] | None,
+        typer.Option("--var", metavar="K=V", help=help_of(RunWish, "var"), rich_help_panel=PROGRAM),
+    ] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option("--secret", metavar="NAME=REF", help=help_of(RunWish, "secret")),
+        typer.Option("--secret", metavar="NAME=REF", help=help_of(RunWish, "secret"), rich_help_panel=PROGRAM),
     ] = None,
-    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help=help_of(RunWish, "env"))] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help=help_of(RunWish, "env"), rich_help_panel=PROGRAM)
+    ] = None,
     checkpoint_dir: Annotated[
-        str | None, typer.Option("--checkpoint-dir", metavar="URI", help=help_of(RunWish, "checkpoint_dir"))
+        str | None,
+        typer.Option(
+            "--checkpoint-dir", metavar="URI", help=help_of(RunWish, "checkpoint_dir"), rich_help_panel=RESTARTS
+        ),
     ] = None,
     no_checkpoint: Annotated[
-        bool, typer.Option("--no-checkpoint", help=help_of(RunWish, "no_checkpoint"))
+        bool, typer.Option("--no-checkpoint", help=help_of(RunWish, "no_checkpoint"), rich_help_panel=RESTARTS)
     ] = False,
-    any_region: Annotated[bool, typer.Option("--any-region", help=help_of(RunWish, "any_region"))] = False,
+    any_region: Annotated[
+        bool, typer.Option("--any-region", help=help_of(RunWish, "any_region"), rich_help_panel=RESTARTS)
+    ] = False,
     max_failures: Annotated[
-        int, typer.Option("--max-failures", metavar="N", min=0, help=help_of(PolicyWish, "max_failures"))
+        int,
+        typer.Option(
+            "--max-failures",
+            metavar="N",
+            min=0,
+            help=help_of(PolicyWish, "max_failures"),
+            rich_help_panel=RESTARTS,
+        ),
     ] = PolicyWish.max_failures,
     max_preemptions: Annotated[
-        int, typer.Option("--max-preemptions", metavar="N", min=0, help=help_of(PolicyWish, "max_preemptions"))
+        int,
+        typer.Option(
+            "--max-preemptions",
+            metavar="N",
+            min=0,
+            help=help_of(PolicyWish, "max_preemptions"),
+            rich_help_panel=RESTARTS,
+        ),
     ] = PolicyWish.max_preemptions,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help=help_of(PolicyWish, "grace"))
+        float,
+        typer.Option(
+            "--grace", metavar="SECONDS", min=0, help=help_of(PolicyWish, "grace"), rich_help_panel=RESTARTS
+        ),
     ] = PolicyWish.grace,
     name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the run.")] = None,
     capacity: Capacity = NOTHING_SAID,

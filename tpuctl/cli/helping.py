@@ -1,0 +1,106 @@
+"""How help reads: what it does, examples, arguments, then options in groups, all in 80 columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from typer.core import TyperCommand
+
+OTHER = "Options"
+"""The group of options that name none; it comes last."""
+_RANGE = re.compile(r"^[-\d.]*(<=?)?x([<>]=?[-\d.]+)?$")
+_NOTES = re.compile(r"  \[([^\]]+)\]$")
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "up": (
+        "tpuctl up v4-32 --spot",
+        "tpuctl up v6e-8 big --spot --zone us-east1-d --zone europe-west4-a",
+        "tpuctl up v4-8 --spot --pay --stop-when-idle 30m",
+        "tpuctl up big                      # a slice of that name, as before",
+    ),
+    "down": ("tpuctl down big", "tpuctl down big small --yes"),
+    "run": (
+        "tpuctl run train.py --on big --checkpoint-dir gs://BUCKET/run1 -- --lr 3e-4",
+        "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",
+        "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
+    ),
+    "exec": (
+        "tpuctl exec big -- df -h /",
+        "tpuctl exec big --worker 0-3 --group -- uname -r",
+    ),
+    "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),
+    "cp": (
+        "tpuctl cp config.json big:              # to all workers",
+        "tpuctl cp big:out results               # results/big-0, results/big-1, …",
+        "tpuctl cp --worker 0 big:log.txt .",
+    ),
+    "forward": ("tpuctl forward big 6006", "tpuctl forward big 9012:6006 --worker 1"),
+    "logs": ("tpuctl logs --follow", "tpuctl logs RUN --worker 0"),
+    "apply": ("tpuctl diff", "tpuctl apply", "tpuctl apply --file lab.yaml --prune"),
+    "capacity": ("tpuctl capacity v4-32",),
+    "quota": ("tpuctl quota --zone us-central2-b",),
+    "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
+    "pause": ("tpuctl pause --until 8h --reason maintenance",),
+    "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),
+    "adopt": ("tpuctl adopt my-tpu --zone us-central2-b",),
+    "reap": ("tpuctl reap --dry-run",),
+    "ssh-config": ("tpuctl ssh-config big", "tpuctl ssh-config --write"),
+    "grant add": ("tpuctl grant add 32 spot v4 us-central2-b --ends 2026-12-31",),
+    "grant import": ("tpuctl grant import letter.txt --ends 2026-12-31",),
+    "config init": ("tpuctl config init --store gs://my-fleet/lab",),
+    "watch install": ("tpuctl watch install --dry-run", "tpuctl watch install"),
+    "sim up": (
+        "tpuctl sim up --instant",
+        "tpuctl sim up --speed 20 --quota IN_USE_ADDRESSES/us-central2=8",
+    ),
+    "sim preempt": ("tpuctl sim preempt big-1",),
+    "sim fault": ("tpuctl sim fault stockout --set times=3", "tpuctl sim fault --clear"),
+    "sim quota": ("tpuctl sim quota us-central2-b/v4=16",),
+}
+"""What people type, by the words behind `tpuctl`."""
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose help has no noise in it."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        return [self.options_metavar or "", *(_name_of(param) for param in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        path = ctx.command_path.partition(" ")[2]
+        if path in EXAMPLES:
+            with formatter.section("Examples"):
+                for line in EXAMPLES[path]:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        arguments: list[tuple[str, str]] = []
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            if param.param_type_name == "argument":
+                arguments.append((_name_of(param), str(getattr(param, "help", None) or "")))
+                continue
+            group = getattr(param, "rich_help_panel", None) or OTHER
+            groups.setdefault(group, []).append((record[0], _without_noise(record[1])))
+        groups[OTHER] = groups.pop(OTHER, [])
+        for title, rows in (("Arguments", arguments), *groups.items()):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _name_of(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _without_noise(text: str) -> str:
+    """Help of an option without the range of its number; what its default is stays."""
+    found = _NOTES.search(text)
+    if found is None:
+        return text
+    kept = [note for note in found[1].split("; ") if not _RANGE.match(note)]
+    return text[: found.start()] + (f"  [{'; '.join(kept)}]" if kept else "")
