@@ -232,7 +232,7 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
     if view.queued is not None:
         return _classify_queued(view.queued, had_a_node=record.state in {_S.BOOTING, _S.READY})
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
-    if record.spec.queued and record.state is _S.PROVISIONING:
+    if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
         return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
     return _classify_missing(incarnation, view.operation, cleaning=cleaning)
 

@@ -38,6 +38,9 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
         if pair not in IGNORED:
             raise AssertionError(f"no transition for {pair}")
         return SlicePlan(record.state, None, sighting.why, _verdict(record, record.state, sighting, over))
+    unsure = _unseen(record, to, sighting, now)
+    if unsure is not None:
+        return SlicePlan(record.state, None, unsure.why, unsure)
     if over and to.effect in {Effect.CREATE, Effect.RENEW}:
         return SlicePlan(SliceState.REMOVED, None, over, _ended(record, over))
     if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
@@ -62,6 +65,19 @@ def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sig
         return sighting
     why = f"{sighting.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
     return Sighting(SliceEvent.ABSENT, why)
+
+
+def _unseen(record: SliceRecord, to: To, sighting: Sighting, now: float) -> Wait | None:
+    """A create may show late what it made, and whether it made anything is open where its answer was lost: for
+    a while absence is no proof that the slice is gone, nor that it may be asked for anew."""
+    incarnation = record.incarnation
+    leaves = sighting.event is SliceEvent.ABSENT and (to.state is SliceState.GONE or to.effect is Effect.RENEW)
+    if not leaves or incarnation is None or incarnation.unseen_since is None:
+        return None
+    until = incarnation.unseen_since + timeouts.UNSEEN_S
+    if now >= until:
+        return None
+    return Wait(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
 
 
 def _only_by_hand(record: SliceRecord) -> bool:

@@ -105,6 +105,8 @@ class Incarnation:
     """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
     given_up: bool = False
     """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
+    unseen_since: float | None = None
+    """When a create was called that may have made what nobody saw yet; None once it was shown or refused."""
     kept: str = ""
     """Why its deletion was refused when that was last written down."""
 

@@ -43,6 +43,12 @@ CREATE_STALLED_S = 900.0
 """After this long an operation that runs on without anything to show for it is not waited for any more: nodes
 are listed from the start, failed creates end within ten minutes (p50), and some operations never end. What
 comes up later all the same belongs to an incarnation that was left behind, and is collected."""
+UNSEEN_S = 120.0
+"""After a create that has shown nothing yet: so long its absence is not believed when the slice is to go. A
+client gives up on an answer after a minute, and reads may lag behind."""
+LATE_EFFECT_S = 86_400.0
+"""So long after a create passes go on looking at the project although every slice is gone: two list calls a
+pass are cheap beside a TPU that came up late and that nobody knows of."""
 PASS_HOSTS_MAX = 64
 """Hosts that one watchdog pass connects to, so that its length is bounded; the others have their turn later."""
 

@@ -26,6 +26,8 @@ class FaultKind(StrEnum):
     """The call takes effect, the client gets a cut connection."""
     SLOW_OPERATION = "slow-operation"
     """The operation ends `seconds` late (0: never) although its work is done."""
+    LATE = "late"
+    """What a create makes is shown by get and list only `seconds` later, with all that comes of it."""
     UNREACHABLE = "unreachable"
     """List calls name the zone in `unreachable` and leave its resources out."""
     PREEMPT = "preempt"
@@ -77,6 +79,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "lost-response": {"kind": "drop", "method": "nodes.create"},
     "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
+    "late-create": {"kind": "late", "method": "*.create", "seconds": 120.0},
     "storage-rate-limit": {
         "kind": "error",
         "method": "storage.*",

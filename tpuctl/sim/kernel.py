@@ -97,6 +97,8 @@ class Kernel:
     nodes: dict[str, Node] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
     operations: dict[str, Json] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    """Names of resources that exist and that reads do not show yet."""
     requests: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """(method, resource, requestId) → the operation it got."""
 
@@ -126,6 +128,16 @@ class Kernel:
             if node.path.zone == zone and not node.preempted and not node.phantom
         )
         return self.capacity[zone] - sum(held)
+
+    def hide(self, path: ResourcePath, seconds: float) -> None:
+        """Reads are late: they do not show `path` until then."""
+        self.hidden.add(path.name)
+        self.after(seconds, lambda: self.hidden.discard(path.name))
+
+    def shows(self, found: Node | Queued) -> bool:
+        """Whether reads show it; the nodes of a queued resource are shown with it."""
+        above = found.queued.name if isinstance(found, Node) and found.queued else ""
+        return not {found.path.name, above} & self.hidden
 
     def current(self, node: Node) -> bool:
         """Whether this incarnation is still the one behind its name."""

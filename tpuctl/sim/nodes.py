@@ -48,12 +48,15 @@ class Nodes:
         return node
 
     def get(self, request: Json) -> Json:
-        found: Json = copy_json(self.find(request["name"]).data)
+        node = self.find(request["name"])
+        if not self._kernel.shows(node):
+            raise not_found(request["name"])
+        found: Json = copy_json(node.data)
         return found
 
     def list_all(self, request: Json) -> Json:
-        found = [(node.path, node.data) for node in self._kernel.nodes.values()]
-        return list_resources(self._kernel, request, "nodes", found)
+        shown = [node for node in self._kernel.nodes.values() if self._kernel.shows(node)]
+        return list_resources(self._kernel, request, "nodes", [(node.path, node.data) for node in shown])
 
     def guest_attributes(self, request: Json) -> Json:
         """One entry per asked worker, in worker order; `workerIds` of `[""]` or nothing means all."""

@@ -119,11 +119,15 @@ class QueuedResources:
         return queued
 
     def get(self, request: Json) -> Json:
-        found: Json = copy_json(self.find(request["name"]).data)
+        queued = self.find(request["name"])
+        if not self._kernel.shows(queued):
+            raise not_found(request["name"])
+        found: Json = copy_json(queued.data)
         return found
 
     def list_all(self, request: Json) -> Json:
-        found = [(queued.path, queued.data) for queued in self._kernel.queued.values()]
+        shown = [queued for queued in self._kernel.queued.values() if self._kernel.shows(queued)]
+        found = [(queued.path, queued.data) for queued in shown]
         return list_resources(self._kernel, request, "queuedResources", found)
 
     # Creation and the way to ACTIVE.

@@ -195,6 +195,9 @@ class World:
             answer = show(version, rpc.handle(request, version))
             if key[2] and rpc.name in _DEDUPED:
                 kernel.requests[key] = str(answer["name"])
+            late = self.faults.take(FaultKind.LATE, rpc.name, path) if rpc.name in _CREATED else None
+            if late is not None:
+                kernel.hide(path, late.seconds)
             return answer
 
     # What only a simulated cloud can do.
@@ -319,6 +322,7 @@ class World:
             self._kernel.queued.clear()
             self._kernel.operations.clear()
             self._kernel.requests.clear()
+            self._kernel.hidden.clear()
             self._kernel.quotas = dict(self.options.quotas)
             self.metadata.clear()
         for node in nodes:

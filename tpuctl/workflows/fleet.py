@@ -76,13 +76,23 @@ def run_pass(services: Services) -> list[PassLine]:
     loaded_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
     unread = [*unread_slices, *unread_runs]
-    if not runs and all(loaded.record.state is SliceState.GONE for loaded in slices):
+    now = services.clock.now()
+    if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
         return unread
     try:
         snapshot = take_snapshot(services)
     except TpuctlError as error:
         return [*unread, PassLine("fleet", "failed", error.message, acted=False)]
     return [*unread, *_Pass(services, slices, runs, snapshot).work()]
+
+
+def _of_interest(record: SliceRecord, now: float) -> bool:
+    """Whether the cloud may show something of a slice: also of one that is gone, if the effect of its last
+    create may come late. Nobody else would find that."""
+    if record.state is not SliceState.GONE:
+        return True
+    called_at = record.incarnation.create_called_at if record.incarnation else None
+    return called_at is not None and now < called_at + timeouts.LATE_EFFECT_S
 
 
 def _readable(

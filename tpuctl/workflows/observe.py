@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpuctl.core.lifecycle import CloudView, Sighting, classify_slice
+from tpuctl.core.lifecycle import CloudView, Sighting, SliceEvent, classify_slice
 from tpuctl.core.model import NodeInfo, OperationInfo, QueuedInfo
 from tpuctl.core.multislice import combine_nodes
 from tpuctl.core.naming import node_names
@@ -44,6 +44,12 @@ class SliceLook:
     @property
     def record(self) -> SliceRecord:
         return self.loaded.record
+
+    @property
+    def shown(self) -> bool:
+        """Whether the cloud shows something of ours."""
+        something = self.view.node is not None or self.view.queued is not None
+        return something and self.sighting.event is not SliceEvent.FOREIGN
 
 
 def look_at_slice(services: Services, name: str) -> SliceLook:

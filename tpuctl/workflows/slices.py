@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
@@ -119,6 +120,10 @@ class _Wave:
             raise TpuctlError(f"slice {self._record.name} has no incarnation to act on")
         return incarnation
 
+    def _with(self, **changes: Any) -> SliceRecord:
+        """The record with changes of its incarnation."""
+        return replace(self._record, incarnation=replace(self._incarnation, **changes))
+
     def _save(self, record: SliceRecord) -> None:
         self._loaded = save(self._services, self._loaded, record)
 
@@ -139,6 +144,8 @@ class _Wave:
         if self._look.view.node is not None and record.incarnation is not None:
             uid = self._look.view.node.uid
             record = replace(record, incarnation=replace(record.incarnation, node_uid=uid))
+        if record.incarnation is not None and self._look.shown:
+            record = replace(record, incarnation=replace(record.incarnation, unseen_since=None))
         if self._plan.state is SliceState.BOOTING and record.incarnation is not None:
             if record.incarnation.cloud_ready_at is None:
                 remember_ready(self._services, record)
@@ -159,7 +166,8 @@ class _Wave:
             return Outcome(not_now, acted=False)
         now = services.store.now()
         self._journal("create", self._plan.why)
-        called = replace(self._incarnation, create_called_at=now)
+        before = self._incarnation
+        called = replace(before, create_called_at=now, unseen_since=now)
         self._save(replace(record, incarnation=called, state=SliceState.REQUESTED))
         remember_asked(services, self._record)
         kind = "queued resource" if record.spec.queued else "node"
@@ -167,18 +175,25 @@ class _Wave:
         try:
             operation = self._call_create(called)
         except ConflictError:
-            # The name is taken: by an earlier call of ours whose answer was lost, or by a stranger.
-            # The next look tells which.
-            return Outcome(Wait("a look at what holds the name"), acted=True)
-        except RateLimitedError as error:
-            self._lose("create-failed", error.message, failed=True)
-            return Outcome(Wait(error.message, self._record.not_before), acted=True)
-        except (NoCapacityError, QuotaError) as error:
-            return self._create_failed(error)
-        except (InvalidRequestError, DeniedError) as error:
-            return self._create_refused(error)
+            # The name is taken: by an earlier call of ours whose answer was lost, or by a stranger. A later
+            # look tells which; not at once, because what holds the name may not be shown yet.
+            return Outcome(Wait("a look at what holds the name"), acted=False)
+        except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
+            # This call made nothing; an earlier one, whose answer was lost, may have.
+            refused = replace(called, unseen_since=before.unseen_since)
+            return self._not_created(replace(self._record, incarnation=refused), error)
         self._save(replace(self._record, incarnation=replace(called, operation=operation.name)))
         return Outcome(Wait("the cloud to take the request"), acted=True)
+
+    def _not_created(self, record: SliceRecord, error: TpuctlError) -> Outcome:
+        """What a refused create means for the slice; `record` is written with its consequences."""
+        self._loaded = replace(self._loaded, record=record)
+        if isinstance(error, RateLimitedError):
+            self._lose("create-failed", error.message, failed=True)
+            return Outcome(Wait(error.message, self._record.not_before), acted=True)
+        if isinstance(error, NoCapacityError | QuotaError):
+            return self._create_failed(error)
+        return self._create_refused(error)
 
     def _not_now(self) -> Blocked | Wait | None:
         """Why nothing may be created at this moment."""
@@ -241,6 +256,10 @@ class _Wave:
     def _record_loss(self) -> Outcome:
         why, event = self._plan.why, self._look.sighting.event
         taken = event in _TAKEN
+        operation = self._look.view.operation
+        if operation is not None and operation.error is not None:
+            # The create made nothing, so nothing of it can show up.
+            self._loaded = replace(self._loaded, record=self._with(unseen_since=None))
         if event is SliceEvent.CREATE_REFUSED and self._drop_zone(why):
             return Outcome(Wait("another zone"), acted=True)
         if taken:
@@ -304,7 +323,8 @@ class _Wave:
         services, name = self._services, self._incarnation.cloud_name
         began = services.clock.now()
         # Written in any case: it fails when somebody took the slice over while this process slept too long.
-        self._save(replace(self._record, state=self._plan.state))
+        life = replace(self._incarnation, unseen_since=None) if self._look.shown else self._incarnation
+        self._save(replace(self._record, state=self._plan.state, incarnation=life))
         for found in self._doomed():
             claim = claim_of(self._record, self._incarnation, services.store.identity(), found.kind)
             refused = delete_tpu(services, found, claim, self._decide_delete)
@@ -330,7 +350,7 @@ class _Wave:
         """Not proved to be ours: said once in the trail, and to a person each time."""
         if self._incarnation.kept != refused.why:
             self._journal("kept", refused.why)
-            self._save(replace(self._record, incarnation=replace(self._incarnation, kept=refused.why)))
+            self._save(self._with(kept=refused.why))
         return Outcome(Blocked(f"nothing is deleted: {refused.why}", refused.hint), acted=False)
 
     def _renew(self) -> Outcome:
