@@ -192,7 +192,7 @@ on every worker.
   tpuctl doctor             find what is missing to use your project
   tpuctl up v4-32 --spot    bring a slice up
 """
-MORE_HELP = "All commands: tpuctl --help. One of them: tpuctl up --help."
+MORE_HELP = "`tpuctl --help` shows all commands, `tpuctl up --help` one of them."
 
 
 def new_group(help_text: str) -> typer.Typer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpuctl.cli.completing import slice_paths
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Workers
 from tpuctl.cli.remote import choose, raise_for_failed
@@ -27,7 +28,10 @@ def split_remote(word: str) -> tuple[str | None, str]:
 def cp(
     ctx: typer.Context,
     words: Annotated[
-        list[str], typer.Argument(metavar="SOURCE... TARGET", help="Paths; on workers as NAME:PATH.")
+        list[str],
+        typer.Argument(
+            metavar="SOURCE... TARGET", help="Paths; on workers as NAME:PATH.", autocompletion=slice_paths
+        ),
     ],
     worker: Workers = None,
     dry_run: DryRun = False,

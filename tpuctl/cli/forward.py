@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tpuctl.cli.completing import slice_names
 from tpuctl.cli.context import open_context
 from tpuctl.errors import UsageError
 
@@ -22,7 +23,7 @@ def parse_ports(text: str) -> tuple[int, int]:
 
 def forward(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.", autocompletion=slice_names)],
     port: Annotated[
         str, typer.Argument(metavar="PORT", help="The worker's port, or LOCAL:REMOTE; LOCAL 0 means any.")
     ],

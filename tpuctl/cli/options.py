@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.app import invocation
+from tpuctl.cli.completing import run_ids, slice_names
 from tpuctl.core.fold import WORKERS_HELP
 
 
@@ -33,12 +34,23 @@ Quiet = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 OwnSlice = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="The slice; may be left out if you have just one.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]", help="The slice; may be left out if you have just one.", autocompletion=slice_names
+    ),
 ]
 OnSlice = Annotated[
-    str | None, typer.Option("--on", metavar="NAME", help="The slice; may be left out if you have just one.")
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="NAME",
+        help="The slice; may be left out if you have just one.",
+        autocompletion=slice_names,
+    ),
 ]
-RunId = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.", autocompletion=run_ids)
+]
 Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=WORKERS_HELP)]
 AllWorkers = Annotated[
     bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuctl.cli.app import invocation
+from tpuctl.cli.completing import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
 from tpuctl.cli.words import split_words
@@ -27,7 +28,11 @@ def exec_(
     ctx: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME] -- COMMAND...", help="The slice, and what to run on its workers."),
+        typer.Argument(
+            metavar="[NAME] -- COMMAND...",
+            help="The slice, and what to run on its workers.",
+            autocompletion=slice_names,
+        ),
     ],
     on: OnSlice = None,
     worker: Workers = None,
@@ -172,7 +177,10 @@ def _why(result: RemoteResult) -> str:
 def ssh(
     ctx: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME] [ARGS]...", help="The slice; ARGS go to ssh.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] [ARGS]...", help="The slice; ARGS go to ssh.", autocompletion=slice_names
+        ),
     ] = None,
     worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the ssh command instead.")] = False,

@@ -11,6 +11,7 @@ import typer
 
 from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capacity
+from tpuctl.cli.completing import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow_or_leave
 from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
@@ -42,7 +43,14 @@ def run(
         typer.Option("-m", metavar="MODULE", help=help_of(RunWish, "module"), rich_help_panel=PROGRAM),
     ] = None,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="NAME", help=help_of(RunWish, "on"), rich_help_panel=PLACE)
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NAME",
+            help=help_of(RunWish, "on"),
+            autocompletion=slice_names,
+            rich_help_panel=PLACE,
+        ),
     ] = None,
     up: Annotated[
         str | None,

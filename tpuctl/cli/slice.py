@@ -10,6 +10,7 @@ import typer
 
 from tpuctl.cli.app import invocation
 from tpuctl.cli.capacity import NOTHING_SAID, Capacity, read_script, with_capacity
+from tpuctl.cli.completing import slice_names
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet, Timeout, Yes
@@ -41,7 +42,11 @@ def up(
     ctx: typer.Context,
     accelerator: Annotated[
         str | None,
-        typer.Argument(metavar="[ACCELERATOR]", help="Accelerator type, such as v4-32; v4 with --topology."),
+        typer.Argument(
+            metavar="[ACCELERATOR]",
+            help="Accelerator type, such as v4-32; v4 with --topology.",
+            autocompletion=slice_names,
+        ),
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
     capacity: Capacity = NOTHING_SAID,
@@ -227,7 +232,9 @@ def _bring_up(context: AppContext, record: SliceRecord, *, wait: bool, timeout: 
 
 def down(
     ctx: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the slices.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names)
+    ],
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for the deletion and return.")] = False,
     timeout: Timeout = None,
     all_users: AllUsers = False,

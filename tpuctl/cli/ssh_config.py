@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tpuctl.cli.completing import slice_names
 from tpuctl.cli.context import open_context
 from tpuctl.core.counting import counted
 
@@ -13,7 +14,12 @@ from tpuctl.core.counting import counted
 def ssh_config(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the slice; all that are ready if left out.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of the slice; all that are ready if left out.",
+            autocompletion=slice_names,
+        ),
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Keep them in a file that follows the slice; prints how to use it.")
