@@ -2,100 +2,25 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
-import subprocess
-import sys
-import sysconfig
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.require import require_tool
-from tests.support.spool import Spool
+from tests.support.far import Far, open_far
 from tpuctl.core.watch_remote import render_remote
 from tpuctl.errors import TpuctlError, UnreachableError
 from tpuctl.local.login import run_script, send_file
 from tpuctl.local.wheel import build_wheel
-from tpuctl.remote.keys import ensure_keypair
 from tpuctl.resources import read_template
-
-SERVER = """
-ListenAddress 127.78.2.1:{port}
-HostKey {folder}/host/id_ed25519
-AuthorizedKeysFile {folder}/authorized_keys
-PidFile none
-UsePAM no
-StrictModes no
-SetEnv HOME={home} PATH={path} PIP_NO_DEPS=1 PYTHONPATH={packages} TPUCTL_STATE_DIR={home}/state
-"""
-CLIENT = """
-Host far
-  HostName 127.78.2.1
-  Port {port}
-  User {user}
-  IdentityFile {key}
-  IdentitiesOnly yes
-  UserKnownHostsFile {folder}/known_hosts
-Host nowhere
-  HostName 127.78.2.1
-  Port 1
-"""
-
-
-class Far:
-    """A machine to log in to as `far`; what it has in its home and in its crontab."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "far-home"
-        self.home.mkdir()
-        self.spool = Spool(folder / "far-spool")
 
 
 @pytest.fixture
 def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    """The far machine installs without dependencies: it finds those of the tests."""
-    sshd, ssh = require_tool("sshd"), require_tool("ssh")
-    made = Far(tmp_path)
-    user_key, host_key = ensure_keypair(tmp_path / "user"), ensure_keypair(tmp_path / "host")
-    (tmp_path / "authorized_keys").write_text(user_key.public_line + "\n")
-    host_key.private_path.rename(tmp_path / "host" / "id_ed25519")
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.78.2.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "known_hosts").write_text(f"[127.78.2.1]:{port} {host_key.public_line}\n")
-    path = f"{made.spool.bin}:{sys.base_prefix}/bin:/usr/bin:/bin"
-    packages = sysconfig.get_path("purelib")
-    config = tmp_path / "sshd_config"
-    config.write_text(SERVER.format(port=port, folder=tmp_path, home=made.home, path=path, packages=packages))
-    client = tmp_path / "ssh_config"
-    client.write_text(
-        CLIENT.format(port=port, folder=tmp_path, user=getpass.getuser(), key=user_key.private_path)
-    )
-    wrapper = tmp_path / "bin" / "ssh"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {ssh} -F {client} "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # sshd's privilege separation wants it
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([sshd, "-D", "-e", "-f", config], stderr=log)
-    deadline = time.monotonic() + 10
-    while True:
-        with closing(socket.socket()) as probe:
-            if probe.connect_ex(("127.78.2.1", port)) == 0:
-                break
-        assert server.poll() is None, (tmp_path / "log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield made
-    server.terminate()
-    server.wait()
+    with open_far(tmp_path) as made:
+        monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+        yield made
 
 
 def script(template: str, wheel: str = "", digest: str = "") -> str:
