@@ -1,0 +1,38 @@
+"""`watch install --systemd` really fires: the timer of a real user instance brings a preempted slice back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.session import open_session
+from tests.support.user_systemd import user_systemd
+
+PATIENCE_S = 240.0
+"""The first pass comes after 30 s, then one a minute."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S + 180)
+def test_a_timer_brings_a_preempted_slice_back_with_no_terminal() -> None:
+    with open_session() as session, user_systemd(session.environ) as found:
+        session.environ |= found
+        session.type("up", "v4-8", "big", "--spot", "--pay", "--zone", "us-central2-b")
+        session.type("watch", "install", "--systemd", "--yes")
+        again = session.type("watch", "install", "--systemd", "--yes")
+        assert "nothing to change" in again.stderr
+        session.type("sim", "preempt", "big-1")
+        deadline = time.monotonic() + PATIENCE_S
+        while session.json("status", "big")["node"] != "big-2" or session.json("ls")[0]["state"] != "ready":
+            assert time.monotonic() < deadline, session.type("why", "big").stdout
+            time.sleep(2)
+        status = session.json("watch", "status")
+        assert status["health"] == "good"
+        assert status["watchdogs"][0]["interval_s"] == 60.0
+        session.type("watch", "uninstall")
+        assert list((session.root / ".config" / "systemd" / "user").rglob("*tpuctl*")) == []
+        # The timer may have started a pass just before: let it end, so that it does not outlive the simulator.
+        while session.finish(session.start("watch", "once")).stderr.count("another pass"):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
