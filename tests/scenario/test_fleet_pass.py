@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import a_run
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -28,7 +27,7 @@ from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.events import Warn
-from tpuctl.workflows.fleet import PassLine, _round_robin, run_pass
+from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
@@ -226,15 +225,6 @@ def test_what_outlived_its_slice_is_collected(sim, services):
     assert [line.subject for line in run_pass(services) if line.acted] == ["big-1"]
     assert sim.world.settle()
     assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
-
-
-def test_every_run_has_its_turn_whatever_the_interval_between_passes():
-    runs = [a_run(id=f"r{number}") for number in range(5)]
-    for interval in (60.0, 120.0, 300.0):
-        served = set()
-        for turn in range(200):
-            served |= _round_robin(runs, lambda _: timeouts.PASS_HOSTS_MAX, turn * interval)
-        assert len(served) == 5
 
 
 def test_a_paused_fleet_is_left_alone_until_it_is_resumed(sim, services):

@@ -127,3 +127,31 @@ def test_a_file_says_all_of_it_and_an_unchanged_span_goes_on():
 def test_limits_in_words():
     assert describe_limits(Limits()) == ""
     assert describe_limits(Limits(ttl_s=5400.0, idle_s=1800.0)) == "after 1h30m or when unused for 30m"
+
+
+def looked_at(*minutes: int, lifetime: Lifetime = HALF_AN_HOUR) -> list[tuple[int, Step]]:
+    """The steps of looks at these minutes, in all of which nobody uses the slice."""
+    watch, steps = IdleWatch(1), []
+    for minute in minutes:
+        verdict = judge_lifetime(lifetime, watch, "", 60.0 * minute)
+        watch = verdict.watch
+        if verdict.step is not Step.NONE:
+            steps.append((minute, verdict.step))
+    return steps
+
+
+def test_a_time_in_which_nobody_looked_does_not_count_as_idle():
+    assert looked_at(0, 5, 10, 15, 20, 25, 30) == [(20, Step.WARN), (30, Step.STOP)]
+    assert looked_at(0, 5, 180, 185, 190) == []
+    assert looked_at(0, 180, 190, 200, 210) == [(200, Step.WARN), (210, Step.STOP)]
+    # A large fleet comes round to each slice rarely: half of a long idle time may pass between two looks.
+    assert looked_at(0, 55, 110, 120, lifetime=Lifetime(idle_s=7200.0)) == [(110, Step.WARN), (120, Step.STOP)]
+
+
+def test_a_slice_that_stays_idle_is_not_written_down_at_every_look():
+    watch = IdleWatch(1)
+    written = set()
+    for minute in range(20):
+        watch = judge_lifetime(HALF_AN_HOUR, watch, "", 60.0 * minute).watch
+        written.add(watch)
+    assert len(written) == 4

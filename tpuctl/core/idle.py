@@ -16,6 +16,10 @@ from tpuctl.core.records import Lifetime, Limits
 WARN_BEFORE_S = 600.0
 LOW_LOAD = 0.1
 """Runnable processes per processor, on average of five minutes: agents of an idle VM stay far below it."""
+SEEN_EVERY_S = 300.0
+"""How often it is written down that a slice is still idle."""
+UNSEEN_MAX_S = 1200.0
+"""A slice that nobody looked at for longer, and for more than half of the idle time, may have been used."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class IdleWatch:
     incarnation: int
     idle_since: float | None = None
     warned_at: float | None = None
+    seen_at: float | None = None
+    """When it was last looked at, give or take `SEEN_EVERY_S`."""
 
 
 class Step(StrEnum):
@@ -122,9 +128,11 @@ def find_use(run_id: str | None, activities: Sequence[HostActivity | None]) -> s
 
 def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -> LifetimeVerdict:
     """What follows from the wish, what was remembered and what was seen now. `use` as of `find_use`."""
-    since = None if use else (now if watch.idle_since is None else watch.idle_since)
+    since = None if use or lifetime.idle_s is None else _idle_since(lifetime, watch, now)
     due, why = _due(lifetime, since)
-    seen = replace(watch, idle_since=since)
+    fresh = watch.seen_at is not None and since == watch.idle_since and now < watch.seen_at + SEEN_EVERY_S
+    seen_at = None if since is None else watch.seen_at if fresh else now
+    seen = replace(watch, idle_since=since, seen_at=seen_at)
     if due is None or now < due - WARN_BEFORE_S:
         return LifetimeVerdict(Step.NONE, replace(seen, warned_at=None), use or why)
     if watch.warned_at is None:
@@ -132,6 +140,20 @@ def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -
     if now >= due and now - watch.warned_at >= WARN_BEFORE_S:
         return LifetimeVerdict(Step.STOP, seen, why)
     return LifetimeVerdict(Step.NONE, seen, why)
+
+
+def _idle_since(lifetime: Lifetime, watch: IdleWatch, now: float) -> float:
+    """Since when it is idle, as far as anybody looked: it begins anew after a gap in which nobody did."""
+    if watch.idle_since is None:
+        return now
+    seen_at = watch.idle_since if watch.seen_at is None else watch.seen_at
+    patience = max(UNSEEN_MAX_S, (lifetime.idle_s or 0.0) / 2)
+    return now if now - seen_at > patience else watch.idle_since
+
+
+def ends_soon(lifetime: Lifetime, now: float) -> bool:
+    """Whether its time, used or not, is so near its end that the hosts are to be warned."""
+    return lifetime.expires_at is not None and now >= lifetime.expires_at - WARN_BEFORE_S
 
 
 def _due(lifetime: Lifetime, idle_since: float | None) -> tuple[float | None, str]:

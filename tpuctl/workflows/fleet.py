@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import Effect
 from tpuctl.core.plan import Blind, Blocked, Done, Failed
-from tpuctl.core.plan_slice import plan_slice
-from tpuctl.core.records import RunRecord, SliceRecord, SliceState
+from tpuctl.core.plan_slice import SlicePlan, plan_slice
+from tpuctl.core.records import Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.core.turns import Turn, take_turns
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.ports import Document
 from tpuctl.workflows.attempts import attempt_hosts
@@ -28,7 +28,7 @@ from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
 from tpuctl.workflows.intents import request_down
-from tpuctl.workflows.lifetime import apply_lifetime
+from tpuctl.workflows.lifetime import apply_lifetime, ask_hosts
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
 from tpuctl.workflows.pausing import paused_why
@@ -44,6 +44,8 @@ STEPS_PER_PASS = 20
 
 _RESTING = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
+_WITH_HOSTS = {SliceState.BOOTING, SliceState.READY}
+LATER = "its hosts have their turn in another pass"
 _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
 """Their dead requests eat quota until they are deleted, so they have the first turn."""
 
@@ -111,6 +113,23 @@ def _readable(
     return found, lines
 
 
+@dataclass(frozen=True)
+class _View:
+    """What the lists show of a slice, and what follows from it."""
+
+    look: SliceLook
+    plan: SlicePlan
+
+    @property
+    def moves(self) -> bool:
+        return self.plan.effect is not None or self.plan.state is not self.look.record.state
+
+    @property
+    def probes(self) -> bool:
+        """Whether its hosts are to be asked, now or in a moment."""
+        return self.moves and self.plan.state is SliceState.BOOTING
+
+
 class _Pass:
     """One pass: what was seen at its start, and what its way to hosts has shown so far."""
 
@@ -126,20 +145,35 @@ class _Pass:
         self._runs = runs
         self._snapshot = snapshot
         self._reach = Reach(services)
+        self._turns: Collection[str] = ()
 
     def work(self) -> list[PassLine]:
         lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
         with_run = {run.slice_name for run in self._runs}
-        looks = {loaded.record.name: self._look(loaded) for loaded in self._slices}
+        now = self._services.store.now()
+        views = {loaded.record.name: self._view(loaded, now) for loaded in self._slices}
+        self._turns = take_turns(self._waiting(views, with_run), now)
         for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
-            name = loaded.record.name
-            if name not in with_run and not self._at_rest(looks[name]):
-                lines.append(self._slice_line(looks[name]))
-        lines += self._lifetimes()
-        reached = _round_robin(self._runs, self._hosts_of, self._services.store.now())
-        for run in self._runs:
-            lines.append(self._run_line(run, looks.get(run.slice_name), may_connect=run.id in reached))
+            view = views[loaded.record.name]
+            if loaded.record.name not in with_run and not self._at_rest(view.look):
+                lines.append(self._slice_line(view))
+        lines += self._lifetimes(with_run)
+        lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
         return lines
+
+    def _waiting(self, views: Mapping[str, _View], with_run: Collection[str]) -> list[Turn]:
+        """All whose hosts are to be connected to: runs, slices in doubt, and those that idleness ends."""
+        found = []
+        for view in views.values():
+            record = view.look.record
+            if record.name in with_run:
+                continue
+            if view.probes or _ends_when_idle(record):
+                found.append(Turn(record.key, record.spec.hosts, in_need=view.probes))
+        for run in self._runs:
+            under = views.get(run.slice_name)
+            found.append(Turn(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
+        return found
 
     def _collected(self) -> list[PassLine]:
         found = collect_obsolete(self._services, self._snapshot, self._slices)
@@ -150,22 +184,26 @@ class _Pass:
         news = heed_grant_ends(self._services, self._slices)
         return [PassLine(item.subject, "done", item.text, acted=True) for item in news]
 
-    def _lifetimes(self) -> list[PassLine]:
+    def _lifetimes(self, with_run: Collection[str]) -> list[PassLine]:
         """Warns and ends slices whose time is over or that nobody uses."""
         lines = []
-        for name in (each.record.name for each in self._slices if each.record.lifetime is not None):
+        for listed in (each.record for each in self._slices if each.record.lifetime is not None):
+            asks = _ends_when_idle(listed) and listed.name not in with_run
+            may_ask = not asks or listed.key in self._turns
 
-            def work(name: str = name) -> PassLine:
-                said = apply_lifetime(self._services, get_slice(self._services, name).record)
+            def work(name: str = listed.name, may_ask: bool = may_ask) -> PassLine:
+                record = get_slice(self._services, name).record
+                said = apply_lifetime(self._services, record, ask=ask_hosts if may_ask else None)
                 return PassLine(name, "done", said, acted=bool(said))
 
-            line = _guarded(name, work)
+            line = _guarded(listed.name, work)
             if line.why:
                 lines.append(line)
         return lines
 
-    def _look(self, loaded: Loaded[SliceRecord]) -> SliceLook:
-        return self._snapshot.look(loaded, self._services.store.identity())
+    def _view(self, loaded: Loaded[SliceRecord], now: float) -> _View:
+        look = self._snapshot.look(loaded, self._services.store.identity())
+        return _View(look, plan_slice(look.record, look.sighting, now))
 
     def _at_rest(self, look: SliceLook) -> bool:
         shown = look.view.node is not None or look.view.queued is not None
@@ -176,36 +214,43 @@ class _Pass:
             return len(run.attempt.workers)
         return next((each.record.spec.hosts for each in self._slices if each.record.name == run.slice_name), 0)
 
-    def _slice_line(self, look: SliceLook) -> PassLine:
-        plan = plan_slice(look.record, look.sighting, self._services.store.now())
-        name = look.record.name
-        if plan.effect is None and plan.state is look.record.state:
-            return _line(name, Outcome(plan.verdict, acted=False), acted=False)
-        return _guarded(
-            name, lambda: self._repeat(name, lambda: advance_slice(self._services, name, self._reach)[0])
-        )
+    def _slice_line(self, view: _View) -> PassLine:
+        record = view.look.record
+        name = record.name
+        if not view.moves:
+            return _line(name, Outcome(view.plan.verdict, acted=False), acted=False)
+        may_connect = record.key in self._turns
+        if view.plan.effect is Effect.PROBE_HOSTS and not may_connect:
+            return PassLine(name, "later", LATER, acted=False)
+        step = lambda: advance_slice(self._services, name, self._reach)[0]  # noqa: E731
+        return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
 
-    def _run_line(self, run: RunRecord, look: SliceLook | None, *, may_connect: bool) -> PassLine:
-        moved = _slice_moved(look, self._services.store.now())
+    def _run_line(self, run: RunRecord, view: _View | None) -> PassLine:
+        may_connect = run.key in self._turns
+        moved = view is not None and view.moves and view.plan.effect is not Effect.PROBE_HOSTS
         if self._reach.cut_off and may_connect and not moved:
             return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
         if not may_connect and not moved:
-            return PassLine(run.id, "later", "its hosts have their turn in another pass", acted=False)
+            return PassLine(run.id, "later", LATER, acted=False)
 
         def work() -> PassLine:
             step = lambda: step_run_and_slice(self._services, run.id, self._reach)  # noqa: E731
-            line = self._repeat(run.id, step)
-            return _keep_logs(self._services, run.id, line)
+            line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
+            return _keep_logs(self._services, run.id, line) if may_connect else line
 
         return _guarded(run.id, work)
 
-    def _repeat(self, subject: str, step: Callable[[], Outcome]) -> PassLine:
+    def _repeat(
+        self, subject: str, slice_name: str, step: Callable[[], Outcome], *, may_connect: bool
+    ) -> PassLine:
         acted = False
         for _ in range(STEPS_PER_PASS):
             outcome = step()
             acted = acted or outcome.acted
             if not outcome.acted:
                 break
+            if not may_connect and get_slice(self._services, slice_name).record.state in _WITH_HOSTS:
+                return PassLine(subject, "later", LATER, acted)
         return _line(subject, outcome, acted)
 
 
@@ -241,37 +286,10 @@ def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
     return PassLine(subject, words.get(type(verdict), "waiting"), verdict.why, acted)
 
 
-def _slice_moved(look: SliceLook | None, now: float) -> bool:
-    """Whether the lists show that a run's slice needs something."""
-    if look is None:
-        return False
-    plan = plan_slice(look.record, look.sighting, now)
-    return plan.effect is not None or plan.state is not look.record.state
-
-
-def _round_robin(runs: list[RunRecord], hosts_of: Callable[[RunRecord], int], now: float) -> set[str]:
-    """The runs whose hosts this pass connects to: at least one, and about `PASS_HOSTS_MAX` hosts in all.
-
-    Where the round begins is drawn by the minute: no pass needs to remember where the last one stopped, and no
-    interval between passes leaves a run out for ever.
-    """
-    total = sum(max(1, hosts_of(run)) for run in runs)
-    if total <= timeouts.PASS_HOSTS_MAX:
-        return {run.id for run in runs}
-    minute = hashlib.sha256(str(int(now / 60)).encode()).digest()
-    start = int.from_bytes(minute[:8]) % total
-    chosen: set[str] = set()
-    seen = hosts = 0
-    for run in [*runs, *runs]:
-        size = max(1, hosts_of(run))
-        seen += size
-        if seen <= start or run.id in chosen:
-            continue
-        if chosen and hosts + size > timeouts.PASS_HOSTS_MAX:
-            break
-        chosen.add(run.id)
-        hosts += size
-    return chosen
+def _ends_when_idle(record: SliceRecord) -> bool:
+    """Whether hosts are asked how they are used."""
+    idle = record.lifetime is not None and record.lifetime.idle_s is not None
+    return idle and record.state is SliceState.READY and record.desired is Desired.UP
 
 
 def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:

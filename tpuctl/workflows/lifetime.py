@@ -9,6 +9,7 @@ from tpuctl.core.idle import (
     HostActivity,
     IdleWatch,
     Step,
+    ends_soon,
     find_use,
     judge_lifetime,
     parse_activity,
@@ -42,16 +43,21 @@ def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | No
     return found
 
 
-def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask = ask_hosts) -> str:
-    """Warns or ends a slice whose time is over or that nobody uses; what was done, in words, or nothing."""
+def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None = ask_hosts) -> str:
+    """Warns or ends a slice whose time is over or that nobody uses; what was done, in words, or nothing.
+
+    Without `ask` its hosts are left alone: then only its time can end it, and what was seen of its use stands.
+    """
     lifetime = record.lifetime
     if lifetime is None or record.desired is not Desired.UP or _by_hand(record):
         return ""
     if record.state in {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}:
         return ""
+    now = services.store.now()
+    if ask is None and not ends_soon(lifetime, now):
+        return ""
     run = active_run(services, record.name)
     use = _use(services, record, lifetime, run.id if run else None, ask)
-    now = services.store.now()
     verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
     if verdict.step is Step.STOP and run is not None:
         request_stop(services, run.id)
@@ -60,22 +66,26 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask = ask_ho
         record_decision(services, record.key, "end", verdict.why)
         request_down(services, record.name)
         return f"taken down: {verdict.why}"
-    _remember(services, record, verdict.watch)
     if verdict.step is Step.WARN:
         text = f"tpuctl takes slice {record.name} down in ten minutes: {verdict.why}"
         record_decision(services, record.key, "warn", verdict.why)
         services.emit(Warn(record.name, text))
         _warn_hosts(services, record, text)
-        return f"warned: {verdict.why}"
-    return ""
+    # Only now does it count as warned: a crash in between warns twice rather than never.
+    _remember(services, record, verdict.watch)
+    return f"warned: {verdict.why}" if verdict.step is Step.WARN else ""
 
 
-def _use(services: Services, record: SliceRecord, lifetime: Lifetime, run_id: str | None, ask: Ask) -> str:
+def _use(
+    services: Services, record: SliceRecord, lifetime: Lifetime, run_id: str | None, ask: Ask | None
+) -> str:
     """Hosts are asked only where the answer matters."""
     if lifetime.idle_s is None or run_id is not None:
         return find_use(run_id, [])
     if record.state is not SliceState.READY:
         return f"it is {record.state}"
+    if ask is None:
+        return "its hosts were not asked"
     try:
         return find_use(None, ask(services, record))
     except TpuctlError as error:

@@ -66,6 +66,16 @@ def at_once(body: Callable[[MemoryHost, Json], Json]) -> Program:
     return verb(answering)
 
 
+def activity(_host: MemoryHost, _request: Json) -> Json:
+    """Nobody uses hosts in memory but runs."""
+    return {"sessions": 0, "chip_users": 0, "chips_unknown": False, "load": 0.0, "cpus": 240}
+
+
+def warn(_host: MemoryHost, request: Json) -> Json:
+    need(request, "text", str)
+    return {"terminals": 0}
+
+
 def hello(host: MemoryHost, _request: Json) -> Json:
     return {
         "schema": 1,
@@ -387,6 +397,8 @@ def receive(process: Process, request: Json) -> Generator[Wait | float, None, Js
 
 VERBS: dict[str, Program] = {
     "hello": at_once(hello),
+    "activity": at_once(activity),
+    "warn": at_once(warn),
     "prepare": at_once(prepare),
     "start": at_once(start),
     "status": at_once(status),
