@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import Effect
 from tpuctl.core.plan import Blind, Blocked, Done, Failed
 from tpuctl.core.plan_slice import SlicePlan, plan_slice
