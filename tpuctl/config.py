@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import configparser
 import getpass
 import json
 import os
-import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +84,8 @@ def _with_store_file(config: Config) -> Config:
 
 def write_store_file(config: Config, uri: str) -> None:
     """From now on this machine uses the store at `uri` for this profile and project."""
+    import secrets
+
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = config.state_dir / STORE_FILE
     temporary = path.with_name(f".{STORE_FILE}-{secrets.token_hex(4)}")
@@ -128,6 +128,8 @@ def find_state_base(environ: Mapping[str, str], home: Path) -> Path:
 
 def machine_identity(state_base: Path) -> str:
     """A short random id of this machine, made once and kept in the file `machine`."""
+    import secrets
+
     path = state_base / "machine"
     state_base.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = state_base / f".machine-{secrets.token_hex(8)}"
@@ -266,18 +268,30 @@ def _gcloud_layer(environ: Mapping[str, str], home: Path) -> Layer:
     """
     root = Path(environ.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     name = environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or _read_word(root / "active_config") or "default"
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(root / "configurations" / f"config_{name}", encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        parser = configparser.RawConfigParser()
+    said = _gcloud_file(root / "configurations" / f"config_{name}")
     found = {
-        "project": environ.get("CLOUDSDK_CORE_PROJECT") or parser.get("core", "project", fallback=None),
-        "zone": environ.get("CLOUDSDK_COMPUTE_ZONE") or parser.get("compute", "zone", fallback=None),
-        "account": environ.get("CLOUDSDK_CORE_ACCOUNT") or parser.get("core", "account", fallback=None),
+        "project": environ.get("CLOUDSDK_CORE_PROJECT") or said("core", "project"),
+        "zone": environ.get("CLOUDSDK_COMPUTE_ZONE") or said("compute", "zone"),
+        "account": environ.get("CLOUDSDK_CORE_ACCOUNT") or said("core", "account"),
     }
     origin = f"gcloud configuration {name}"
     return Layer(origin, {key: value for key, value in found.items() if value and _usable(key, value)})
+
+
+def _gcloud_file(path: Path) -> Callable[[str, str], str | None]:
+    """What a configuration of gcloud says of a section's key; nothing if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return lambda _section, _key: None
+    import configparser
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        parser = configparser.RawConfigParser()
+    return lambda section, key: parser.get(section, key, fallback=None)
 
 
 def _usable(name: str, value: str) -> bool:

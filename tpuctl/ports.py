@@ -10,17 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.core.model import (
-    GuestHostKey,
-    HostTarget,
-    Listing,
-    NodeInfo,
-    NodeRequest,
-    ObjectInfo,
-    OperationInfo,
-    QueuedInfo,
-    RemoteResult,
-)
+from tpuctl.core.nouns import HostTarget
 
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
     from tpuctl.core.assets import AssetInfo, AssetKind
@@ -33,6 +23,16 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         ToolFacts,
         WatchFacts,
     )
+    from tpuctl.core.model import (
+        GuestHostKey,
+        Listing,
+        NodeInfo,
+        NodeRequest,
+        ObjectInfo,
+        OperationInfo,
+        QueuedInfo,
+    )
+    from tpuctl.core.nouns import RemoteResult
     from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota
 
 

@@ -12,13 +12,8 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
-from tpuctl.core.host_protocol import (
-    EXIT_NOT_INSTALLED,
-    AttemptState,
-    AttemptStatus,
-    render_helper_command,
-    render_install_command,
-)
+from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.core.host_protocol import AttemptState, AttemptStatus
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, make_tree, parse_tree, render_tree
 from tpuctl.ports import Remote

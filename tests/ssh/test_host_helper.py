@@ -22,15 +22,14 @@ import pytest
 from tests.ssh.conftest import HELPER
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_protocol import (
+from tpuctl.core.host_commands import (
     HELPER_FOLDER,
-    AttemptState,
-    AttemptStatus,
     helper_name,
     render_helper_command,
     render_install_command,
     render_leash_request,
 )
+from tpuctl.core.host_protocol import AttemptState, AttemptStatus
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import (
     Blob,

@@ -16,7 +16,7 @@ import pytest
 
 from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_protocol import render_helper_command, render_leash_request
+from tpuctl.core.host_commands import render_helper_command, render_leash_request
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.shell import Shell
 from tpuctl.remote.keys import KeyPair, ensure_keypair

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.core import host_protocol as protocol
+from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command
 
 STATUS = {
     "run": "r",
@@ -53,6 +54,6 @@ def test_missing_blobs_and_readiness_are_told_apart() -> None:
 
 
 def test_a_host_without_the_helper_says_so_by_its_exit_status(tmp_path: Path) -> None:
-    command = protocol.render_helper_command("hello", "0" * 64)
+    command = render_helper_command("hello", "0" * 64)
     done = subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert done.returncode == protocol.EXIT_NOT_INSTALLED
+    assert done.returncode == EXIT_NOT_INSTALLED

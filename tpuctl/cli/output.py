@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +64,8 @@ def open_output_dir(directory: str) -> WorkerFiles:
 @contextmanager
 def temporary_files() -> Iterator[WorkerFiles]:
     """Files that are gone afterwards."""
+    import tempfile
+
     directory = Path(tempfile.mkdtemp(prefix="tpuctl-output-"))
     files = WorkerFiles(directory)
     try:

@@ -15,7 +15,6 @@ from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import terminal_width
 from tpuctl.core.counting import counted
 from tpuctl.core.fold import fold_label
-from tpuctl.core.plan import waiting_words
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 
 FOLD_WINDOW_S = 0.15
@@ -210,6 +209,8 @@ class Renderer:
             self._console.say(text)
 
     def _waiting_text(self, event: Waiting) -> str:
+        from tpuctl.core.plan import waiting_words
+
         return f"{event.subject}: {waiting_words(event.why)} ({self._waiting_times(event)})"
 
     def _waiting_times(self, event: Waiting) -> str:

@@ -1,29 +1,15 @@
-"""What tpuctl and its helper on the hosts say to each other: commands to render, answers to parse.
+"""What the helper on the hosts (`templates/helper/`, started by `host_commands.py`) answers.
 
-The helper (`templates/helper/`) lies on a host under a name made from its content: a host with another
-one answers `EXIT_NOT_INSTALLED` and is given ours. Answers may hold fields that we do not know.
+Answers may hold fields that we do not know.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-
-from tpuctl.core.shell import Shell
-from tpuctl.errors import UsageError
-
-EXIT_NOT_INSTALLED = 97
-EXIT_NOTHING_TO_FOLLOW = 98
-HEARTBEAT_S = 5.0
-"""Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
-SILENCE_S = 15.0
-"""A leash is cut after this long without a heartbeat: three in a row are missing."""
-LINK_SILENCE_S = 12.0
-"""A connection that gave no sign of life for this long, asked for one since a third of it, is given up. With
-the time to notice and to tell, a worker that falls silent in mid-command is reported within 16 s."""
 
 
 class AttemptState(StrEnum):
@@ -113,62 +99,6 @@ class StartReply:
     state: AttemptState
     pid: int | None
     already: bool
-
-
-HELPER_FOLDER = ".tpuctl/bin"
-"""Below the home directory."""
-
-# As a module of a path, not as a script: Python keeps compiled modules, but compiles a script at every start.
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import entry; sys.exit(entry.main(sys.argv[1:]))"
-
-
-def helper_name(helper_sha256: str) -> str:
-    """Name of the installed helper, a folder in `HELPER_FOLDER`."""
-    return f"helper-{helper_sha256[:16]}"
-
-
-def render_helper_command(verb: str, helper_sha256: str) -> str:
-    """Command that runs the helper, or exits with `EXIT_NOT_INSTALLED`."""
-    path = f'"$HOME"/{HELPER_FOLDER}/{helper_name(helper_sha256)}'
-    return Shell.of(
-        f"test -d {path} || exit {EXIT_NOT_INSTALLED}; exec python3 -I -S -c '{_START}' {path} "
-    ).arg(verb).text  # fmt: skip
-
-
-def render_install_command(helper_sha256: str) -> str:
-    """Command that stores the helper from stdin after checking its digest; safe to run twice and at once.
-
-    What arrives is an archive that Python runs; its verb `install` does the rest.
-    """
-    return (
-        f'umask 077; mkdir -p "$HOME/{HELPER_FOLDER}" && t=$(mktemp "$HOME/{HELPER_FOLDER}/.new.XXXXXX") && '
-        'cat > "$t" && '
-        f'case $(sha256sum < "$t") in {helper_sha256}*) '
-        f'python3 -I -S "$t" install {helper_name(helper_sha256)}; s=$?; rm -f "$t"; exit $s;; '
-        '*) rm -f "$t"; echo "the helper arrived damaged" >&2; exit 1;; esac'
-    )
-
-
-def render_leash_request(
-    command: Sequence[str] | str,
-    env: Mapping[str, str],
-    *,
-    cwd: str | None = None,
-    grace_s: float = 2.0,
-    silence_s: float = SILENCE_S,
-) -> bytes:
-    """What the verb `leash` reads: the number of bytes, then words that end with a NUL (see
-    `templates/helper/leash.py`). `command` is arguments, or text for the login shell.
-
-    Raises UsageError for a NUL, which no argument can hold.
-    """
-    text, argv = (command, ()) if isinstance(command, str) else ("", command)
-    variables = [f"{name}={value}" for name, value in env.items()]
-    words = [f"{grace_s:g}", f"{silence_s:g}", cwd or "", text, str(len(argv)), *argv, *variables]
-    if any("\0" in word for word in words):
-        raise UsageError("arguments and variables cannot hold a NUL")
-    body = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
-    return b"%d\n%s" % (len(body), body)
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:

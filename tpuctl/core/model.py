@@ -12,6 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from tpuctl.core.nouns import Endpoint as Endpoint
+from tpuctl.core.nouns import FailureKind as FailureKind
+from tpuctl.core.nouns import HostTarget as HostTarget
+from tpuctl.core.nouns import RemoteResult as RemoteResult
+from tpuctl.core.nouns import Tier as Tier
+
 OWNER_LABEL = "tpuctl-slice"
 """Label on everything billable that tpuctl creates; its value is the slice name."""
 INCARNATION_LABEL = "tpuctl-incarnation"
@@ -19,16 +25,6 @@ USER_LABEL = "tpuctl-user"
 STORE_LABEL = "tpuctl-store"
 """Identifies the store (fleet) that recorded the intent, so that two fleets in one project do not adopt each
 other's slices."""
-
-
-class Tier(StrEnum):
-    """How the capacity is paid for; see `schedulingConfig` and the queued resource's tier."""
-
-    SPOT = "spot"
-    PREEMPTIBLE = "preemptible"
-    ON_DEMAND = "on-demand"
-    RESERVED = "reserved"
-    FLEX_START = "flex-start"
 
 
 class NodeState(StrEnum):
@@ -80,18 +76,6 @@ class CloudErrorInfo:
 
     code: int
     message: str
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One worker's addresses; its index is its position in `NodeInfo.endpoints`."""
-
-    internal_ip: str
-    external_ip: str | None = None
-
-    @property
-    def address(self) -> str:
-        return self.external_ip or self.internal_ip
 
 
 @dataclass(frozen=True)
@@ -200,52 +184,3 @@ class ObjectInfo:
     generation: int
     size: int
     updated: str = ""
-
-
-class FailureKind(StrEnum):
-    """Why a worker has no exit status of its own command."""
-
-    CONNECT = "connect"
-    HOST_KEY = "host-key"
-    AUTH = "auth"
-    TIMEOUT = "timeout"
-    LOST = "lost"
-    SIGNAL = "signal"
-
-
-@dataclass(frozen=True)
-class HostTarget:
-    """How to reach one worker: pinned host key included, so that nothing is trusted on first use."""
-
-    slice_name: str
-    worker: int
-    address: str
-    port: int
-    user: str
-    host_key: str
-    internal_ip: str = ""
-    """Where the other hosts of the slice reach it; empty: at `address`."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.slice_name}-{self.worker}"
-
-
-@dataclass(frozen=True)
-class RemoteResult:
-    """What one worker did with a command; never loses information.
-
-    `exit_status` is None when the command's own end was not seen; `failure` then says why and `detail` how.
-    """
-
-    worker: int
-    exit_status: int | None
-    stdout: bytes = b""
-    stderr: bytes = b""
-    duration_s: float = 0.0
-    failure: FailureKind | None = None
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.failure is None and self.exit_status == 0

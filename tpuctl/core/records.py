@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from tpuctl.core import timeouts
-from tpuctl.core.model import Endpoint, Tier
+from tpuctl.core.nouns import Endpoint, Tier
 
 
 class Desired(StrEnum):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuctl.core.model import Tier
 from tpuctl.core.naming import check_bucket_uri, check_project, check_zone_name
+from tpuctl.core.nouns import Tier
 from tpuctl.core.timeouts import PRUNE_AFTER_LEAST_S
 from tpuctl.core.urls import check_ping_url
 from tpuctl.core.ways import check_jump_host, check_proxy_command

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from tpuctl.core.model import HostTarget
+from tpuctl.core.nouns import HostTarget
 from tpuctl.errors import BadConfigError, UsageError
 
 _JUMP = re.compile(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
+from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
 from tpuctl.ports import OutputSink
 from tpuctl.remote.exchange import Ending, Feed
 

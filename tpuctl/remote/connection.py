@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.core.host_protocol import LINK_SILENCE_S
-from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.host_commands import LINK_SILENCE_S
+from tpuctl.core.nouns import FailureKind, HostTarget
 from tpuctl.errors import BadConfigError
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ def _connect(
 
 
 def _connect_once(target: HostTarget, timeout_s: float, is_cancelled: Callable[[], bool]) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        target.address, target.port, type=socket.SOCK_STREAM
-    )[0]
+    # As bytes where it can: for text, Python imports the tables of international names first.
+    host = target.address.encode() if target.address.isascii() else target.address
+    family, kind, protocol, _, address = socket.getaddrinfo(host, target.port, type=socket.SOCK_STREAM)[0]
     from tpuctl.remote.engine import BufferedSocket
 
     sock = BufferedSocket(family, kind, protocol)

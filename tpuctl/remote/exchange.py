@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.core.host_protocol import HEARTBEAT_S
-from tpuctl.core.model import FailureKind
+from tpuctl.core.host_commands import HEARTBEAT_S
+from tpuctl.core.nouns import FailureKind
 
 if TYPE_CHECKING:
     import paramiko

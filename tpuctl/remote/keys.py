@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +27,8 @@ def ensure_keypair(state_dir: Path) -> KeyPair:
 
 
 def _generate(path: Path) -> None:
+    import tempfile
+
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

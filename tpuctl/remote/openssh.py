@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tpuctl.core.model import HostTarget
+from tpuctl.core.nouns import HostTarget
 from tpuctl.core.ways import render_proxy_option
 
 

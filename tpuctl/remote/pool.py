@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.nouns import FailureKind, HostTarget
 from tpuctl.remote.connection import (
     CHANNEL_TIMEOUT_S,
     ConnectError,

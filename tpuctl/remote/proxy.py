@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 
-from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.nouns import FailureKind, HostTarget
 from tpuctl.core.ways import render_proxy
 from tpuctl.remote.connection import ConnectError
 from tpuctl.remote.engine import BufferedSocket

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.core.host_protocol import HEARTBEAT_S, LINK_SILENCE_S
-from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.host_commands import HEARTBEAT_S, LINK_SILENCE_S
+from tpuctl.core.nouns import HostTarget, RemoteResult
 from tpuctl.errors import BugError
 from tpuctl.ports import Forwarding, OutputSink, Stdin
 from tpuctl.remote.calls import QUEUE_CHUNKS, Call, Chunks, Collected, pump, queued

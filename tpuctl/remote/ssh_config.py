@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpuctl.core.model import HostTarget
+from tpuctl.core.nouns import HostTarget
 from tpuctl.core.ways import render_proxy_option
 from tpuctl.remote.openssh import host_alias, quoted_path, write_known_hosts
 

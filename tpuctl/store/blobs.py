@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -126,6 +125,8 @@ class BlobFiles:
 
 def write_atomically(path: Path, content: bytes, guard: Guard = nullcontext) -> None:
     """Temporary file, fsync, rename (under `guard`); mode 0600 in directories of mode 0700."""
+    import tempfile
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
     try:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -211,6 +209,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Makes the whole database under a temporary name, then gives it its name if nobody else was faster."""
+    import secrets
+    import tempfile
+
     handle, name = tempfile.mkstemp(prefix=".new-", suffix=".sqlite", dir=path.parent)
     os.close(handle)
     temporary = Path(name)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.core.host_protocol import SILENCE_S, LacksReply
+from tpuctl.core.host_commands import SILENCE_S
+from tpuctl.core.host_protocol import LacksReply
 from tpuctl.core.model import HostTarget
 from tpuctl.core.tree import Blob, Content, list_blobs, parse_tree, select_lacking
 from tpuctl.ports import Clock, EventSink

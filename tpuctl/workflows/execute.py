@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.nouns import HostTarget, RemoteResult
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.events import Warn, WorkerOutput
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.helper_link import HelperLink
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
@@ -75,5 +75,5 @@ def execute(
         if result.failure is not None and busy:
             services.emit(Warn(f"{record.name}-{result.worker}", result.detail or str(result.failure)))
 
-    helper = HostHelper(services.remote, services.helper_source)
+    helper = HelperLink(services.remote, services.helper_source)
     return helper.leash(targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s, on_end=on_end)

@@ -6,15 +6,16 @@ in its place in the list.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tpuctl.core import host_protocol as protocol
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.ports import OutputSink, Remote, Stdin
+from tpuctl.core.host_commands import SILENCE_S, render_helper_command
+from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
+from tpuctl.ports import OutputSink
+from tpuctl.workflows.helper_link import HelperLink
 
 T = TypeVar("T")
 Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
@@ -60,13 +61,8 @@ class Answer(Generic[T]):
         return self.reply.message
 
 
-class HostHelper:
-    """Calls the verbs of the host-side helper whose text is `source`."""
-
-    def __init__(self, remote: Remote, source: bytes) -> None:
-        self._remote = remote
-        self._source = source
-        self.sha256 = hashlib.sha256(source).hexdigest()
+class HostHelper(HelperLink):
+    """Calls the verbs of the host-side helper."""
 
     def call(
         self,
@@ -79,18 +75,13 @@ class HostHelper:
     ) -> list[HelperReply]:
         """One verb on all targets at once; answers in the order of `targets`. Hosts without the helper get it
         and are asked again once. `payload` follows the request, in pieces if it is made per target."""
-        command = protocol.render_helper_command(verb, self.sha256)
+        command = render_helper_command(verb, self.sha256)
         stdin = _stdin(request, payload)
 
         def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
-            return self._remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
+            return self.remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
 
-        return [_reply_of(result) for result in self._with_install(targets, ask)]
-
-    def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
-        """Puts the helper on all targets; harmless where it already is."""
-        command = protocol.render_install_command(self.sha256)
-        return self._remote.run(targets, command, stdin=self._source, timeout_s=timeout_s)
+        return [_reply_of(result) for result in self.with_install(targets, ask)]
 
     def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
         return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
@@ -110,7 +101,7 @@ class HostHelper:
 
         `hold` makes it a leash: the verb ends when this call does.
         """
-        command = protocol.render_helper_command(verb, self.sha256)
+        command = render_helper_command(verb, self.sha256)
         stdin = _stdin(request, b"")
         said = {target.worker: (bytearray(), bytearray()) for target in targets}
 
@@ -129,7 +120,7 @@ class HostHelper:
                 stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
 
         def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
-            return self._remote.stream(
+            return self.remote.stream(
                 asked,
                 command,
                 sink,
@@ -139,7 +130,7 @@ class HostHelper:
                 should_stop=should_stop,
             )
 
-        results = self._with_install(targets, ask)
+        results = self.with_install(targets, ask)
         return [
             _reply_of(
                 replace(result, stdout=bytes(said[result.worker][0]), stderr=bytes(said[result.worker][1]))
@@ -216,9 +207,9 @@ class HostHelper:
     ) -> list[RemoteResult]:
         """A part of a log as `result.stdout`; exit status 1 with the helper's answer there when it has none."""
         request = {"run": run, "attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
-        command = protocol.render_helper_command("read", self.sha256)
+        command = render_helper_command("read", self.sha256)
         stdin = _stdin(request, b"")
-        return self._with_install(targets, lambda asked: self._remote.run(asked, command, stdin=stdin))
+        return self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
 
     def follow(
         self,
@@ -233,29 +224,9 @@ class HostHelper:
         """
 
         def request(target: HostTarget) -> Mapping[str, Any]:
-            return {**request_for(target), "silence_s": protocol.SILENCE_S}
+            return {**request_for(target), "silence_s": SILENCE_S}
 
-        return self._stream(targets, "follow", _stdin(request, b""), sink, None, should_stop)
-
-    def leash(
-        self,
-        targets: Sequence[HostTarget],
-        command: Sequence[str] | str,
-        sink: OutputSink,
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        grace_s: float = 2.0,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        on_end: Callable[[RemoteResult], None] | None = None,
-    ) -> list[RemoteResult]:
-        """Runs a command (arguments, or text for the login shell) that dies with us, descendants included.
-
-        The exit status is the command's own, 128+n when signal n ended it.
-        """
-        request = protocol.render_leash_request(command, env or {}, cwd=cwd, grace_s=grace_s)
-        return self._stream(targets, "leash", request, sink, timeout_s, should_stop, on_end)
+        return self.stream_held(targets, "follow", _stdin(request, b""), sink, None, should_stop)
 
     def prune(
         self,
@@ -266,55 +237,6 @@ class HostHelper:
         """Removes ended attempts and blobs that are not kept."""
         request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
         return self.call(targets, "prune", request)
-
-    def _stream(
-        self,
-        targets: Sequence[HostTarget],
-        verb: str,
-        stdin: Stdin,
-        sink: OutputSink,
-        timeout_s: float | None,
-        should_stop: Callable[[], bool] | None,
-        on_end: Callable[[RemoteResult], None] | None = None,
-    ) -> list[RemoteResult]:
-        command = protocol.render_helper_command(verb, self.sha256)
-
-        def ended(result: RemoteResult) -> None:
-            if on_end is not None and result.exit_status != protocol.EXIT_NOT_INSTALLED:
-                on_end(result)
-
-        return self._with_install(
-            targets,
-            lambda asked: self._remote.stream(
-                asked,
-                command,
-                sink,
-                stdin=stdin,
-                hold_stdin=True,
-                timeout_s=timeout_s,
-                should_stop=should_stop,
-                on_end=ended,
-            ),
-        )
-
-    def _with_install(
-        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget]], list[RemoteResult]]
-    ) -> list[RemoteResult]:
-        results = ask(targets)
-        bare = [i for i, result in enumerate(results) if result.exit_status == protocol.EXIT_NOT_INSTALLED]
-        if not bare:
-            return results
-        installs = self.ensure_installed([targets[i] for i in bare])
-        ready = []
-        for i, install in zip(bare, installs, strict=True):
-            if install.ok:
-                ready.append(i)
-            else:
-                results[i] = _install_failed(install)
-        if ready:
-            for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
-                results[i] = result
-        return results
 
 
 def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes | Iterable[bytes]]:
@@ -340,13 +262,6 @@ def _report(line: bytes) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return data if isinstance(data, dict) else None
-
-
-def _install_failed(install: RemoteResult) -> RemoteResult:
-    said = install.stderr.decode(errors="replace").strip()[-400:]
-    status = f"the helper could not be installed (exit status {install.exit_status}) {said}".strip()
-    detail = install.detail or status
-    return replace(install, detail=detail)
 
 
 def _reply_of(result: RemoteResult) -> HelperReply:

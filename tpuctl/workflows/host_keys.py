@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
+from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
 from tpuctl.errors import StaleRecordError, TpuctlError
 from tpuctl.ports import Forwarding, OutputSink, Remote, Stdin
 from tpuctl.workflows.documents import find_slice, save

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.core.model import HostTarget
+from tpuctl.core.nouns import HostTarget
 from tpuctl.core.records import SliceRecord
 from tpuctl.errors import TpuctlError
 from tpuctl.workflows.services import Services

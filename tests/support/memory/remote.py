@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.memory.host import Condition, MemoryHost, MemoryHosts
 from tests.support.memory.ports import MemoryChannel
 from tests.support.memory.process import NEVER, Process
-from tpuctl.core.host_protocol import LINK_SILENCE_S
+from tpuctl.core.host_commands import LINK_SILENCE_S
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.errors import BugError
 from tpuctl.ports import Forwarding, OutputSink, Stdin

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.memory.process import Program, Steps
 from tpuctl.core.environment import pins
-from tpuctl.core.host_protocol import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
 from tpuctl.workflows.copy import render_pull
 
 if TYPE_CHECKING:

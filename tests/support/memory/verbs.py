@@ -25,7 +25,7 @@ from tests.support.memory.requests import (
     need,
     store_blob,
 )
-from tpuctl.core.host_protocol import EXIT_NOTHING_TO_FOLLOW
+from tpuctl.core.host_commands import EXIT_NOTHING_TO_FOLLOW
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost

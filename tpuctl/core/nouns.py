@@ -1,0 +1,80 @@
+"""The nouns of records and of commands on hosts; those of the cloud are in `model.py`, which has these too.
+
+Apart from them, because making a class takes time: a command on hosts needs none of the cloud's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Tier(StrEnum):
+    """How the capacity is paid for; see `schedulingConfig` and the queued resource's tier."""
+
+    SPOT = "spot"
+    PREEMPTIBLE = "preemptible"
+    ON_DEMAND = "on-demand"
+    RESERVED = "reserved"
+    FLEX_START = "flex-start"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One worker's addresses; its index is its position in `NodeInfo.endpoints`."""
+
+    internal_ip: str
+    external_ip: str | None = None
+
+    @property
+    def address(self) -> str:
+        return self.external_ip or self.internal_ip
+
+
+class FailureKind(StrEnum):
+    """Why a worker has no exit status of its own command."""
+
+    CONNECT = "connect"
+    HOST_KEY = "host-key"
+    AUTH = "auth"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    SIGNAL = "signal"
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """How to reach one worker: pinned host key included, so that nothing is trusted on first use."""
+
+    slice_name: str
+    worker: int
+    address: str
+    port: int
+    user: str
+    host_key: str
+    internal_ip: str = ""
+    """Where the other hosts of the slice reach it; empty: at `address`."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.slice_name}-{self.worker}"
+
+
+@dataclass(frozen=True)
+class RemoteResult:
+    """What one worker did with a command; never loses information.
+
+    `exit_status` is None when the command's own end was not seen; `failure` then says why and `detail` how.
+    """
+
+    worker: int
+    exit_status: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    duration_s: float = 0.0
+    failure: FailureKind | None = None
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None and self.exit_status == 0
