@@ -93,7 +93,7 @@ def test_completion_is_installed_for_the_shell_it_is_typed_in(tmp_path: Path) ->
 def test_the_script_for_zsh_asks_the_same_program(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "_TPUCTL_COMPLETE": "source_zsh"}
     done = subprocess.run([BIN / "tpuctl"], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("#compdef tpuctl")
+    assert done.stdout.strip().startswith("#compdef tpuctl")
     assert "_TPUCTL_COMPLETE=complete_zsh" in done.stdout
 
 

@@ -71,6 +71,9 @@ def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
         import json
 
         typer.echo(json.dumps(error_document(error), indent=2, ensure_ascii=False, default=str))
+    elif isinstance(error, InterruptedByUserError):
+        told = f"{error.message}; {error.hint}" if error.hint else error.message
+        typer.echo(hang(told, sys.stderr, indent=2), err=True)
     else:
         told = hang(f"{error.message} ({error.code})", sys.stderr, first="error: ")
         typer.echo(

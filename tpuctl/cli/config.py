@@ -71,6 +71,8 @@ def init(
         if dry_run:
             context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
             return
+        again = f"tpuctl config init --store {uri}{' --join' if joining else ''}"
+        context.shared.if_interrupted = f"nothing is lost: `{again}` goes on where it was"
         if joining:
             _join(context, uri)
         else:

@@ -61,6 +61,7 @@ def cp(
             context.console.line(f"{context.console.mark}would copy between this machine and {where}")
             return
         if target[0] is not None:
+            context.shared.if_interrupted = "the same command again sends only what is missing"
             results = _push(context, targets, [Path(path) for _, path in sources], target[1])
         else:
             results = _pull(context, targets, sources[0][1], Path(target[1]))

@@ -16,7 +16,7 @@ def follow_or_leave(
     from tpuctl.workflows.follow import start_run
 
     shared.if_interrupted = (
-        f"run {record.id} goes on: `tpuctl attach {record.id}`, or `tpuctl stop {record.id}`"
+        f"run {record.id} goes on: `tpuctl attach {record.id}` follows it, `tpuctl stop {record.id}` ends it"
     )
     if not detach:
         if record.policy.restarts and not record.state.final:

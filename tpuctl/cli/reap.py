@@ -59,7 +59,9 @@ def reap(
             _show_table(context, found)
             names = ", ".join(each.found.name for each in doomed)
             confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
-            invocation(ctx).if_interrupted = "what is being deleted goes on; tpuctl reap looks again"
+            invocation(
+                ctx
+            ).if_interrupted = "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
             _ = context.emit
             deadline = context.clock.now() + timeout
             results = reap_them(context, doomed, caller_of(context, all_users=all_users), deadline=deadline)

@@ -62,6 +62,7 @@ def exec_(
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
         chosen = choose(record, worker)
+        shared.if_interrupted = "what it started on the workers ends with it; the slice is as it was"
 
         def start(sink: OutputSink | None) -> list[RemoteResult]:
             found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink)

@@ -162,6 +162,8 @@ def run(
             slice_name = _own_slice_name(context, on, up, capacity)
             early = _request(context, wish, slice_name, None, code, owns=True, keep=keep)
             _check(context, early, _zones_of(context, capacity.wish(up)))
+            down = f"`tpuctl down {slice_name}` gives it up"
+            shared.if_interrupted = f"slice {slice_name} may be wanted already: `tpuctl ls` shows it, {down}"
             made = wanted_slice(context, capacity.wish(up), slice_name, dry_run=dry_run, run_id=run_id)
             if made is None:
                 return

@@ -64,6 +64,7 @@ def logs(
             raise UsageError(f"--worker: {error}") from error
         _print_logs(context, record, number, chosen)
         if follow and not record.state.final:
+            invocation(ctx).if_interrupted = f"run {record.id} goes on: `tpuctl attach {record.id}` follows it"
             follow_to_end(context, record.id, timeout=None)
 
 
@@ -101,6 +102,7 @@ def stop(
             return
         if not record.state.final:
             confirm(context, f"stop run {record.id}?", yes=yes)
+        invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
         stop_run(context, record.id, grace, timeout)
         context.emit.close()
         print_run(context, record.id)

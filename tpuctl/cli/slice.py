@@ -64,10 +64,9 @@ def up(
         record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
         if record is None:
             return
-        invocation(
-            ctx
-        ).if_interrupted = (
-            f"slice {record.name} is still wanted and may cost money; `tpuctl down {record.name}` removes it"
+        invocation(ctx).if_interrupted = (
+            f"slice {record.name} is still wanted and may cost money: `tpuctl up {record.name}` waits on, "
+            f"`tpuctl down {record.name}` gives it up"
         )
         _bring_up(context, record, wait=not no_wait, timeout=timeout)
 
@@ -258,14 +257,19 @@ def down(
             _show_what_goes(context, records)
             return
         confirm(context, f"delete {', '.join(names)} and everything on their hosts?", yes=yes)
-        invocation(ctx).if_interrupted = f"the deletion goes on with `tpuctl down {' '.join(names)} --yes`"
+        again = f"tpuctl down {' '.join(names)} --yes"
+        context.shared.if_interrupted = (
+            f"what is being deleted goes on: `{again}` waits for it and does the rest"
+        )
         deadline = None if timeout is None else context.clock.now() + timeout
+        results = []
         for name in names:
             _ = context.emit
             record = take_down(context, name, wait=not no_wait, deadline=deadline, all_users=all_users)
             context.console.say(f"{name}: {'being deleted' if no_wait else 'gone'}")
-            if context.console.json_mode:
-                context.console.data({"name": record.name, "gone": not no_wait})
+            results.append({"name": record.name, "gone": not no_wait})
+        if context.console.json_mode:
+            context.console.data(results[0] if len(results) == 1 else results)
 
 
 def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:

@@ -75,6 +75,7 @@ def once(
             if not mine:
                 context.console.table([], COLUMNS, empty="another pass is under way on this machine")
                 return
+            context.shared.if_interrupted = "nothing is lost: the next `tpuctl watch once` goes on from here"
             log = PassLog(folder / "watch.log")
             try:
                 report = _logged_pass(context, log, None if every is None else every * 60.0, url)

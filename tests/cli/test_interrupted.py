@@ -1,0 +1,71 @@
+"""Ctrl-C: one line about what goes on in the cloud and how to come back, and exit status 130."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A cloud in which things take their time; one slice is ready."""
+    with open_session("--speed", "40") as session:
+        session.type("up", "v4-8", "there", "--spot", "--pay", "--direct")
+        yield session
+
+
+def interrupt(session: Session, ready: Callable[[], bool], *words: str) -> subprocess.CompletedProcess[str]:
+    """Types a command and Ctrl-C as soon as it is at work."""
+    process = session.start(*words)
+    deadline = time.monotonic() + 60
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    return session.finish(process)
+
+
+def calls(session: Session, method: str, name: str) -> int:
+    return sum(
+        entry["method"] == method and entry["resource"].endswith(f"/{name}") for entry in session.sim_journal()
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 130, done.stderr
+    assert "error" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_up_says_what_is_still_wanted_and_down_what_goes_on(session: Session) -> None:
+    asked = lambda: calls(session, "nodes.create", "big-1") > 0  # noqa: E731
+    line = last_line(interrupt(session, asked, "up", "v4-8", "big", "--spot", "--pay", "--direct"))
+    assert line == (
+        "interrupted; slice big is still wanted and may cost money: `tpuctl up big` waits on, "
+        "`tpuctl down big` gives it up"
+    )
+    session.type("up", "big", "--pay")
+    deleted = lambda: calls(session, "nodes.delete", "big-1") > 0  # noqa: E731
+    line = last_line(interrupt(session, deleted, "down", "big", "--yes"))
+    assert line == (
+        "interrupted; what is being deleted goes on: `tpuctl down big --yes` waits for it and does the rest"
+    )
+    session.type("down", "big", "--yes")
+
+
+def test_a_run_goes_on_and_a_command_ends_with_its_client(session: Session) -> None:
+    started = session.root / "started"
+    script = f"echo > {started}; exec sleep 600"
+    line = last_line(interrupt(session, started.exists, "exec", "there", "--", "sh", "-c", script))
+    assert line == "interrupted; what it started on the workers ends with it; the slice is as it was"
+    started.unlink()
+    words = ("run", "--on", "there", "--name", "long", "--no-checkpoint", "--", "sh", "-c", script)
+    line = last_line(interrupt(session, started.exists, *words))
+    assert line == "interrupted; run long goes on: `tpuctl attach long` follows it, `tpuctl stop long` ends it"
+    assert session.json("runs")[0]["state"] in ("running", "preparing")
+    session.type("stop", "long", "--yes", "--grace", "0")
