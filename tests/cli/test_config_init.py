@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,10 +33,12 @@ def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
     dry = session.type("config", "init", "--store", URI, "--dry-run")
     assert "would move the store to" in dry.stdout
     # Killed half-way, the store is between two places: nothing is changed there until the move has ended.
-    session.type_killed(1, "after", "config", "init", "--store", URI)
-    refused = session.type("ls", status=2)
-    assert f"is being moved to {URI}" in refused.stderr
-    assert f"tpuctl config init --store {URI}" in refused.stderr
+    for at in (2, 3, 4, 3):
+        killed = session.type_killed(at, "after", "config", "init", "--store", URI)
+        assert killed.returncode == -signal.SIGKILL
+        refused = session.type("ls", status=2)
+        assert f"is being moved to {URI}" in refused.stderr
+        assert f"tpuctl config init --store {URI}" in refused.stderr
     session.type("config", "init", "--store", URI)
     assert rows(session) == before
     shown = json.loads(session.type("config", "show", "--json").stdout)

@@ -36,6 +36,7 @@ def arm(point: KillPoint) -> None:
     changes: dict[str, Callable[[str, tuple[Any, ...]], bool]] = {
         "local_store": lambda name, _: name in STORE_CHANGES,
         "cloud": lambda name, _: name in CLOUD_CHANGES,
+        "objects": lambda name, _: name in {"write", "delete"},
         "remote": remote_changes,
     }
     for attribute, test in changes.items():

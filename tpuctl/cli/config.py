@@ -99,14 +99,15 @@ def _join(context: AppContext, uri: str) -> None:
 
 def _move(context: AppContext, uri: str) -> None:
     from tpuctl.config import write_store_file
-    from tpuctl.store.bucket import write_identity
-    from tpuctl.workflows.store_move import announce_move, check_quiet, copy_store, finish_move
+    from tpuctl.workflows.store_move import move_store
 
-    local = context.local_store
-    check_quiet(local, context.process_alive)
-    announce_move(local, uri)
-    count = copy_store(local, context.bucket_store(uri, unborn=True), context.console.say)
-    write_identity(context.objects, uri, local.identity(), context.project)
-    finish_move(local, uri)
+    count = move_store(
+        context.local_store,
+        context.bucket_store(uri, unborn=True),
+        uri,
+        context.project,
+        alive=context.process_alive,
+        report=context.console.say,
+    )
     write_store_file(context.config, uri)
     context.console.say(f"{counted(count, 'document')} copied to {uri}; others join with --join")

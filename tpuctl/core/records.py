@@ -9,6 +9,10 @@ from enum import StrEnum
 from tpuctl.core import timeouts
 from tpuctl.core.nouns import Endpoint, Tier
 
+MOVED = "moved"
+"""The document that a store which has moved, or is about to, holds: where to, and whether all is there. From
+then on nothing else in that store may change."""
+
 
 class Desired(StrEnum):
     """What the user wants of a slice."""

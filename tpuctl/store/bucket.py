@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -162,6 +163,35 @@ class BucketStore:
 
     # Copying a store here.
 
+    def claim(self, identity: str) -> None:
+        """Keeps this place for the store `identity`, so that two that move here at once do not mix. Raises
+        ConflictError when it is kept for another."""
+        uri = f"{self._uri}/claim"
+        holder = self._claimed_by(uri)
+        if holder is None:
+            content = json.dumps({"identity": identity}).encode()
+            with suppress(ConflictError):  # lost answer, or somebody else: reading tells
+                self._patiently(lambda: self._objects.write(uri, content, if_generation=0))
+            holder = self._claimed_by(uri)
+        found = self._patiently(lambda: read_identity(self._objects, self._uri))
+        if holder != identity or found not in (None, identity):
+            raise ConflictError(
+                f"{self._uri} is where another fleet's store moves, or is",
+                hint="choose another prefix; or join that fleet, with --join, when it is there",
+            )
+
+    def _claimed_by(self, uri: str) -> str | None:
+        try:
+            content, _ = self._patiently(lambda: self._objects.read(uri))
+        except NotFoundError:
+            return None
+        return str(_parse_object(uri, content).get("identity"))
+
+    def open_as(self, identity: str, project: str) -> None:
+        """From now on this place is that store. Raises ConflictError when it is another fleet's."""
+        self._patiently(lambda: write_identity(self._objects, self._uri, identity, project))
+        self._identity = identity
+
     def take_document(self, key: str, data: Mapping[str, Any]) -> None:
         """Writes a document or an appended entry of another store; one that is there already is kept."""
         try:
@@ -255,13 +285,24 @@ def is_entry(key: str) -> bool:
 
 def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:
     """What `BucketStore._write` wrote. Raises TpuctlError naming the object for anything else."""
+    entry = _parse_object(uri, content)
+    if not isinstance(entry.get("data"), dict):
+        raise _not_ours(uri)
+    return entry
+
+
+def _parse_object(uri: str, content: bytes) -> dict[str, Any]:
     try:
-        entry: Any = json.loads(content)
-    except ValueError:
-        entry = None
-    if isinstance(entry, dict) and isinstance(entry.get("data"), dict):
-        return entry
-    raise TpuctlError(
+        found: Any = json.loads(content)
+    except ValueError as error:
+        raise _not_ours(uri) from error
+    if not isinstance(found, dict):
+        raise _not_ours(uri)
+    return found
+
+
+def _not_ours(uri: str) -> TpuctlError:
+    return TpuctlError(
         f"{uri} is not a document of tpuctl's: somebody else wrote it, or changed it",
         hint=f"gcloud storage ls --all-versions {uri}, and copy the last good one over it",
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.core import timeouts
+from tpuctl.core.records import MOVED
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError
 from tpuctl.ports import Document, StoredBlob
 from tpuctl.store.blobs import BlobFiles, write_atomically
@@ -65,6 +66,7 @@ class SqliteStore:
     def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
         text = json.dumps(data, ensure_ascii=False, sort_keys=True)
         with self._transaction():
+            self._check_here(key)
             self._expect(key, if_generation)
             generation = self._next()
             self._db.execute(
@@ -76,6 +78,7 @@ class SqliteStore:
 
     def delete(self, key: str, *, if_generation: int) -> None:
         with self._transaction():
+            self._check_here(key)
             self._expect(key, if_generation)
             self._db.execute("DELETE FROM documents WHERE key = ?", (key,))
 
@@ -97,6 +100,7 @@ class SqliteStore:
         with self._transaction():
             generation = self._next()
             key = f"{prefix.rstrip('/')}/{generation:016d}"
+            self._check_here(key)
             self._db.execute("INSERT INTO documents VALUES (?, ?, 1, ?)", (key, generation, text))
         return key
 
@@ -119,6 +123,7 @@ class SqliteStore:
 
     def remove_blob(self, blob: StoredBlob) -> bool:
         with self._translated():
+            self._check_here("blobs/")
             return self._blobs.remove(blob)
 
     def clear_leftovers(self, before: float) -> int:
@@ -131,6 +136,18 @@ class SqliteStore:
 
     def identity(self) -> str:
         return self._identity
+
+    def _check_here(self, key: str) -> None:
+        """Raises BadConfigError once the store is on its way elsewhere: what came after the copy would be lost.
+        A command that opened the store before learns it here."""
+        if key == MOVED:
+            return
+        row = self._db.execute("SELECT data FROM documents WHERE key = ?", (MOVED,)).fetchone()
+        if row is not None:
+            to = json.loads(row[0])["to"]
+            raise BadConfigError(
+                f"this fleet's store moves to {to}", hint=f"tpuctl config init --store {to}, then try again"
+            )
 
     def _expect(self, key: str, generation: int) -> None:
         row = self._db.execute("SELECT generation, immutable FROM documents WHERE key = ?", (key,)).fetchone()

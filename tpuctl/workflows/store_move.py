@@ -6,16 +6,23 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from tpuctl.core.counting import counted
+from tpuctl.core.records import MOVED as MOVED
 from tpuctl.core.records import SliceState
 from tpuctl.errors import ConflictError, LeaseHeldError, TpuctlError, UsageError
 from tpuctl.ports import Document, Store, StoredBlob
 
-MOVED = "moved"
-"""The document that a store which has moved, or is about to, holds: where to, and whether all is there."""
-
 
 class Target(Protocol):
     """A place that becomes a store."""
+
+    def claim(self, identity: str) -> None:
+        """Keeps the place for the store `identity`. Raises ConflictError when it is kept for another, or is
+        another."""
+        ...
+
+    def open_as(self, identity: str, project: str) -> None:
+        """From now on the place is that store, of `project`."""
+        ...
 
     def take_document(self, key: str, data: Mapping[str, Any]) -> None:
         """Writes a document as it is, unless one of that key is there."""
@@ -52,6 +59,30 @@ def check_quiet(source: Store, alive: Callable[[str], bool]) -> None:
             raise LeaseHeldError(
                 f"another tpuctl ({owner}) is at work on {name}", hint="let it end, then try again"
             )
+
+
+def move_store(
+    source: Store,
+    target: Target,
+    uri: str,
+    project: str,
+    *,
+    alive: Callable[[str], bool],
+    report: Callable[[str], None],
+) -> int:
+    """Makes `target`, at `uri`, what `source` is; how many documents there are.
+
+    After a crash the same call goes on. Nothing of `source` changes while it is copied, and nobody finds a
+    store at `uri` before all of it is there. Raises LeaseHeldError, ConflictError, or TpuctlError when
+    something did not arrive.
+    """
+    check_quiet(source, alive)
+    target.claim(source.identity())
+    announce_move(source, uri)
+    count = copy_store(source, target, report)
+    target.open_as(source.identity(), project)
+    finish_move(source, uri)
+    return count
 
 
 def announce_move(source: Store, uri: str) -> None:
