@@ -109,6 +109,8 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
         for event in _E
         if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.NODE_READY, _E.VANISHED}
     },
+    # It is there and has its id: it was not removed, or somebody brought it back. It must not cost unseen.
+    (_S.REMOVED, _E.NODE_READY): To(_S.BOOTING),
     # A create that was given up on and came up late is taken, not deleted.
     (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
     **{
@@ -134,7 +136,7 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         *((state, _E.UNKNOWN) for state in _S),  # what could not be read proves nothing
         *((state, _E.DELETING) for state in _S),  # wait until the API says not-found
         *((_S.GONE, event) for event in _E),
-        *((_S.REMOVED, event) for event in _E),  # what a person removed waits for `up`
+        *((_S.REMOVED, event) for event in _E if event is not _E.NODE_READY),  # waits for `up`
         *((state, _E.STOPPED) for state in (_S.REQUESTED, _S.PROVISIONING, _S.BOOTING, _S.READY)),
         (_S.PROVISIONING, _E.QUEUED),
         (_S.PROVISIONING, _E.CREATING),

@@ -156,7 +156,7 @@ class _Pass:
         self._turns = take_turns(self._waiting(views, with_run), now)
         for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
             view = views[loaded.record.name]
-            if loaded.record.name not in with_run and not self._at_rest(view.look):
+            if loaded.record.name not in with_run and not self._at_rest(view):
                 lines.append(self._slice_line(view))
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
@@ -206,9 +206,11 @@ class _Pass:
         look = self._snapshot.look(loaded, self._services.store.identity())
         return _View(look, plan_slice(look.record, look.sighting, now))
 
-    def _at_rest(self, look: SliceLook) -> bool:
+    def _at_rest(self, view: _View) -> bool:
+        look = view.look
         shown = look.view.node is not None or look.view.queued is not None
-        return look.record.state in _RESTING and not (look.record.state is SliceState.REFUSED and shown)
+        refused = look.record.state is SliceState.REFUSED and shown
+        return look.record.state in _RESTING and not refused and not view.moves
 
     def _hosts_of(self, run: RunRecord) -> int:
         if run.attempt is not None:

@@ -79,10 +79,11 @@ def advance_slice(services: Services, name: str, reach: Reach | None = None) -> 
 
 
 def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
-    """Whether one bad read could cost something alive: losses, and deletions that nobody asked for."""
+    """Whether one bad read could cost something alive, or leave it unwatched: losses, removals, and deletions
+    that nobody asked for."""
     if plan.effect is Effect.DELETE:
         return record.desired is Desired.UP
-    return plan.effect is Effect.RECORD_LOSS
+    return plan.effect is Effect.RECORD_LOSS or plan.state is SliceState.REMOVED
 
 
 class _Wave:

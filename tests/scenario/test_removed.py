@@ -1,0 +1,126 @@
+"""What a person removed stays removed, eats quota visibly, and obeys `up` and `down`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.lifecycle import SliceEvent
+from tpuctl.core.model import NodeInfo, QueuedInfo, QueuedState
+from tpuctl.core.plan import Wait
+from tpuctl.core.records import SliceState
+from tpuctl.errors import TpuctlError
+from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.report import decisions, fleet_rows, slice_status
+from tpuctl.workflows.slices import advance_slice, wait_for_slice
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+@pytest.fixture
+def removed(sim, services) -> str:
+    """A slice whose node somebody deleted behind tpuctl's back: its request is SUSPENDED, by a user."""
+    bring_up(services, "big")
+    services.cloud.delete_node(SPEC.zone, "big-1")
+    assert sim.world.settle()
+    for _ in range(3):
+        run_pass(services)
+    assert get_slice(services, "big").record.state is SliceState.REMOVED
+    return "big"
+
+
+def requests(services: SimServices) -> dict[str, str]:
+    return {item.name: str(item.state) for item in services.cloud.list_queued().items}
+
+
+def test_passes_leave_it_alone_and_it_is_told_what_it_eats(services, removed):
+    assert [line for line in run_pass(services) if line.acted] == []
+    assert requests(services) == {"big-1": "SUSPENDED"}
+    (row,) = fleet_rows(services)[0]
+    assert (row["state"], row["cloud"]) == ("removed", "SUSPENDED")
+    assert "holds quota" in row["remark"]
+    assert slice_status(services, "big")["event"] == "suspended-by-user"
+    last = decisions(services, "big")[-1]
+    assert (last["action"], last["reason"]) == ("removed", "queued resource big-1 is SUSPENDED by a user")
+
+
+def test_up_clears_the_request_away_and_asks_anew(sim, services, removed):
+    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    record = wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
+    assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
+    assert requests(services) == {"big-2": "ACTIVE"}
+
+
+def test_down_clears_the_request_away(sim, services, removed):
+    take_down(services, "big", deadline=services.clock.now() + 3600)
+    assert requests(services) == {}
+    assert get_slice(services, "big").record.state is SliceState.GONE
+
+
+def test_a_run_on_it_waits_for_a_person(services, removed):
+    run = submit(services, "big", "print(1)")
+    with pytest.raises(TpuctlError, match="removed"):
+        follow_run(services, run.id, deadline=services.clock.now() + 3600)
+    assert not get_run(services, run.id).record.state.final
+
+
+def test_what_is_there_all_the_same_is_watched_again(sim, services):
+    """A verdict that was wrong, or a person who brought it back: nothing that lives may cost unseen."""
+    bring_up(services, "big")
+    loaded = get_slice(services, "big")
+    save(services, loaded, replace(loaded.record, state=SliceState.REMOVED))
+    before = len(sim.journal.entries())
+    run_pass(services)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    assert len(sim.journal.entries()) == before
+
+
+class LyingOnce:
+    """A cloud that shows what lives as suspended by a user, in the first look at it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._lies = {"node", "queued"}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None:
+        lies = "node" in self._lies
+        self._lies.discard("node")
+        return None if lies else self._inner.find_node(zone, name)
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo:
+        found = self._inner.find_queued(zone, name)
+        lies = "queued" in self._lies
+        self._lies.discard("queued")
+        return replace(found, state=QueuedState.SUSPENDED, initiator="USER") if lies else found
+
+
+def test_one_read_removes_nothing(services):
+    bring_up(services, "big")
+    services.cloud = LyingOnce(services.cloud)
+    outcome, look = advance_slice(services, "big")
+    assert look.sighting.event is SliceEvent.SUSPENDED_BY_USER
+    assert isinstance(outcome.verdict, Wait)
+    assert outcome.verdict.why.startswith("two reads that agree")
+    assert get_slice(services, "big").record.state is SliceState.READY
