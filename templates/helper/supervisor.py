@@ -44,7 +44,8 @@ def start(request, _stdin):
     environment.update({str(key): str(value) for key, value in env.items()})
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
-    report = detach(lambda: supervise(attempt, argv, environment, cwd, float(request.get("grace_s", 30.0))))
+    grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
+    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat))
     os.read(report, 1)  # until the supervisor has written its first status, or died
     os.close(report)
     found = look(attempt)
@@ -107,8 +108,9 @@ class Record:
                 time.sleep(1.0)
 
 
-def supervise(attempt, argv, env, cwd, grace):
-    """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`."""
+def supervise(attempt, argv, env, cwd, grace, beat):
+    """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`.
+    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never."""
     record, tree = Record(attempt), Tree()
     try:
         run_main(tree, attempt, argv, env, cwd)
@@ -122,6 +124,7 @@ def supervise(attempt, argv, env, cwd, grace):
     found = process_stat(tree.main)
     record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
     os.close(3)
+    heartbeat = begin_heartbeat(beat)
     wait_for_end(tree, attempt)
     record.note(stopped=tree.main_status is None)
     left = tree.end_all(lambda: wanted_grace(attempt, grace))
@@ -130,6 +133,20 @@ def supervise(attempt, argv, env, cwd, grace):
     record.insist(
         state="exited", exit_status=exit_status, signal=number, ended_at=time.time(), survivors=sorted(left)
     )
+    if heartbeat is not None:
+        heartbeat.stop()
+
+
+def begin_heartbeat(interval):
+    """Only now, when the command runs and `start` has answered: nobody waits for these imports."""
+    if interval <= 0:
+        return None
+    try:
+        from heartbeat import Heartbeat
+
+        return Heartbeat(interval)
+    except (ImportError, RuntimeError):
+        return None  # the helper's file was removed meanwhile, or there can be no more threads: the run goes on
 
 
 def wanted_grace(attempt, default):

@@ -67,6 +67,24 @@ def test_metadata_is_answered_to_those_who_know_the_header(lab):
     assert ask(lab, "attributes/tpu-env") == (200, "changed")
 
 
+def test_guest_attributes_are_written_and_removed_by_programs_on_the_host(lab):
+    path = "guest-attributes/tpuctl/heartbeat"
+
+    def change(*options: str) -> str:
+        url = f'"http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1/instance/{path}"'
+        head = "-H 'Metadata-Flavor: Google'"
+        return lab.run(f"curl -s -o /dev/null -w '%{{http_code}}' {' '.join(options)} {head} {url}")[1]
+
+    assert change("-X PUT", "-d 7") == "200"
+    assert lab.metadata[path] == "7"
+    assert change() == "200"
+    assert change("-X DELETE") == "200"
+    assert change() == "404"
+    lab.metadata["off"] = ""
+    assert change("-X PUT", "-d 7") == "403"
+    del lab.metadata["off"]
+
+
 def test_metadata_waits_for_a_change(lab):
     lab.metadata["preempted"] = "FALSE"
     waiting_url = f"preempted?wait_for_change=true&last_etag={etag_of('FALSE')}"

@@ -148,6 +148,15 @@ def test_guest_attributes_show_each_host_key(gcloud: Gcloud, pair: str) -> None:
     assert len(set(keys.values())) == 2
 
 
+def test_guest_attributes_show_what_a_program_on_the_host_published(gcloud: Gcloud) -> None:
+    create(gcloud, "beating", "v4-8")
+    url = "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"
+    gcloud.remote("ssh", "alice@beating", f"--command=curl -sf -X PUT -d 7 -H 'Metadata-Flavor: Google' {url}")
+    found = gcloud.tpu_json("tpu-vm", "get-guest-attributes", "beating", "--query-path=tpuctl/")
+    assert [(each["namespace"], each["key"], each["value"]) for each in found] == [("tpuctl", "heartbeat", "7")]
+    gcloud.tpu("tpu-vm", "delete", "beating")
+
+
 def test_stop_and_start_keep_the_files_of_a_single_host(gcloud: Gcloud) -> None:
     create(gcloud, "solo", "v4-8")
     gcloud.remote("ssh", "alice@solo", "--command=touch kept")

@@ -10,10 +10,12 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -716,3 +718,74 @@ def test_a_nul_in_an_argument_is_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(UsageError, match="NUL"):
         helper.leash([replace(target, port=1)], ["echo", "a\0b"], lambda *_: None)
+
+
+class MetadataServer:
+    """Keeps what is put below guest attributes; refuses with 403 while `off`."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+        self.off = False
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                outer.seen.append((self.command, self.path, body))
+                self.send_response(403 if outer.off or self.headers["Metadata-Flavor"] != "Google" else 200)
+                self.end_headers()
+
+            do_DELETE = do_PUT
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("python", [Path(sys.executable), OLD_PYTHON], ids=["this", "3.8"])
+@pytest.mark.parametrize("off", [False, True], ids=["on", "off"])
+def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_in_the_end(tmp_path, python, off):
+    if not python.exists():
+        pytest.skip(f"no Python at {python}")
+    server = MetadataServer()
+    server.off = off
+
+    def helper(verb: str, **request: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            [python, "-I", "-S", HELPER, verb],
+            input=json.dumps({"run": "r", "attempt": 1, **request}).encode() + b"\n",
+            env={
+                "HOME": str(tmp_path),
+                "PATH": os.environ["PATH"],
+                "GCE_METADATA_HOST": server.address,
+            },
+            capture_output=True,
+            check=True,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout or b"{}")
+        return answer
+
+    try:
+        helper("prepare", fence=1, bundle=None)
+        helper("start", fence=1, argv=["sleep", "600"], grace_s=1.0, beat_s=0.02)
+        until(lambda: len(server.seen) >= 3, "three heartbeats")
+        helper("stop", grace_s=1.0)
+        until(lambda: helper("status")["state"] == "exited", "the end")
+        if not off:
+            until(lambda: server.seen[-1][0] == "DELETE", "the heartbeat to be withdrawn")
+    finally:
+        server.close()
+    puts = [(path, value) for method, path, value in server.seen if method == "PUT"]
+    assert {path for path, _ in puts} == {"/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"}
+    assert len({value for _, value in puts}) == len(puts)
+    assert len(server.seen) - len(puts) == (0 if off else 1)
+    assert helper("status")["stopped"]

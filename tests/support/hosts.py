@@ -68,7 +68,18 @@ class Lab:
             hostname=f"t1v-n-abc-w-{worker}",
             environment=lambda: {"PEERS": ",".join(each.internal_ip for each in self.addresses)},
             metadata=self.metadata.get,
+            publish=self.publish,
         )
+
+    def publish(self, path: str, value: str | None) -> bool:
+        """Guest attributes as if they were metadata of that name, unless a test turned them off."""
+        if "off" in self.metadata:
+            return False
+        if value is None:
+            self.metadata.pop(f"guest-attributes/{path}", None)
+        else:
+            self.metadata[f"guest-attributes/{path}"] = value
+        return True
 
     def client(self, worker: int = 0, user: str = "alice", key: Path | None = None) -> paramiko.SSHClient:
         address = self.addresses[worker]

@@ -136,6 +136,17 @@ class GoogleCloud:
         )
         return nodes.parse_host_keys(answer)
 
+    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        request = tpu_v2.GetGuestAttributesRequest(
+            name=full, query_path=nodes.BEAT_NAMESPACE + "/", worker_ids=[""]
+        )
+        answer = read(
+            f"heartbeats of node {name} in {zone}",
+            lambda: self._client.get_guest_attributes(request=request, **_ONCE),
+        )
+        return nodes.parse_host_beats(answer)
+
     def _find(self, what: str, call: Callable[[], T]) -> T | None:
         try:
             return read(what, call)

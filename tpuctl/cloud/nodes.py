@@ -105,6 +105,20 @@ def read_operation(answer: Mapping[str, Any]) -> OperationInfo:
     )
 
 
+BEAT_NAMESPACE = "tpuctl"
+_BEAT_KEY = "heartbeat"
+
+
+def parse_host_beats(answer: tpu_v2.GetGuestAttributesResponse) -> dict[int, str]:
+    """The heartbeats that workers published, by worker: one entry per worker, in worker order, as below."""
+    beats: dict[int, str] = {}
+    for worker, attributes in enumerate(answer.guest_attributes):
+        for item in attributes.query_value.items:
+            if (item.namespace, item.key) == (BEAT_NAMESPACE, _BEAT_KEY):
+                beats[worker] = item.value
+    return beats
+
+
 _HOST_KEY_NAMESPACE = "hostkeys"
 _ED25519 = "ssh-ed25519"
 

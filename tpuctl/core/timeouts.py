@@ -36,6 +36,16 @@ BOOT_GRACE_S = 300.0
 UNREACHABLE_MAX_S = 900.0
 """After this long in doubt a READY node whose hosts do not answer is given up and asked for again, if this
 machine can prove that it is not itself the one that is cut off."""
+HOST_BEAT_S = 60.0
+"""Between two heartbeats that a run's supervisor publishes in its host's guest attributes: far below the limits
+of Compute Engine ("Set and query guest attributes"), and often enough to tell within minutes."""
+BEAT_READ_GAP_S = 45.0
+"""Least time between two reads of heartbeats: less than a minute, so that each pass of a cron job counts."""
+BEAT_STILL_READS = 8
+"""So often in a row the same value means that a heartbeat stands still: at least 5 minutes, in which a host
+that lives has written five times. Reads are counted, because clocks jump."""
+BEAT_FORGET_S = 3600.0
+"""What was read of heartbeats longer ago says nothing about what is read now."""
 NODE_MISSING_MAX_S = 600.0
 """How long a node may be missing under a queued resource that says ACTIVE: the API shows the suspension within
 minutes, and single reads have been wrong."""

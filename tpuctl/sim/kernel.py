@@ -48,6 +48,8 @@ class Node:
     """Listed as CREATING although there is no capacity for it: it will vanish."""
     host_lock: threading.Lock = field(default_factory=threading.Lock)
     """Serialises host work of this incarnation; never taken while the world's lock is held."""
+    guest: dict[int, dict[str, str]] = field(default_factory=dict)
+    """By worker, the guest attributes that its programs published, by `NAMESPACE/KEY`."""
     gone: bool = False
     """Set before the hosts are destroyed, so that a late creation does not bring them back."""
 

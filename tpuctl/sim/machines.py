@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from tpuctl.sim.hosts.interface import HostSpec
+from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES
 from tpuctl.sim.kernel import Kernel, Node
 
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
@@ -84,6 +85,8 @@ def metadata_value(kernel: Kernel, node: Node, worker: int, path: str) -> str | 
     scheduling = node.data.get("schedulingConfig", {})
     if path.startswith("attributes/"):
         return _attribute(kernel, node, worker, path.removeprefix("attributes/"))
+    if path.startswith(GUEST_ATTRIBUTES):
+        return node.guest.get(worker, {}).get(path.removeprefix(GUEST_ATTRIBUTES))
     values = {
         "id": str(node.data["id"]),
         "name": node.hostname(worker),
@@ -113,6 +116,21 @@ def _attribute(kernel: Kernel, node: Node, worker: int, key: str) -> str | None:
     return None if value is None else str(value)
 
 
+def publish_attribute(kernel: Kernel, node: Node, worker: int, path: str, value: str | None) -> bool:
+    """What a program on a host writes through the metadata server. False where the node's metadata says
+    `enable-guest-attributes=FALSE`."""
+    enabled = str(node.data.get("metadata", {}).get("enable-guest-attributes", "TRUE"))
+    if enabled.upper() == "FALSE":
+        return False
+    with kernel.lock:
+        own = node.guest.setdefault(worker, {})
+        if value is None:
+            own.pop(path, None)
+        else:
+            own[path] = value
+    return True
+
+
 class Machines:
     """The life of a node's hosts; every method may take seconds and is called without the world's lock."""
 
@@ -126,6 +144,7 @@ class Machines:
             hostname=node.hostname(worker),
             environment=lambda: host_environment(self._kernel, node, worker),
             metadata=lambda path: metadata_value(self._kernel, node, worker, path),
+            publish=lambda path, value: publish_attribute(self._kernel, node, worker, path, value),
         )
 
     def create(self, node: Node) -> bool:

@@ -63,7 +63,8 @@ class Nodes:
         node = self.find(request["name"])
         wanted = [each for each in request.get("workerIds", []) if each != ""]
         workers = range(len(node.addresses)) if not wanted else sorted(self._worker(node, w) for w in wanted)
-        return {"guestAttributes": [self._attributes_of(node, worker) for worker in workers]}
+        query = str(request.get("queryPath") or "")
+        return {"guestAttributes": [self._attributes_of(node, worker, query) for worker in workers]}
 
     @staticmethod
     def _worker(node: Node, text: str) -> int:
@@ -72,15 +73,22 @@ class Nodes:
         return int(text)
 
     @staticmethod
-    def _attributes_of(node: Node, worker: int) -> Json:
+    def _attributes_of(node: Node, worker: int, query: str) -> Json:
+        """Those below `query`: `NAMESPACE/`, `NAMESPACE/KEY`, or all for nothing."""
         if worker >= len(node.addresses):
-            return {"queryPath": "", "queryValue": {"items": []}}
+            return {"queryPath": query, "queryValue": {"items": []}}
         kind, _, key = node.addresses[worker].host_key.partition(" ")
+        found = {
+            f"hostkeys/{kind}": key.split(" ")[0],
+            "guestInventory/hostname": node.hostname(worker),
+            **node.guest.get(worker, {}),
+        }
         items = [
-            {"namespace": "hostkeys", "key": kind, "value": key.split(" ")[0]},
-            {"namespace": "guestInventory", "key": "hostname", "value": node.hostname(worker)},
+            {"namespace": path.rpartition("/")[0], "key": path.rpartition("/")[2], "value": value}
+            for path, value in found.items()
+            if not query or path == query or path.startswith(query.rstrip("/") + "/")
         ]
-        return {"queryPath": "", "queryValue": {"items": items}}
+        return {"queryPath": query, "queryValue": {"items": items}}
 
     # Creation.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpuctl.core import timeouts
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import HostFacts
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
@@ -103,6 +104,7 @@ class AttemptHosts:
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.cwd,
                 "grace_s": self._run.policy.grace_s,
+                "beat_s": timeouts.HOST_BEAT_S,
             }
 
         require_values(self._helper.start(self.targets, request), "start")

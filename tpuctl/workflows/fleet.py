@@ -34,7 +34,7 @@ from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
 from tpuctl.workflows.pausing import paused_why
 from tpuctl.workflows.probing import Reach
-from tpuctl.workflows.runs import active_run, request_stop
+from tpuctl.workflows.runs import active_run, may_look_although_cut_off, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
 
@@ -231,7 +231,8 @@ class _Pass:
     def _run_line(self, run: RunRecord, view: _View | None) -> PassLine:
         may_connect = run.key in self._turns
         moved = view is not None and view.moves and view.plan.effect is not Effect.PROBE_HOSTS
-        if self._reach.cut_off and may_connect and not moved:
+        cut_off = self._reach.cut_off and may_connect and not moved
+        if cut_off and not may_look_although_cut_off(self._services, run):
             return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
         if not may_connect and not moved:
             return PassLine(run.id, "later", LATER, acted=False)

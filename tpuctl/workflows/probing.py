@@ -29,6 +29,8 @@ class HostAnswers:
     trouble: str
     closed: bool = False
     """Some of those others do answer, but not to this machine."""
+    silent: tuple[int, ...] = ()
+    """Those others."""
 
     @property
     def all_well(self) -> bool:
@@ -46,7 +48,8 @@ def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
     trouble = f"SSH on {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
     closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
-    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed)
+    workers = tuple(reply.worker for reply in silent)
+    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, workers)
 
 
 class Reach:

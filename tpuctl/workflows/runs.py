@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
+from tpuctl.core.evidence import Life
 from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.plan import Blind, Wait
 from tpuctl.core.plan_run import (
@@ -30,6 +31,7 @@ from tpuctl.workflows.documents import (
     list_runs,
     save,
 )
+from tpuctl.workflows.host_beats import describe_life, listen_for_life
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome
@@ -107,7 +109,7 @@ def advance_run(
     slice_ = fresh.record if fresh else None
     workers = _look_at_workers(services, run, slice_)
     sighting = look.sighting if look else None
-    blind = "" if run.stop_asked else _blind(workers, run.slice_name, sighting, reach or Reach(services))
+    blind = "" if run.stop_asked else _blind(services, workers, slice_, sighting, reach or Reach(services))
     if blind:
         return Outcome(Blind(blind), acted=False)
     plan = plan_run(run, slice_, sighting, workers, services.store.now())
@@ -127,20 +129,42 @@ def _look_at_workers(services: Services, run: RunRecord, slice_: SliceRecord | N
     return hosts.look()
 
 
-def _blind(workers: Sequence[WorkerView], slice_name: str, sighting: Sighting | None, reach: Reach) -> str:
+def _blind(
+    services: Services,
+    workers: Sequence[WorkerView],
+    slice_: SliceRecord | None,
+    sighting: Sighting | None,
+    reach: Reach,
+) -> str:
     """Why what this machine sees of the workers proves nothing, or an empty string."""
-    if not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
+    if slice_ is None or not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
         return ""
     closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
     if closed:
-        reach.saw(slice_name)
+        reach.saw(slice_.name)
         return f"{describe_trouble(closed)}; was it enrolled before the slice was made?"
-    if any(worker.state is not WorkerState.UNREACHABLE for worker in workers):
-        reach.saw(slice_name)
+    silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
+    if len(silent) < len(workers):
+        reach.saw(slice_.name)
+    if not silent:
         return ""
-    if reach.another(slice_name):
+    others = len(silent) < len(workers) or reach.another(slice_.name)
+    life = listen_for_life(services, slice_, [worker.worker for worker in silent], others_answer=others)
+    failed = any(worker.over and not worker.succeeded for worker in workers)
+    if life is Life.MOVING and not failed:
+        return f"{describe_trouble(silent)}; {describe_life(life)}"
+    if others or life is Life.STILL:
         return ""
     return "no worker answers this machine, and no other host does either"
+
+
+def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:
+    """Whether a machine that reaches no host has evidence all the same: the heartbeats of the run's hosts."""
+    loaded = find_slice(services, run.slice_name)
+    if loaded is None or run.attempt is None:
+        return False
+    life = listen_for_life(services, loaded.record, run.attempt.workers, others_answer=False)
+    return life is Life.STILL
 
 
 def run_error(run: RunRecord, log_hint: str) -> PartialError | UnreachableError | None:

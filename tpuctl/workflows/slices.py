@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
-from tpuctl.core.evidence import Silence, judge_silence
+from tpuctl.core.evidence import Life, Silence, judge_silence
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.lifecycle import Effect, SliceEvent, owner_labels, unhealthy
 from tpuctl.core.model import USER_LABEL, OperationInfo
@@ -42,13 +42,14 @@ from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
 from tpuctl.workflows.holders import name_holders
+from tpuctl.workflows.host_beats import describe_life, forget_beats, listen_for_life
 from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease, lease
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_again, look_at_slice
 from tpuctl.workflows.payment import ended_grant
-from tpuctl.workflows.probing import Reach, enrolled_keys, find_workers, greet_workers
+from tpuctl.workflows.probing import HostAnswers, Reach, enrolled_keys, find_workers, greet_workers
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
@@ -155,6 +156,7 @@ class _Wave:
         self._save(record)
         if record.state is SliceState.GONE:
             self._services.ssh_entries.remove(record.name)
+            forget_beats(self._services, record.name)
             if self._look.sighting.event is SliceEvent.FOREIGN:
                 text = f"left alone: {self._plan.why}; tpuctl ls shows whose it is"
                 self._services.emit(Warn(record.name, text))
@@ -388,7 +390,7 @@ class _Wave:
             why = f"{answers.trouble}: was this machine enrolled before the slice was made?"
             return Outcome(Blind(why), acted=False)
         if not answers.all_well:
-            return self._silent(answers.trouble, some_answer=answers.answered > 0)
+            return self._silent(answers)
         now = self._services.store.now()
         incarnation = replace(self._incarnation, ready_at=now, doubt=None)
         answered = counted(len(incarnation.workers), "host")
@@ -412,9 +414,9 @@ class _Wave:
             self._services.ssh_entries.update(self._record.name, host_targets(self._services, self._record))
         return None
 
-    def _silent(self, trouble: str, *, some_answer: bool) -> Outcome:
+    def _silent(self, answers: HostAnswers) -> Outcome:
         """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up."""
-        now, incarnation = self._services.store.now(), self._incarnation
+        now, incarnation, trouble = self._services.store.now(), self._incarnation, answers.trouble
         if incarnation.doubt is None:
             booting_until = (incarnation.cloud_ready_at or now) + timeouts.BOOT_GRACE_S
             return Outcome(Wait(trouble, booting_until), False) if now < booting_until else self._doubt()
@@ -422,15 +424,24 @@ class _Wave:
         node = self._look.view.node
         sick = node is not None and unhealthy(node)
         late = silent_s >= timeouts.BOOT_GRACE_S
-        another = some_answer or (late and self._reach.another(self._record.name))
-        judged = judge_silence(silent_s, reached_another=another, unhealthy=sick)
+        another = answers.answered > 0 or (late and self._reach.another(self._record.name))
+        life = Life.UNKNOWN
+        if not answers.answered:
+            # Where other workers answer and this one does not, the slice is of no use even if it lives.
+            life = listen_for_life(self._services, self._record, answers.silent, others_answer=another)
+        judged = judge_silence(silent_s, reached_another=another, unhealthy=sick, life=life)
         if judged is Silence.BLIND:
-            return Outcome(Blind(f"{trouble}; this machine reaches no other host either"), acted=False)
+            why = describe_life(life) if life is Life.MOVING else "this machine reaches no other host either"
+            return Outcome(Blind(f"{trouble}; {why}"), acted=False)
         if judged is Silence.WAIT:
             return Outcome(Wait(trouble, incarnation.doubt.since + timeouts.UNREACHABLE_MAX_S), acted=False)
         why = f"{trouble} for {silent_s / 60:.0f} min while the node is READY"
-        evidence = "the API calls it unhealthy" if sick else "other hosts answer this machine"
-        self._lose("unreachable", f"{why}; {evidence}", failed=True, give_up=True)
+        evidence = [
+            *(["the API calls it unhealthy"] if sick else []),
+            *(["other hosts answer this machine"] if another else []),
+            *([describe_life(life)] if life is Life.STILL else []),
+        ]
+        self._lose("unreachable", f"{why}; {', '.join(evidence)}", failed=True, give_up=True)
         self._services.emit(Warn(self._record.name, f"given up: {why}"))
         return Outcome(Wait(why), acted=True)
 

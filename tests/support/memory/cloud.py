@@ -81,13 +81,21 @@ class ParsedLists:
 
 
 class WorldCloud:
-    """Implements `ports.Cloud`. `lists` may be shared by several clients of one world."""
+    """Implements `ports.Cloud`. `lists` may be shared by several clients of one world; `beat` lets
+    hosts in memory publish their heartbeats before they are read."""
 
-    def __init__(self, world: World, clock: Clock, lists: ParsedLists | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        clock: Clock,
+        lists: ParsedLists | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self._world = world
         self._clock = clock
         self._project = world.options.project
         self._lists = lists or ParsedLists()
+        self._beat = beat
         self._alpha: Any = _AlphaDoor(self)
 
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
@@ -150,6 +158,13 @@ class WorldCloud:
         request = {"name": self._name(zone, "nodes", name), "queryPath": "", "workerIds": [""]}
         answer = self._read(f"host keys of node {name} in {zone}", "GetGuestAttributes", request)
         return nodes.parse_host_keys(_message(tpu_v2.GetGuestAttributesResponse, answer))
+
+    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+        self._beat()
+        path = nodes.BEAT_NAMESPACE + "/"
+        request = {"name": self._name(zone, "nodes", name), "queryPath": path, "workerIds": [""]}
+        answer = self._read(f"heartbeats of node {name} in {zone}", "GetGuestAttributes", request)
+        return nodes.parse_host_beats(_message(tpu_v2.GetGuestAttributesResponse, answer))
 
     def _parent(self, zone: str) -> str:
         return f"projects/{self._project}/locations/{zone}"

@@ -18,11 +18,13 @@ from enum import StrEnum
 
 from tests.support.memory.files import Files
 from tests.support.memory.process import NEVER, Process, Program, Steps
+from tpuctl.core import timeouts
 from tpuctl.ports import Clock
 from tpuctl.sim.hosts.interface import HostAddress, HostSpec
 
 SSH_PORT = 22
 FIRST_PID = 1000
+BEAT = "tpuctl/heartbeat"
 
 
 class Condition(StrEnum):
@@ -88,6 +90,8 @@ class MemoryHost:
         """Since when nothing comes back over connections that were made before."""
         self.epoch = 0
         """Connections of another epoch are broken."""
+        self.publish: Callable[[str, str | None], bool] = lambda _path, _value: False
+        """Writes a guest attribute, as the supervisor of a run does through the metadata server."""
         self.users_seen: list[str] = []
         self.commands_seen: list[str] = []
         self.services: dict[int, Callable[[bytes], bytes]] = {}
@@ -198,6 +202,7 @@ class MemoryHost:
     def crash(self) -> None:
         """Every process dies, storage stays; connections break unless nobody can tell any more."""
         self.advance()
+        self.beat()
         for process in list(self.processes):
             process.kill()
         self.processes.clear()
@@ -217,8 +222,21 @@ class MemoryHost:
         self.condition = condition
         self._wipe()
 
+    def beat(self) -> None:
+        """Publishes the heartbeat as of now, as far as there are supervisors to do it. Asked for when somebody
+        reads it or it is about to end: in between nobody sees it."""
+        if self.condition is Condition.DEAD:
+            return
+        attempts = [attempt for run in self.runs.values() for attempt in run.attempts.values()]
+        alive = [each for each in attempts if each.supervisor is not None and each.supervisor.alive]
+        if alive:
+            self.publish(BEAT, f"{self.boot_id[:8]}-{self.network.clock.now() // timeouts.HOST_BEAT_S:.0f}")
+        elif attempts and all(attempt.status.get("state") == "exited" for attempt in attempts):
+            self.publish(BEAT, None)
+
     def _go_quiet(self, condition: Condition) -> None:
         self.advance()
+        self.beat()
         self.condition = condition
         self.quiet_since = min(self.quiet_since, self.network.clock.now())
 
@@ -266,6 +284,12 @@ class MemoryHosts:
     def all(self) -> list[MemoryHost]:
         return [host for workers in self._nodes.values() for host in workers.values()]
 
+    def beat(self) -> None:
+        """Every host publishes what it would have published by now."""
+        for host in self.all():
+            host.advance()
+            host.beat()
+
     def find_program(self, host: MemoryHost, argv: Sequence[str]) -> Program | None:
         """What `argv` runs; None where a real host has no such file. A script's name stands for any Python."""
         name = argv[0].rsplit("/", 1)[-1]
@@ -305,6 +329,7 @@ class MemoryHosts:
                 workers = self._nodes.setdefault(spec.node_key, {})
                 if spec.worker not in workers:
                     workers[spec.worker] = self._make(spec.hostname, spec.environment)
+                    workers[spec.worker].publish = spec.publish
                 host = workers[spec.worker]
                 made.append(HostAddress(host.internal_ip, host.external_ip, SSH_PORT, host.host_key))
         return made

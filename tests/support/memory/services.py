@@ -70,7 +70,7 @@ class MemoryServices:
     ) -> None:
         self.public_key = f"{make_host_key(sum(machine.encode()) << 16)} {machine}"
         self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
-        self.cloud: Any = WorldCloud(place.world, self.clock, place.lists)
+        self.cloud: Any = WorldCloud(place.world, self.clock, place.lists, place.hosts.beat)
         self.objects: Any = None  # buckets have stores and tests of their own
         self.project = place.world.options.project
         self.project_api: Any = None  # so do quotas and permissions

@@ -16,7 +16,9 @@ class HostSpec:
 
     `environment` is what a login session sees besides the tier's own variables, asked anew for every session
     because the addresses of peers are known only after all are made; `metadata` answers the metadata server:
-    path below `/computeMetadata/v1/instance/` → current value. Both are called from threads of the tier.
+    path below `/computeMetadata/v1/instance/` → current value; `publish` takes a guest attribute
+    (`NAMESPACE/KEY` and its value, None to remove it), False where they are turned off. All are called from
+    threads of the tier.
     """
 
     node_key: str
@@ -24,6 +26,7 @@ class HostSpec:
     hostname: str
     environment: Callable[[], Mapping[str, str]]
     metadata: Callable[[str], str | None]
+    publish: Callable[[str, str | None], bool] = lambda _path, _value: False
 
 
 @dataclass(frozen=True)

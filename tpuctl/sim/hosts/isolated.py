@@ -157,7 +157,7 @@ class IsolatedHosts(HostBackend):
         self._each(hosts, IsolatedHost.await_ssh)
         for host in hosts:
             sock = self._spawner.submit(listen_in_namespace, host.pid).result()
-            self._servers[host.cable.number] = self._relays.metadata(sock, host.spec.metadata)
+            self._servers[host.cable.number] = self._relays.metadata(sock, host.spec)
         overrides = self._environment()
         self._each(hosts, lambda host: host.run_startup_script(overrides))
 

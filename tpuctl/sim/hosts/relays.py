@@ -12,10 +12,10 @@ import ctypes
 import os
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tpuctl.sim.hosts.interface import HostSpec
 from tpuctl.sim.hosts.metadata import serve_connection
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
@@ -48,14 +48,17 @@ class Relays:
         self._listen(_tunnel, sock)
         return int(sock.getsockname()[1])
 
-    def metadata(self, sock: socket.socket, lookup: Callable[[str], str | None]) -> asyncio.Server:
-        """A metadata server on a socket of some host's network. `lookup` may block."""
+    def metadata(self, sock: socket.socket, spec: HostSpec) -> asyncio.Server:
+        """A metadata server on a socket of the network of the host that `spec` describes."""
 
         async def look_up(path: str) -> str | None:
-            return await self._loop.run_in_executor(self._callbacks, lookup, path)
+            return await self._loop.run_in_executor(self._callbacks, spec.metadata, path)
+
+        async def publish(path: str, value: str | None) -> bool:
+            return await self._loop.run_in_executor(self._callbacks, spec.publish, path, value)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await serve_connection(reader, writer, look_up)
+            await serve_connection(reader, writer, look_up, publish)
 
         return self._listen(serve, sock)
 

@@ -238,8 +238,12 @@ class Worker:
         if self._acceptor is None:
             writer.close()
             return
-        await serve_connection(reader, writer, self._look_up)
+        await serve_connection(reader, writer, self._look_up, self._publish)
 
     async def _look_up(self, path: str) -> str | None:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._callbacks, self.spec.metadata, path)
+
+    async def _publish(self, path: str, value: str | None) -> bool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._callbacks, self.spec.publish, path, value)

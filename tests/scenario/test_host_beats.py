@@ -1,0 +1,234 @@
+"""Hosts that do not answer and their heartbeats: who is cut off, this machine or they?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.jobs import bring_up, submit
+from tests.support.memory.process import Process, Steps, Wait, scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import running_sim
+from tpuctl.core import timeouts
+from tpuctl.core.evidence import Life
+from tpuctl.core.records import RunState, SliceState
+from tpuctl.errors import DeniedError, TransientError
+from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.fleet import PassLine, run_pass, take_down
+from tpuctl.workflows.host_beats import beats_key
+from tpuctl.workflows.report import decisions
+
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def endless(_process: Process) -> Steps:
+    yield Wait()
+    return 0
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace(cut_cable=True)
+    made.hosts.programs["main.py"] = endless
+    yield made
+    made.close()
+
+
+def passes(place: MemoryPlace, services: MemoryServices, seconds: float) -> list[PassLine]:
+    """Passes a minute apart; the lines of the last one."""
+    lines: list[PassLine] = []
+    for _ in range(int(seconds / MINUTE)):
+        place.clock.advance(MINUTE)
+        lines = run_pass(services)
+    return lines
+
+
+def running(place: MemoryPlace, services: MemoryServices, name: str = "big") -> str:
+    """A slice with a run on it; the run's id."""
+    bring_up(services, name)
+    run = submit(services, name, "for ever")
+    passes(place, services, 5 * MINUTE)
+    assert get_run(services, run.id).record.state is RunState.RUNNING
+    return run.id
+
+
+def mutations(place: MemoryPlace) -> list[str]:
+    verbs = ("create", "delete", "patch", "start", "stop", "reset")
+    return [entry.method for entry in place.world.journal.entries() if entry.method.endswith(verbs)]
+
+
+def beat_reads(place: MemoryPlace) -> int:
+    """How often guest attributes were asked for."""
+    found = [entry for entry in place.world.journal.entries() if entry.method.endswith("getGuestAttributes")]
+    return len(found)
+
+
+def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
+    services = place.machine()
+    run_id = running(place, services)
+    place.world.fail_hosts("big-1")
+    passes(place, services, 10 * MINUTE)
+    assert get_slice(services, "big").record.incarnation.number == 1
+    passes(place, services, 50 * MINUTE)
+    slice_, run = get_slice(services, "big").record, get_run(services, run_id).record
+    assert (slice_.state, slice_.incarnation.number) == (SliceState.READY, 2)
+    assert (run.state, run.attempt.number, run.preemptions) == (RunState.RUNNING, 2, 1)
+    told = {row["action"]: row["reason"] for row in decisions(services, "big")}
+    assert "heartbeats have stood still" in told["heartbeat"]
+    assert "heartbeats have stood still" in told["unreachable"]
+
+
+def test_hosts_that_only_do_not_answer_this_machine_are_left_alone_for_a_day(place):
+    services = place.machine()
+    run_id = running(place, services)
+    cut_off = place.machine("office", reaches=lambda _host: False)
+    before, stored = mutations(place), get_run(services, run_id).generation
+    for _ in range(24):
+        (line,) = passes(place, cut_off, HOUR)
+        assert (line.subject, line.result) == (run_id, "blind")
+    assert "their heartbeats move" in line.why
+    assert mutations(place) == before
+    assert get_run(services, run_id).generation == stored
+    assert [row["action"] for row in decisions(services, "big")].count("heartbeat") == 1
+    (line,) = passes(place, services, MINUTE)
+    assert line.result == "waiting"
+
+
+def test_a_run_whose_sshd_is_dead_is_left_to_train_although_others_answer(place):
+    services = place.machine()
+    run_id = running(place, services)
+    bring_up(services, "other")
+    before = mutations(place)
+    for host in place.hosts.all()[:2]:
+        host.refuse()
+    (line, _) = sorted(
+        passes(place, place.machine(process=2), 2 * HOUR), key=lambda line: line.subject != run_id
+    )
+    assert (line.result, "their heartbeats move" in line.why) == ("blind", True)
+    run = get_run(services, run_id).record
+    assert (run.state, run.attempt.number) == (RunState.RUNNING, 1)
+    assert mutations(place) == before
+
+
+def test_a_run_that_failed_on_another_worker_does_not_wait_for_one_that_beats(place):
+    services = place.machine()
+
+    def train(process: Process) -> Steps:
+        if process.env["TPUCTL_RANK"] == "1":
+            yield HOUR
+            return 3
+        yield Wait()
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    run_id = running(place, services)
+    place.hosts.all()[0].refuse()
+    passes(place, place.machine(process=2), 30 * MINUTE)
+    assert get_run(services, run_id).record.attempt.cause is None
+    passes(place, place.machine(process=3), HOUR)
+    run = get_run(services, run_id).record
+    assert (run.preemptions, run.attempt.number) == (1, 2)
+
+
+def test_a_heartbeat_ends_with_the_run_and_then_silence_is_no_evidence(place):
+    services = place.machine()
+    place.hosts.programs["main.py"] = scripted(10 * MINUTE)
+    bring_up(services, "big")
+    run = submit(services, "big", "ten minutes")
+    passes(place, services, 15 * MINUTE)
+    assert get_run(services, run.id).record.state is RunState.SUCCEEDED
+    assert services.cloud.list_host_beats("us-central2-b", "big-1") == {}
+
+
+def test_without_guest_attributes_a_machine_that_reaches_nobody_waits_for_a_person(place):
+    services = place.machine()
+    bring_up(services, "big", metadata={"enable-guest-attributes": "FALSE"})
+    run_id = submit(services, "big", "for ever").id
+    passes(place, services, 5 * MINUTE)
+    place.world.fail_hosts("big-1")
+    (line,) = passes(place, services, 3 * HOUR)
+    assert (line.subject, line.result) == (run_id, "blind")
+    assert "no other host does either" in line.why
+    assert get_slice(services, "big").record.incarnation.number == 1
+
+
+class Refusing:
+    """A cloud that does not tell heartbeats."""
+
+    def __init__(self, inner, error):
+        self._inner, self._error = inner, error
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def list_host_beats(self, zone, name):
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [TransientError("try again"), DeniedError("not for you")])
+def test_heartbeats_that_cannot_be_read_prove_nothing(place, error):
+    services = place.machine()
+    run_id = running(place, services)
+    place.world.fail_hosts("big-1")
+    services.cloud = Refusing(services.cloud, error)
+    (line,) = passes(place, services, 2 * HOUR)
+    assert (line.subject, line.result) == (run_id, "blind")
+
+
+def test_two_silent_slices_are_both_replaced(place):
+    services = place.machine()
+    runs = [running(place, services, name) for name in ("one", "two")]
+    for name in ("one-1", "two-1"):
+        place.world.fail_hosts(name)
+    passes(place, services, 90 * MINUTE)
+    for name, run_id in zip(("one", "two"), runs, strict=True):
+        assert get_slice(services, name).record.incarnation.number == 2
+        assert get_run(services, run_id).record.state is RunState.RUNNING
+
+
+@pytest.mark.slow
+def test_a_blocked_port_is_told_from_dead_hosts_by_real_heartbeats(tmp_path, monkeypatch):
+    monkeypatch.setattr(timeouts, "HOST_BEAT_S", 0.03)
+    with running_sim(tmp_path) as sim, sim_services(sim, tmp_path / "state") as services:
+        bring_up(services, "big")
+        run = submit(services, "big", "import time\ntime.sleep(600)\n")
+        pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+        with sim_services(sim, tmp_path / "state", process=2) as blocked:
+            blocked.ssh_port, blocked.clock = 1, services.clock
+            for _ in range(20):
+                (line,) = run_pass(blocked)
+                assert line.result == "blind"
+                services.clock.sleep(MINUTE)
+        assert "their heartbeats move" in line.why
+        assert get_slice(services, "big").record.incarnation.number == 1
+        sim.fail_hosts("big-1")
+        pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2, passes=90)
+        pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
+        told = [row["reason"] for row in decisions(services, "big") if row["action"] == "unreachable"]
+        assert "heartbeats have stood still" in told[0]
+
+
+def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> None:
+    """Passes a minute apart until `wanted`."""
+    for _ in range(passes):
+        lines = run_pass(services)
+        if wanted():
+            return
+        services.clock.sleep(MINUTE)
+    raise AssertionError(f"it never happened: {lines}")
+
+
+def test_ordinary_passes_read_no_heartbeats_and_the_slice_takes_its_notes_along(place):
+    services = place.machine()
+    running(place, services)
+    before = beat_reads(place)
+    passes(place, services, HOUR)
+    assert beat_reads(place) == before
+    cut_off = place.machine("office", reaches=lambda _host: False)
+    passes(place, cut_off, 10 * MINUTE)
+    assert beat_reads(place) - before <= 10 * MINUTE / timeouts.BEAT_READ_GAP_S
+    assert services.store.get(beats_key("big")).data["told"] == Life.MOVING
+    take_down(services, "big")
+    assert services.store.get(beats_key("big")) is None

@@ -1,0 +1,100 @@
+"""What the hosts' own heartbeats say of hosts that do not answer, read from pass to pass.
+
+Read only where a slice is in doubt, one call per node, and not more often than `BEAT_READ_GAP_S`. What was read
+is kept beside the slice, so that the next pass, on whatever machine, can tell whether it moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.evidence import Beats, Life, count_read, due, judge_beats
+from tpuctl.core.fold import fold_workers
+from tpuctl.core.naming import node_names
+from tpuctl.core.records import Incarnation, SliceRecord
+from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.services import Services
+
+
+def listen_for_life(
+    services: Services, record: SliceRecord, silent: Collection[int], *, others_answer: bool
+) -> Life:
+    """What the heartbeats of the `silent` workers of a slice amount to, after one more read if it is time."""
+    incarnation = record.incarnation
+    if incarnation is None:
+        return Life.UNKNOWN
+    key = beats_key(record.name)
+    document = services.store.get(key)
+    known = None if document is None else from_data(Beats, document.data)
+    beats = _read_again(services, record, incarnation, known)
+    if beats is None:
+        return Life.UNKNOWN
+    life = judge_beats(beats, silent, others_answer=others_answer)
+    told = beats.told
+    if life not in (told, Life.UNKNOWN):
+        beats = replace(beats, told=life)
+    if beats is not known:
+        try:
+            services.store.put(
+                key, to_data(beats), if_generation=0 if document is None else document.generation
+            )
+        except ConflictError:
+            return life  # another machine has just counted its own read, and tells of it
+    if beats.told is not told:
+        reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_life(life)}"
+        record_decision(services, record.key, "heartbeat", reason, incarnation=incarnation.cloud_name)
+    return life
+
+
+def forget_beats(services: Services, slice_name: str) -> None:
+    """Removes what was read, with the slice."""
+    document = services.store.get(beats_key(slice_name))
+    if document is not None:
+        services.store.delete(document.key, if_generation=document.generation)
+
+
+def describe_life(life: Life) -> str:
+    """The evidence in words."""
+    return {
+        Life.UNKNOWN: "they publish no heartbeat that would tell",
+        Life.MOVING: "their heartbeats move: the hosts live, and it is this machine that does not reach them",
+        Life.STILL: "their heartbeats have stood still since",
+    }[life]
+
+
+def beats_key(slice_name: str) -> str:
+    return f"host-beats/{slice_name}"
+
+
+def _read_again(
+    services: Services, record: SliceRecord, incarnation: Incarnation, known: Beats | None
+) -> Beats | None:
+    """`known` with one more read, or as it is where it is too early or the API cannot be read now."""
+    now = services.store.now()
+    current = known is not None and known.incarnation == incarnation.cloud_name
+    if current and not due(known, now):
+        return known
+    try:
+        values = _read_all(services, record, incarnation)
+    except (TransientError, RateLimitedError):
+        return known if current else None
+    return count_read(known, incarnation.cloud_name, values, now)
+
+
+def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation) -> Mapping[int, str]:
+    """The heartbeats by worker, those of a multislice counted through; none where guest attributes are off."""
+    names = node_names(incarnation.cloud_name, record.spec.slices)
+    hosts_each = len(incarnation.workers) // len(names)
+    values: dict[int, str] = {}
+    for part, name in enumerate(names):
+        try:
+            found = services.cloud.list_host_beats(record.spec.zone, name)
+        except (TransientError, RateLimitedError):
+            raise
+        except TpuctlError:
+            continue  # turned off, or not for this caller to read
+        values |= {part * hosts_each + worker: value for worker, value in found.items()}
+    return values
