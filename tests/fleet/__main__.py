@@ -20,7 +20,8 @@ for seed in map(int, sys.argv[2:]):
     observer = life.observer
     print(
         f"seed {seed}: {end}; {life.passes} passes, {life.kills} kills, {observer.creates} creates,"
-        f" {observer.deletes} deletes, longest wait {observer.longest_wait_s:.0f} s, {dict(life.results)},"
+        f" {observer.deletes} deletes, {life.auditor.attempts} attempts, {life.auditor.questions} questions,"
+        f" {dict(life.auditor.ended)} runs, longest wait {observer.longest_wait_s:.0f} s, {dict(life.results)},"
         f" {time.process_time() - began:.1f} s of CPU",
         flush=True,
     )

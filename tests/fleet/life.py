@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fleet.observer import Observer
+from tests.fleet.auditor import Auditor
+from tests.fleet.observer import Broken, Observer
+from tests.fleet.training import Training
 from tests.fleet.weather import DAY, HOUR, MINUTE, ZONES, DrawnDelays, Weather
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
@@ -15,6 +17,8 @@ from tpuctl.core.model import Tier
 from tpuctl.core.records import SliceSpec
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.intents import request_down, request_slice
+from tpuctl.workflows.progress import go_on
+from tpuctl.workflows.runs import active_run
 
 RUNTIMES = {"v6e": "v2-alpha-tpuv6e", "v5e": "v2-alpha-tpuv5-lite", "v4": "tpu-ubuntu2204-base"}
 TYPES = {
@@ -29,6 +33,8 @@ SMALL = 0.3
 """The share of twelve slices."""
 KILLED = 1 / 150
 """How often a pass is killed."""
+ONE_RUNS_IN = 3
+"""Of so many slices one has a run."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +102,14 @@ class Life:
         self._began = self.place.clock.now()
         self._weather = Weather(self.place, random.Random(plan.seed + 2), plan.share)
         self.observer = Observer(self.place, self._weather)
+        self.training = Training(self.place, random.Random(plan.seed + 3))
+        self.auditor = Auditor(self.place, self.training)
         self._processes = 0
         self._asked = self._calm = False
         self.results: Counter[str] = Counter()
         self.kills = self.passes = 0
         self._wishes = draw_wishes(self._chance, plan.share)
+        self._run_on = {wish.name for wish in self._wishes[::ONE_RUNS_IN]}
         self._next_whim = self._began + HOUR
 
     def live(self) -> None:
@@ -110,6 +119,7 @@ class Life:
         self._calm = True
         self.live_for(self.plan.calm_s)
         self.observer.check_end()
+        self.auditor.check_end()
 
     def live_for(self, seconds: float) -> None:
         """Some more of it. A watchdog passes every minute on each machine, half a minute apart."""
@@ -151,9 +161,10 @@ class Life:
             if number % 2 == (machine == "b"):
                 self._up(services, wish)
 
-    @staticmethod
-    def _up(services: MemoryServices, wish: Wish) -> None:
+    def _up(self, services: MemoryServices, wish: Wish) -> None:
         request_slice(services, wish.name, wish.spec, pay=True, zones=wish.zones, permit=lambda: None)
+        if wish.name in self._run_on and active_run(services, wish.name) is None:
+            self.training.submit(services, wish.name)
 
     def _half_a_minute(self, machine: str, skew_s: float) -> None:
         self.place.clock.advance(30.0)
@@ -161,6 +172,7 @@ class Life:
             self._weather.blow()
         self._pass(machine, skew_s, kill=not self._calm and self._chance.random() < KILLED)
         self.observer.look()
+        self.auditor.look()
 
     def _pass(self, machine: str, skew_s: float, *, kill: bool) -> None:
         services: Any = self._process(machine, skew_s)
@@ -170,16 +182,23 @@ class Life:
         try:
             for line in run_pass(services):
                 self.results[line.result] += 1
+                if line.why.startswith("a defect"):
+                    raise Broken(f"{line.subject}: {line.why}")
             self.observer.check_leases(services.lease_owner)
         except Crash:
             self.kills += 1
+        finally:
+            services.remote.close()
+        for broken in (self.observer.broken, self.auditor.broken):
+            if broken is not None:
+                raise broken
 
     def _have_a_whim(self) -> None:
-        """Now and then a user takes a slice down, wants one back, or deletes a node by hand."""
+        """About once an hour a user takes a slice down, wants one back, sees to a run, or deletes a node by hand."""
         now = self.place.clock.now()
         if now < self._next_whim:
             return
-        self._next_whim = now + self._chance.expovariate(1 / (2 * HOUR))
+        self._next_whim = now + self._chance.expovariate(1 / HOUR)
         wish = self._chance.choice(self._wishes)
         services = self._process(self._chance.choice("ab"))
         document = self.place.server.find(f"slices/{wish.name}")
@@ -190,8 +209,20 @@ class Life:
                 self._up(services, wish)
         elif self._chance.random() < 0.25:
             self._delete_by_hand(document.data)
+        elif wish.name in self._run_on and self._chance.random() < 0.7:
+            self._see_to_the_run(services, wish)
         else:
+            self.auditor.taken_down.add(wish.name)
             request_down(services, wish.name)
+
+    def _see_to_the_run(self, services: MemoryServices, wish: Wish) -> None:
+        """Its user answers its question, or begins the next one."""
+        run = active_run(services, wish.name)
+        if run is None:
+            self.training.submit(services, wish.name)
+        elif run.question:
+            self.training.go_ons[run.id] += 1
+            go_on(services, run.id)
 
     def _delete_by_hand(self, record: Any) -> None:
         for each in self.place.world.census():

@@ -51,7 +51,8 @@ class Observer:
         """When each node, by key, was last seen on its way or with all hosts answering."""
         self._dead_since: dict[str, float] = {}
         self._dark_until: dict[str, float] = {}
-        self.creates = self.deletes = self.preempted = 0
+        self.broken: Broken | None = None
+        self.creates = self.deletes = 0
         self.longest_wait_s = 0.0
 
     # Calls.
@@ -60,19 +61,25 @@ class Observer:
         """Stands before `World.call`."""
         rpc = self._place.world.rpcs[method]
         if rpc.mutating:
-            path = target_of(rpc.name, request)
-            if rpc.name.endswith(".create"):
-                self.creates += 1
-                self._waiting.pop(_labels_of(request).get(OWNER_LABEL, ""), None)  # it does not only wait
-                self._check_intent(path, request)
-            elif rpc.name.endswith(".delete"):
-                self.deletes += 1
-                self._check_deletion(path)
+            try:
+                self._check_call(rpc.name, target_of(rpc.name, request), request)
+            except Broken as broken:
+                self.broken = broken  # a pass survives whatever it meets
+                raise
         answer = self._call(method, request, version)
         if rpc.name.endswith(".create"):
             owner = _labels_of(request).get(OWNER_LABEL, "")
             self._operations[owner] = (self._place.clock.now(), answer["name"])
         return answer
+
+    def _check_call(self, method: str, path: ResourcePath, request: Json) -> None:
+        if method.endswith(".create"):
+            self.creates += 1
+            self._waiting.pop(_labels_of(request).get(OWNER_LABEL, ""), None)  # it does not only wait
+            self._check_intent(path, request)
+        elif method.endswith(".delete"):
+            self.deletes += 1
+            self._check_deletion(path)
 
     def _check_intent(self, path: ResourcePath, request: Json) -> None:
         """The intent is in the store before the call is made, and everything carries its owner."""

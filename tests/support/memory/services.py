@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.clocks import FakeClock, WatchedClock
 from tests.support.memory.cloud import ParsedLists, WorldCloud
 from tests.support.memory.host import MemoryHost, MemoryHosts, make_host_key
+from tests.support.memory.objects import MemoryObjects
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
@@ -71,16 +72,16 @@ class MemoryServices:
         self.public_key = f"{make_host_key(sum(machine.encode()) << 16)} {machine}"
         self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
         self.cloud: Any = WorldCloud(place.world, self.clock, place.lists, place.hosts.beat)
-        self.objects: Any = None  # buckets have stores and tests of their own
+        self.objects: Any = place.objects
         self.project = place.world.options.project
-        self.project_api: Any = None  # so do quotas and permissions
+        self.project_api: Any = None  # quotas and permissions have tests of their own
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
         self.ids: Any = CountingIds()
         self.pacer: Any = PlentifulPacer()
         self.secrets: Any = EnvSecrets()
-        self.logs: Any = MemoryLogs()
+        self.logs: Any = place.logs.setdefault(machine, MemoryLogs())
         self.ssh_entries: Any = MemorySshEntries()
         self.events: list[object] = []
         self.user = "ada"
@@ -124,6 +125,9 @@ class MemoryPlace:
         self.world = World(self.hosts, options, clock=self.clock)
         self.server = MemoryServer(true_time, entries_kept=entries_kept)
         self.lists = ParsedLists(self._changes)
+        self.objects = MemoryObjects(true_time)
+        self.logs: dict[str, MemoryLogs] = {}
+        """By machine."""
 
     def _changes(self) -> int | None:
         """Grows with every change of the world; None while faults may strike reads or hide zones."""

@@ -1,0 +1,69 @@
+"""The `Objects` port in memory: names, contents and the times at which they were written."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from tpuctl.core.model import ObjectInfo
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.ports import Clock
+from tpuctl.sim.clock import rfc3339
+
+
+@dataclass(frozen=True)
+class _Object:
+    content: bytes
+    info: ObjectInfo
+
+
+class MemoryObjects:
+    """Implements `ports.Objects`; `clock` is the server's. Every bucket exists."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._generations = itertools.count(1)
+        self._buckets: dict[str, dict[str, _Object]] = {}
+
+    def bucket_exists(self, bucket: str) -> bool:
+        return bool(bucket)
+
+    def read(self, uri: str) -> tuple[bytes, int]:
+        bucket, name = _split(uri)
+        found = self._buckets.get(bucket, {}).get(name)
+        if found is None:
+            raise NotFoundError(f"{uri} does not exist")
+        return found.content, found.info.generation
+
+    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+        bucket, name = _split(uri)
+        self._expect(uri, if_generation)
+        generation = next(self._generations)
+        info = ObjectInfo(name, generation, len(content), rfc3339(self._clock.now()))
+        self._buckets.setdefault(bucket, {})[name] = _Object(content, info)
+        return generation
+
+    def delete(self, uri: str, *, if_generation: int | None = None) -> None:
+        bucket, name = _split(uri)
+        self._expect(uri, if_generation)
+        self._buckets.get(bucket, {}).pop(name, None)
+
+    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
+        bucket, prefix = _split(prefix_uri)
+        found = self._buckets.get(bucket, {})
+        return tuple(found[name].info for name in sorted(found) if name.startswith(prefix))
+
+    def server_time(self, bucket: str) -> float:
+        del bucket
+        return self._clock.now()
+
+    def _expect(self, uri: str, generation: int | None) -> None:
+        bucket, name = _split(uri)
+        found = self._buckets.get(bucket, {}).get(name)
+        if generation is not None and (found.info.generation if found else 0) != generation:
+            raise ConflictError(f"{uri} was changed by somebody else")
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, name = uri.removeprefix("gs://").partition("/")
+    return bucket, name
