@@ -194,7 +194,7 @@ class Life:
                 raise broken
 
     def _have_a_whim(self) -> None:
-        """About once an hour a user takes a slice down, wants one back, sees to a run, or deletes a node by hand."""
+        """About once an hour a user takes a slice down or wants one back, sees to a run, or deletes a node."""
         now = self.place.clock.now()
         if now < self._next_whim:
             return

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
@@ -21,7 +22,8 @@ from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.runs import request_stop
+from tpuctl.workflows.runs import advance_run, request_stop
+from tpuctl.workflows.slices import advance_slice
 from tpuctl.workflows.targets import host_targets
 
 HOUR = 3600.0
@@ -136,7 +138,7 @@ def test_a_run_goes_on_while_this_machine_is_cut_off_and_is_attached_to_again(pl
     blocked = False
     after = place.machine("a", process=2)
     assert follow_run(after, run.id).state is RunState.SUCCEEDED
-    assert after.output().count("one") == 2
+    assert b"".join(after.logs.files.values()).count(b"one") == 2
     assert get_run(after, run.id).record.preemptions == 0
 
 
@@ -192,3 +194,72 @@ def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(plac
         lines = run_pass(services)
         assert [(line.subject, line.result, line.acted) for line in lines] == [("big", "done", False)]
     assert (place.server.changes, len(place.world.journal.entries())) == before
+
+
+def lock_out(host: MemoryHost) -> None:
+    """Its sshd dies alone; what runs there runs on."""
+    host.refuse()
+    host.cut()
+
+
+def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
+    """The attempts of a run that run on any host, one entry per process."""
+    found = []
+    for host in place.hosts.all():
+        host.advance()
+        for number, attempt in host.runs[run_id].attempts.items() if run_id in host.runs else ():
+            if attempt.supervisor is not None and attempt.supervisor.alive:
+                found.append(number)
+    return sorted(found)
+
+
+def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, services):
+    """A worker whose sshd comes and goes: attempt 1 lives on there while attempt 2 cannot even be prepared."""
+    place.hosts.programs["main.py"] = scripted(24 * HOUR)
+    bring_up(services, "other")
+    bring_up(services, "big")
+    run = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
+    start_run(services, run.id)
+    flaky = place.hosts.all()[-1]
+
+    def attempt() -> tuple[int, str]:
+        found = get_run(services, run.id).record.attempt
+        return (0, "") if found is None else (found.number, str(found.state))
+
+    lock_out(flaky)
+    while attempt() != (1, "ended"):
+        pass_for(place, services, 60)
+    assert worker_processes(place, run.id) == ["1"]
+    flaky.recover()
+    while attempt()[0] == 1:
+        # Every look of this pass at the slice is good; then sshd is gone again before the workers are asked.
+        place.clock.advance(60)
+        advance_slice(services, "big")
+        advance_run(services, run.id)
+    lock_out(flaky)
+    while attempt() != (2, "ended"):
+        pass_for(place, services, 60)
+    assert worker_processes(place, run.id) == ["1"]
+    flaky.recover()
+    pass_for(place, services, 600)
+    assert attempt() == (3, "running")
+    assert worker_processes(place, run.id) == ["3", "3"]
+
+
+def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, services):
+    place.hosts.programs["main.py"] = scripted(24 * HOUR)
+    bring_up(services, "other")
+    bring_up(services, "big")
+    first = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
+    start_run(services, first.id)
+    lock_out(place.hosts.all()[-1])
+    request_stop(services, first.id)
+    pass_for(place, services, 300)
+    assert get_run(services, first.id).record.state is RunState.STOPPED
+    assert worker_processes(place, first.id) == ["1"]
+    place.hosts.all()[-1].recover()
+    second = submit(services, "big", "as registered", policy=Policy(grace_s=1.0), variables={"N": "2"})
+    pass_for(place, services, 300)
+    assert get_run(services, second.id).record.state is RunState.RUNNING
+    assert worker_processes(place, first.id) == []
+    assert worker_processes(place, second.id) == ["1", "1"]

@@ -88,16 +88,31 @@ def _by_key(inner: _Decode) -> _Decode:
 
 def _dataclass_decoder(cls: type) -> _Decode:
     hints = typing.get_type_hints(cls)
-    rows = [(field.name, _field_decoder(hints[field.name], cls), _required(field)) for field in _fields(cls)]
+    decoders = {field.name: _field_decoder(hints[field.name], cls) for field in _fields(cls)}
+    plain = tuple(name for name, inner in decoders.items() if inner is _as_is)
+    made = tuple((name, inner) for name, inner in decoders.items() if inner is not _as_is)
+    required = tuple(field.name for field in _fields(cls) if _required(field))
+    defaults = {f.name: f.default for f in _fields(cls) if f.default is not dataclasses.MISSING}
+    factories = tuple((f.name, f.default_factory) for f in _fields(cls) if callable(f.default_factory))
+    by_hand = hasattr(cls, "__post_init__") or hasattr(cls, "__slots__")
 
     def decode(data: Mapping[str, Any]) -> Any:
-        values = {}
-        for name, inner, required in rows:
+        for name in required:
+            if name not in data:
+                raise KeyError(f"{cls.__name__}.{name}")
+        values = {name: data[name] for name in plain if name in data}
+        for name, inner in made:
             if name in data:
                 values[name] = inner(data[name])
-            elif required:
-                raise KeyError(f"{cls.__name__}.{name}")
-        return cls(**values)
+        if by_hand:
+            return cls(**values)
+        for name, factory in factories:
+            if name not in values:
+                values[name] = factory()
+        # A frozen class sets its fields one by one and slowly; its dictionary takes them all at once.
+        found: Any = object.__new__(cls)
+        found.__dict__.update(defaults, **values)
+        return found
 
     return decode
 

@@ -13,6 +13,7 @@ from tpuctl.core.launch import HOST_DEFAULTS, render_environment
 from tpuctl.core.model import HostTarget
 from tpuctl.core.plan_run import WorkerView
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
+from tpuctl.workflows.documents import find_run
 from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
@@ -22,6 +23,7 @@ from tpuctl.workflows.targets import host_targets
 LOG_CHUNK = 4 << 20
 """Bytes of log fetched per call, so that no call takes longer than a step may."""
 STREAMS = ("stdout", "stderr")
+_ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ class AttemptHosts:
         """
         facts = require_values(self._helper.hello(self.targets), "answer")
         rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
-        earlier = self._stop_earlier_attempt()
-        if earlier:
-            return earlier
+        leftovers = self._stop_leftovers()
+        if leftovers:
+            return leftovers
         if self._environment is not None:
             waiting = self._environment.ensure(self.targets, rows)
             if waiting:
@@ -117,18 +119,29 @@ class AttemptHosts:
             if row.get("environment_key")
         }
 
-    def _stop_earlier_attempt(self) -> str:
-        """Ends what is left of the attempt before this one, which a worker out of reach may have survived: two
-        attempts must not hold the chips or write the same checkpoints. Says what is waited for."""
-        if self._attempt.number == 1:
-            return ""
-        earlier = str(self._attempt.number - 1)
-        live = {HostAttemptState.STARTING, HostAttemptState.RUNNING}
-        answers = self._helper.status(self.targets, self._run.id, earlier)
-        if not any(answer.value is not None and answer.value.state in live for answer in answers):
-            return ""
-        self._helper.stop(self.targets, self._run.id, earlier, self._run.policy.grace_s)
-        return f"what is left of attempt {earlier} to end"
+    def _stop_leftovers(self) -> str:
+        """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach may have
+        survived: two attempts must not hold the chips or write the same checkpoints. Says what is waited for.
+
+        Raises PartialError when a worker does not say what runs there.
+        """
+        known = require_values(self._helper.attempts(self.targets), "say what runs there")
+        found: dict[tuple[str, str], list[HostTarget]] = {}
+        for target, attempts in zip(self.targets, known, strict=True):
+            for each in attempts:
+                if each.state in _ALIVE and self._left_over(each.run, each.attempt):
+                    found.setdefault((each.run, each.attempt), []).append(target)
+        for (run, attempt), targets in found.items():
+            self._helper.stop(targets, run, attempt, self._run.policy.grace_s)
+        names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found)
+        return f"what is left of {names} to end" if found else ""
+
+    def _left_over(self, run: str, attempt: str) -> bool:
+        """Environments that are being installed, and runs of other stores, are no business of this run."""
+        if run == self._run.id:
+            return attempt != self._attempt.attempt_id
+        other = find_run(self._services, run)
+        return other is not None and other.record.state.final
 
     def stop(self, grace_s: float) -> None:
         """Asks every worker's supervisor to stop the attempt; returns at once."""

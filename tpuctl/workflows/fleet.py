@@ -79,7 +79,7 @@ def run_pass(services: Services) -> list[PassLine]:
     loaded_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
     unread = [*unread_slices, *unread_runs]
-    now = services.clock.now()
+    now = services.store.now()
     if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
         return unread
     try:
@@ -238,7 +238,7 @@ class _Pass:
             return PassLine(run.id, "later", LATER, acted=False)
 
         def work() -> PassLine:
-            step = lambda: step_run_and_slice(self._services, run.id, self._reach)  # noqa: E731
+            step = lambda: step_run_and_slice(self._services, run.id, self._reach, look)  # noqa: E731
             line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
             return _keep_logs(self._services, run.id, line) if may_connect else line
 

@@ -6,9 +6,10 @@ from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import SliceEvent
 from tpuctl.core.plan import Blind, Blocked, Done, Wait
 from tpuctl.core.plan_run import WorkerState
-from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceState
+from tpuctl.core.plan_slice import plan_slice
+from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
-from tpuctl.workflows.documents import find_slice, get_run
+from tpuctl.workflows.documents import Loaded, find_slice, get_run
 from tpuctl.workflows.events import WorkerOutput
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_at_slice
@@ -18,19 +19,37 @@ from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice
 
 
-def step_run_and_slice(services: Services, run_id: str, reach: Reach | None = None) -> Outcome:
-    """One pass over a run and the slice under it; what a watchdog does for them, too."""
+def step_run_and_slice(
+    services: Services, run_id: str, reach: Reach | None = None, seen: SliceLook | None = None
+) -> Outcome:
+    """One pass over a run and the slice under it; what a watchdog does for them, too.
+
+    `seen` is what the lists of this very pass show of the slice. While the record is the same, that asks for
+    nothing to be done, and the run is not in trouble, the slice is not read once more.
+    """
     reach = reach or Reach(services)
     run = get_run(services, run_id).record
     look: SliceLook | None = None
-    if find_slice(services, run.slice_name) is not None:
-        outcome, look = advance_slice(services, run.slice_name, reach)
+    loaded = find_slice(services, run.slice_name)
+    if loaded is not None:
+        calm = run.attempt is None or run.attempt.suspect_since is None
+        outcome, look = _step_slice(services, loaded, reach, seen if calm else None)
         if outcome.acted:
             return outcome
         if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
             return _blocked(services, run_id, look, outcome)
     result = advance_run(services, run_id, look, reach)
     return _prefer_slice_wait(result, look)
+
+
+def _step_slice(
+    services: Services, loaded: Loaded[SliceRecord], reach: Reach, seen: SliceLook | None
+) -> tuple[Outcome, SliceLook]:
+    if seen is not None and seen.loaded.generation == loaded.generation:
+        plan = plan_slice(seen.record, seen.sighting, services.store.now())
+        if plan.effect is None and plan.state is seen.record.state:
+            return Outcome(plan.verdict, acted=False), seen
+    return advance_slice(services, loaded.record.name, reach)
 
 
 def _blocked(services: Services, run_id: str, look: SliceLook, outcome: Outcome) -> Outcome:
