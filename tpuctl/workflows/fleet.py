@@ -237,8 +237,10 @@ class _Pass:
         if not may_connect and not moved:
             return PassLine(run.id, "later", LATER, acted=False)
 
+        seen = None if view is None else view.look
+
         def work() -> PassLine:
-            step = lambda: step_run_and_slice(self._services, run.id, self._reach, look)  # noqa: E731
+            step = lambda: step_run_and_slice(self._services, run.id, self._reach, seen)  # noqa: E731
             line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
             return _keep_logs(self._services, run.id, line) if may_connect else line
 
