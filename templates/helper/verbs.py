@@ -14,6 +14,8 @@ MODULES = {
     "lacks": "placing",
     "place": "placing",
     "receive": "contents",
+    "survey": "sending",
+    "send": "sending",
     "serve": "relay",
     "fetch": "relay",
     "start": "supervisor",

@@ -19,9 +19,10 @@ from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, make_tree, parse
 from tpuctl.ports import Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.resources import read_helper
-from tpuctl.workflows.copy import pull, push
+from tpuctl.workflows.copy import push
 from tpuctl.workflows.distribute import distribute
 from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.pull import Pulled, pull
 
 CODE = make_tree({"main.py": b"print('hello')\n", "data/table": b"1,2\n"})
 BIG = make_tree({"main.py": b"x" * 700_000, "weights": bytes(range(256)) * 4000})
@@ -350,7 +351,7 @@ def test_contents_are_passed_on_from_host_to_host(lab: Lab, helper: HostHelper):
     assert all(answer.value.prepared for answer in answers)
 
 
-def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHelper, remote: Remote):
+def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHelper):
     target = lab.add(0)
     content = b"alpha\n"
     blob = Blob(hashlib.sha256(content).hexdigest(), len(content))
@@ -359,14 +360,18 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHe
     for destination, lies_at in (("copy", "copy"), ("copy", "copy/d"), ("into/", "into/d")):
         pushed = push(helper, [target], packed, ["d"], destination, clock=lab.clock, emit=lambda _event: None)
         assert pushed.results[0].ok, pushed.results
-        kept = Kept()
-        [result] = pull(remote, [target], f"{lies_at}/a", lambda _target, kept=kept: kept)
-        assert (result.ok, kept.names) == (True, {"a": content})
+        kept, pulled = fetch(lab, helper, target, f"{lies_at}/a")
+        assert (pulled.results[0].ok, kept.names) == (True, {"": content})
+    kept, pulled = fetch(lab, helper, target, "copy")
+    assert pulled.results[0].ok
+    assert {"a": content, "link": "a", "d/a": content}.items() <= kept.names.items()
+    _, missing = fetch(lab, helper, target, "nothing")
+    assert (missing.results[0].ok, "no such file" in missing.results[0].detail) == (False, True)
+
+
+def fetch(lab: Lab, helper: HostHelper, target: HostTarget, path: str) -> tuple[Kept, Pulled]:
     kept = Kept()
-    [result] = pull(remote, [target], "copy", lambda _target: kept)
-    assert {"copy/a": content, "copy/link": "a", "copy/d/a": content}.items() <= kept.names.items()
-    [missing] = pull(remote, [target], "nothing", lambda _target: Kept())
-    assert (missing.exit_status, b"No such file" in missing.stderr) == (2, True)
+    return kept, pull(helper, [target], path, lambda _target: kept, clock=lab.clock, emit=lambda _event: None)
 
 
 def test_a_file_never_takes_the_place_of_a_directory(lab: Lab, helper: HostHelper):

@@ -16,12 +16,13 @@ from tpuctl.core.environment import EnvironmentSpec, render_frozen
 from tpuctl.core.model import FailureKind
 from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
 from tpuctl.core.tree import make_tree
-from tpuctl.workflows.copy import pull, push
+from tpuctl.workflows.copy import push
 from tpuctl.workflows.documents import find_run, get_run, get_slice, save
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.pull import pull
 from tpuctl.workflows.runs import advance_run, request_stop
 from tpuctl.workflows.slices import advance_slice
 from tpuctl.workflows.targets import host_targets
@@ -168,8 +169,16 @@ def test_files_travel_both_ways(place, services):
     assert (all(result.ok for result in pushed.results), pushed.relayed) == (True, True)
     assert pushed.sent_bytes < 2 * 256 * 9000
     kept = [Kept() for _ in targets]
-    pull(services.remote, targets, "data/weights", lambda target: kept[target.worker])
-    assert [each.names["weights"] for each in kept] == [bytes(range(256)) * 9000] * 8
+    pulled = pull(
+        helper,
+        targets,
+        "data/weights",
+        lambda target: kept[target.worker],
+        clock=services.clock,
+        emit=services.emit,
+    )
+    assert (pulled.files, pulled.received_bytes, pulled.size_bytes) == (8, 8 * 256 * 9000, 8 * 256 * 9000)
+    assert [each.names[""] for each in kept] == [bytes(range(256)) * 9000] * 8
 
 
 def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):

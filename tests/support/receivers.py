@@ -1,26 +1,39 @@
-"""What takes the tar streams of `pull` in tests."""
+"""What takes the files of a copy from workers in tests."""
 
 from __future__ import annotations
 
-import io
-import tarfile
+import hashlib
+from collections.abc import Sequence
+
+from tpuctl.core.arrival import Begin, End, Found, FoundFile, FoundLink, Frame, Piece, Want
 
 
 class Kept:
-    """Takes a tar stream and keeps what is in it."""
+    """Keeps in memory what comes; `names` are those below the path that was asked for."""
 
     def __init__(self) -> None:
-        self.data = b""
         self.names: dict[str, bytes | str] = {}
+        self._wanted: list[Want] = []
+        self._data = b""
 
-    def write(self, data: bytes) -> None:
-        self.data += data
+    def plan(self, found: Sequence[Found]) -> None:
+        self.names = {entry.name: entry.target for entry in found if isinstance(entry, FoundLink)}
+        self._wanted = [Want(entry.name) for entry in found if isinstance(entry, FoundFile)]
+
+    def wants(self) -> tuple[Want, ...]:
+        return tuple(want for want in self._wanted if want.name not in self.names)
+
+    def take(self, frame: Frame) -> None:
+        if isinstance(frame, Begin):
+            self._data = b""
+        elif isinstance(frame, Piece):
+            self._data += frame.data
+        elif isinstance(frame, End):
+            assert hashlib.sha256(self._data).hexdigest() == frame.sha256
+            self.names[self._wanted[frame.number].name] = self._data
 
     def finish(self) -> None:
-        with tarfile.open(fileobj=io.BytesIO(self.data)) as archive:
-            for member in archive.getmembers():
-                content = archive.extractfile(member) if member.isfile() else None
-                self.names[member.name.removeprefix("./")] = content.read() if content else member.linkname
+        assert not self.wants()
 
-    def discard(self) -> None:
-        self.names = {}
+    def close(self) -> None:
+        self._data = b""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tpuctl.core.model import HostTarget, RemoteResult
 
 
+BROKEN_OFF = {"lost", "timeout"}
+
+
 def split_remote(word: str) -> tuple[str | None, str]:
     """Slice and path of `NAME:PATH`; a word with a slash before its colon is a local path, as with scp."""
     name, colon, path = word.partition(":")
@@ -38,7 +41,8 @@ def cp(
 ) -> None:
     """Copy files and directories to all workers of a slice, or from them.
 
-    From several workers each copy gets a directory of its own, TARGET/NAME-WORKER.
+    From several workers each copy gets a directory of its own, TARGET/NAME-WORKER. Equal files do not travel,
+    and the same command again goes on where one broke off.
     """
     if len(words) < 2:
         raise UsageError("cp needs a source and a target", hint="tpuctl cp data.txt NAME:data.txt")
@@ -64,8 +68,10 @@ def cp(
             context.shared.if_interrupted = "the same command again sends only what is missing"
             results = _push(context, targets, [Path(path) for _, path in sources], target[1])
         else:
-            results = _pull(context, targets, sources[0][1], Path(target[1]))
-        raise_for_failed(record, results)
+            results = _pull(context, targets, sources[0][1], target[1])
+        broken = any(result.failure in BROKEN_OFF for result in results)
+        hint = "the same command again goes on where it broke off" if broken else None
+        raise_for_failed(record, results, hint=hint)
 
 
 def _push(
@@ -89,15 +95,32 @@ def _push(
     return list(pushed.results)
 
 
-def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, local: Path) -> list[RemoteResult]:
-    from tpuctl.remote.files import TarReceiver
-    from tpuctl.workflows.copy import pull
+def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, word: str) -> list[RemoteResult]:
+    from tpuctl.remote.landing import Landing
+    from tpuctl.workflows.host_helper import HostHelper
+    from tpuctl.workflows.pull import name_of_source, pull
 
-    def receiver(target: HostTarget) -> TarReceiver:
-        if len(targets) > 1:
-            return TarReceiver(local / target.label)
-        if local.is_dir():
-            return TarReceiver(local)
-        return TarReceiver(local.parent, rename=local.name)
+    local, name = Path(word), name_of_source(source)
+    single = len(targets) == 1
+    into = local.is_dir() or word.endswith("/")
 
-    return pull(context.remote, targets, source, receiver)
+    def landing(target: HostTarget) -> Landing:
+        if not single:
+            return Landing(local / target.label / name)
+        return Landing(local / name if into else local, ours=bool(name) or not into)
+
+    began = context.clock.now()
+    helper = HostHelper(context.remote, context.helper_source)
+    pulled = pull(helper, targets, source, landing, clock=context.clock, emit=context.emit)
+    good = sum(result.ok for result in pulled.results)
+    what = f"{counted(pulled.files, 'file')}, {_mib(pulled.size_bytes)}, from {counted(good, 'worker')}"
+    where = local / name if single and into else local if single else local / f"{targets[0].slice_name}-*"
+    took = f"received {_mib(pulled.received_bytes)} in {context.clock.now() - began:.1f} s"
+    context.console.say(f"{what} are in {where}: {took}")
+    if pulled.left_out:
+        context.console.say(f"left out {pulled.left_out} sockets, pipes and devices")
+    return list(pulled.results)
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"

@@ -147,8 +147,8 @@ def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> No
     raise_for_failed(record, results)
 
 
-def raise_for_failed(record: SliceRecord, results: list[RemoteResult]) -> None:
-    """Raises what the failed ones of `results` amount to."""
+def raise_for_failed(record: SliceRecord, results: list[RemoteResult], *, hint: str | None = None) -> None:
+    """Raises what the failed ones of `results` amount to; `hint` where there is no better one."""
     from tpuctl.core.fold import fold_label, group_equal
 
     failed = [result for result in results if not result.ok]
@@ -162,14 +162,14 @@ def raise_for_failed(record: SliceRecord, results: list[RemoteResult]) -> None:
     kind = UnreachableError if all(result.failure == "connect" for result in results) else PartialError
     raise kind(
         f"{len(failed)} of {counted(len(results), 'worker')} failed: {said}{more}",
-        hint=f"tpuctl status {record.name}" if kind is UnreachableError else None,
+        hint=f"tpuctl status {record.name}" if kind is UnreachableError else hint,
         details={"workers": [result.worker for result in failed]},
     )
 
 
 def _why(result: RemoteResult) -> str:
     """Why a worker failed, in words that are equal for equal causes."""
-    if result.failure is not None:
+    if result.failure is not None or result.detail:
         return result.detail or str(result.failure)
     said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
     return said[0] if said else f"exit status {result.exit_status}"

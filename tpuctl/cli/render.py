@@ -196,9 +196,9 @@ class Renderer:
             self._console.say(self._waiting_text(event))
 
     def _show_transfer(self, event: Transfer) -> None:
-        mib = 1 << 20
+        mib, moved = 1 << 20, "received" if event.back else "sent"
         text = (
-            f"{event.subject}: sent {event.sent_bytes / mib:.1f} of {event.total_bytes / mib:.1f} MiB, "
+            f"{event.subject}: {moved} {event.sent_bytes / mib:.1f} of {event.total_bytes / mib:.1f} MiB, "
             f"{event.bytes_per_s / mib:.1f} MiB/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
         )
         self._waiting = None

@@ -1,26 +1,21 @@
-"""Copies to and from workers, with names, modes and symbolic links kept.
+"""Copies to workers, with names, modes and symbolic links kept; `pull` is the way back.
 
-Local files are the caller's: `push` is given a tree and a way to read its contents, `pull` hands the pieces of
-a tar stream to one receiver per worker.
+Local files are the caller's, who gives a tree and a way to read its contents.
 """
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from tpuctl.core.model import HostTarget, RemoteResult
-from tpuctl.core.shell import Shell
 from tpuctl.core.tree import Content
-from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.ports import Clock, EventSink, Remote
+from tpuctl.errors import UsageError
+from tpuctl.ports import Clock, EventSink
 from tpuctl.workflows.distribute import Where, distribute
 from tpuctl.workflows.host_helper import HelperReply, HostHelper
 
 COPY_TIMEOUT_S = 6 * 3600.0
-STDERR_KEPT = 8192
 
 
 @dataclass(frozen=True)
@@ -30,20 +25,6 @@ class Pushed:
     results: tuple[RemoteResult, ...]
     sent_bytes: int
     relayed: bool
-
-
-class Receiver(Protocol):
-    """Takes the tar stream of one worker."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def finish(self) -> None:
-        """The stream is complete: unpacks it. TpuctlError and nothing written if a member leaves the target."""
-        ...
-
-    def discard(self) -> None:
-        """The stream broke off."""
-        ...
 
 
 def host_path(path: str) -> str:
@@ -60,22 +41,6 @@ def host_path(path: str) -> str:
             f"{path!r} names another user's home", hint="give an absolute path, or one relative to your home"
         )
     return path if path.startswith("/") else f"./{path}"
-
-
-def render_pull(path: str) -> str:
-    """Packs `path` under its own name. A file that grows meanwhile (tar's exit status 1) is no failure."""
-    parent, name = split_host_path(path)
-    pack = Shell.of("tar -C ").arg(parent).lit(" -cf - ").arg(name)
-    return pack.lit("; s=$?; [ $s -ne 1 ] || s=0; exit $s").text
-
-
-def split_host_path(path: str) -> tuple[str, str]:
-    """Directory and entry of a path on a host; the entry is `.` where the path has no name of its own."""
-    found = host_path(path).rstrip("/") or "/"
-    parent, name = posixpath.split(found)
-    if name in ("", ".", ".."):
-        return found, "."
-    return parent, f"./{name}"
 
 
 def push(
@@ -114,44 +79,3 @@ def _result_of(reply: HelperReply) -> RemoteResult:
         return reply.result
     status = reply.result.exit_status
     return replace(reply.result, exit_status=None if status is None else status or 1, detail=reply.message)
-
-
-def pull(
-    remote: Remote,
-    targets: Sequence[HostTarget],
-    path: str,
-    open_receiver: Callable[[HostTarget], Receiver],
-    *,
-    timeout_s: float = COPY_TIMEOUT_S,
-    should_stop: Callable[[], bool] | None = None,
-) -> list[RemoteResult]:
-    """Fetches `path` from every target. A worker whose archive was refused has exit status 1 and says why."""
-    receivers = {target.worker: open_receiver(target) for target in targets}
-    said: dict[int, bytes] = dict.fromkeys(receivers, b"")
-
-    def sink(worker: int, name: str, data: bytes) -> None:
-        if name == "stdout":
-            receivers[worker].write(data)
-        else:
-            said[worker] = (said[worker] + data)[-STDERR_KEPT:]
-
-    done: list[RemoteResult] = []
-    try:
-        results = remote.stream(targets, render_pull(path), sink, timeout_s=timeout_s, should_stop=should_stop)
-        done = [_settle(result, receivers.pop(result.worker), said[result.worker]) for result in results]
-    finally:
-        for receiver in receivers.values():
-            receiver.discard()
-    return done
-
-
-def _settle(result: RemoteResult, receiver: Receiver, stderr: bytes) -> RemoteResult:
-    result = replace(result, stderr=stderr)
-    if not result.ok:
-        receiver.discard()
-        return result
-    try:
-        receiver.finish()
-    except TpuctlError as error:
-        return replace(result, exit_status=1, detail=error.message)
-    return result

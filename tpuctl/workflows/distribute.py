@@ -18,8 +18,9 @@ from tpuctl.core.host_protocol import LacksReply
 from tpuctl.core.model import HostTarget
 from tpuctl.core.tree import Blob, Content, list_blobs, parse_tree, select_lacking
 from tpuctl.ports import Clock, EventSink
-from tpuctl.workflows.events import Note, Transfer
+from tpuctl.workflows.events import Note
 from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
+from tpuctl.workflows.meter import Meter
 
 FEW_WORKERS = 4
 SMALL_BYTES = 1 << 20
@@ -32,7 +33,6 @@ FAN_OUT = 16
 SEEDS_TRIED = 3
 TRANSFER_TIMEOUT_S = 3600.0
 SERVE_WAIT_S = 20.0
-PROGRESS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Distribution:
         self._blobs = list_blobs(parse_tree(content.tree))
         self._where = where
         self._state = _State()
-        self._meter = _Meter(clock, emit, next(iter(targets)).slice_name if targets else "", len(targets))
+        self._meter = Meter(clock, emit, next(iter(targets)).slice_name if targets else "", len(targets))
 
     def run(self) -> Distributed:
         everyone = list(self._by_worker)
@@ -111,7 +111,7 @@ class _Distribution:
         if self._relay_pays():
             self._relay()
         self._send_directly()
-        return Distributed(dict(self._state.failed), self._meter.sent, self._state.relayed)
+        return Distributed(dict(self._state.failed), self._meter.moved, self._state.relayed)
 
     # ------------------------------------------------------------ asking
 
@@ -340,55 +340,3 @@ class _Serving:
             )
         finally:
             self._changed.set()
-
-
-class _Meter:
-    """Counts what leaves this machine, and tells about it now and then; used by many threads."""
-
-    def __init__(self, clock: Clock, emit: EventSink, subject: str, hosts: int) -> None:
-        self._clock = clock
-        self.emit = emit
-        self._subject = subject
-        self._hosts = hosts
-        self._began = self._told = clock.now()
-        self._lock = threading.Lock()
-        self._hosts_done = 0
-        self._total = 0
-        self._relayed: dict[int, int] = {}
-        self.sent = 0
-
-    def expect(self, more: int) -> None:
-        with self._lock:
-            self._total += more
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self.sent += count
-        self._tell()
-
-    def relayed(self, worker: int, total: int) -> None:
-        with self._lock:
-            self._relayed[worker] = total
-        self._tell()
-
-    def done(self, hosts: int) -> None:
-        with self._lock:
-            self._hosts_done = hosts
-        self._tell()
-
-    def _tell(self) -> None:
-        now = self._clock.now()
-        with self._lock:
-            if now - self._told < PROGRESS_EVERY_S or not self._total:  # nothing but questions so far
-                return
-            self._told = now
-            event = Transfer(
-                self._subject,
-                self.sent,
-                max(self._total, self.sent),
-                sum(self._relayed.values()),
-                self._hosts_done,
-                self._hosts,
-                now - self._began,
-            )
-        self.emit(event)

@@ -74,7 +74,8 @@ class WorkerOutput:
 @dataclass(frozen=True)
 class Transfer:
     """Contents on their way to workers: bytes that left this machine, bytes fetched from neighbours, workers
-    that have everything. `seconds` since it began."""
+    that have everything. `back`: on their way from workers, which are done when we have everything of theirs.
+    `seconds` since it began."""
 
     subject: str
     sent_bytes: int
@@ -83,6 +84,7 @@ class Transfer:
     hosts_done: int
     hosts: int
     seconds: float
+    back: bool = False
 
     @property
     def bytes_per_s(self) -> float:

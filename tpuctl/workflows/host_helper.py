@@ -228,6 +228,29 @@ class HostHelper(HelperLink):
 
         return self.stream_held(targets, "follow", _stdin(request, b""), sink, None, should_stop)
 
+    def send_back(
+        self,
+        targets: Sequence[HostTarget],
+        path: str,
+        wants_for: Callable[[HostTarget], bytes],
+        sink: OutputSink,
+        *,
+        timeout_s: float,
+        should_stop: Callable[[], bool],
+        on_end: Callable[[RemoteResult], None],
+    ) -> list[RemoteResult]:
+        """Frames of files below `path`; what is wanted of each host is `core.arrival.render_wants`. It ends
+        with us."""
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {"path": path, "size": len(wants_for(target)), "silence_s": protocol.SILENCE_S}
+
+        def payload(target: HostTarget) -> Iterable[bytes]:
+            return [wants_for(target)]
+
+        stdin = _stdin(request, payload)
+        return self.stream_held(targets, "send", stdin, sink, timeout_s, should_stop, on_end)
+
     def prune(
         self,
         targets: Sequence[HostTarget],

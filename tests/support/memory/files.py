@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
-import tarfile
 from dataclasses import dataclass
 
 
@@ -61,32 +59,17 @@ class Files:
             parent = posixpath.dirname(parent)
         self._entries[path] = entry
 
-    def pack(self, folder: str, name: str) -> bytes:
-        """`tar -C folder -cf - name`. FileNotFoundError if it is not there."""
-        top = posixpath.normpath(posixpath.join(folder, name))
-        paths = [top] if top in self._entries else []
-        paths += self.below(top)
+    def survey(self, top: str) -> list[tuple[str, Entry]]:
+        """What lies at a path, by its name below it. FileNotFoundError if there is nothing."""
+        top = posixpath.normpath(top)
+        paths = [*([top] if top in self._entries else []), *self.below(top)]
         if not paths:
-            raise FileNotFoundError(name)
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            if top not in self._entries:
-                self._add(archive, name, Entry("d", 0o755))
-            for path in paths:
-                inside = posixpath.relpath(path, top)
-                self._add(archive, name if inside == "." else f"{name}/{inside}", self._entries[path])
-        return out.getvalue()
-
-    @staticmethod
-    def _add(archive: tarfile.TarFile, name: str, entry: Entry) -> None:
-        info = tarfile.TarInfo(name)
-        info.mode, info.mtime = entry.mode, entry.mtime
-        if entry.kind == "l":
-            info.type, info.linkname = tarfile.SYMTYPE, entry.content.decode("utf-8", "surrogateescape")
-            archive.addfile(info)
-        elif entry.kind == "d":
-            info.type = tarfile.DIRTYPE
-            archive.addfile(info)
-        else:
-            info.size = len(entry.content)
-            archive.addfile(info, io.BytesIO(entry.content))
+            raise FileNotFoundError(top)
+        found: dict[str, Entry] = {}
+        for path in paths:
+            name = "" if path == top else posixpath.relpath(path, top)
+            parents = [""] + [name[:at] for at in range(len(name)) if name[at] == "/"]
+            for parent in parents if name else ():
+                found.setdefault(parent, Entry("d", 0o755))
+            found[name] = self._entries[path]
+        return list(found.items())

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from tests.support.memory.process import Program, Steps
 from tpuctl.core.environment import pins
 from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
-from tpuctl.workflows.copy import render_pull
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
@@ -36,7 +35,6 @@ def _pattern(example: str, *holes: tuple[str, str]) -> re.Pattern[str]:
 NAMED = re.compile(r"helper-([0-9a-f]{16})")
 HELPER = _pattern(render_helper_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>\w+)"))
 INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), (SHA[:16], "[0-9a-f]{16}"))
-PULL = _pattern(render_pull("FOLDER/NAME"), ("./FOLDER", "(?P<folder>.+?)"), ("./NAME", "(?P<name>.+?)"))
 
 
 def run_command(host: MemoryHost, command: str) -> Program:
@@ -50,8 +48,6 @@ def run_command(host: MemoryHost, command: str) -> Program:
         return VERBS[found["verb"]]
     if found := INSTALL.match(command):
         return install(found["sha"])
-    if found := PULL.match(command):
-        return pack(shlex.split(found["folder"])[0], shlex.split(found["name"])[0])
     return host.network.programs.get(command) or _words(host, command)
 
 
@@ -85,23 +81,6 @@ def install(sha256: str) -> Program:
             process.print("the helper arrived damaged", "stderr")
             return 1
         process.host.helpers.add(sha256[:16])
-        return 0
-
-    return program
-
-
-def pack(folder: str, name: str) -> Program:
-    def program(process: Process) -> Steps:
-        host = process.host
-        top = folder if folder.startswith("/") else f"{host.home}/{folder}"
-        try:
-            data = host.files.pack(top, name)
-        except FileNotFoundError:
-            process.print(f"tar: {name}: Cannot stat: No such file or directory", "stderr")
-            return 2
-        for start in range(0, len(data), 1 << 16):
-            process.write(data[start : start + (1 << 16)])
-            yield 0.0
         return 0
 
     return program

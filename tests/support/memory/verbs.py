@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.support.memory import placing
+from tests.support.memory import placing, sending
 from tests.support.memory.host import MemoryAttempt, MemoryRun
 from tests.support.memory.process import Process, Program, Steps, Terminated, Wait, end_tree
 from tests.support.memory.requests import (
@@ -408,6 +408,8 @@ VERBS: dict[str, Program] = {
     "place": at_once(placing.place),
     "lacks": verb(placing.lacks),
     "receive": verb(receive),
+    "survey": at_once(sending.survey),
+    "send": verb(sending.send),
     "serve": verb(placing.serve),
     "fetch": verb(placing.fetch),
     "follow": verb(follow),

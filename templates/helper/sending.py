@@ -1,0 +1,158 @@
+"""`survey` and `send`: what lies at a path of the user, and those parts of it that the client lacks."""
+
+import json
+import os
+import select
+import stat
+
+from base import CHUNK, Refused, need
+from client import Lifeline
+
+PIECE = 1 << 18
+
+
+def top_of(request):
+    """The path that was asked for, relative to the home directory; what a link there means, if it is one."""
+    text = need(request, "path", str).encode("utf-8", "surrogateescape")
+    path = os.path.join(os.fsencode(os.path.expanduser("~")), text)
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+def survey(request, _stdin):
+    """Names below the path, which itself is "": `["f", name, mode, size, mtime_ns]`, `["l", name, target]` and
+    `["d", name, mode]`. `left_out` counts sockets, pipes and devices: they have no content to copy."""
+    top = top_of(request)
+    if not os.path.lexists(top):
+        raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
+    entries, left_out, waiting = [], 0, [b""]
+    while waiting:
+        name = waiting.pop()
+        path = os.path.join(top, name) if name else top
+        found = os.lstat(path)
+        kind, text = stat.S_IFMT(found.st_mode), name.decode("utf-8", "surrogateescape")
+        if kind == stat.S_IFREG:
+            mtime = found.st_mtime_ns
+            entries.append(["f", text, stat.S_IMODE(found.st_mode) & 0o777, found.st_size, mtime])
+        elif kind == stat.S_IFLNK:
+            entries.append(["l", text, os.readlink(path).decode("utf-8", "surrogateescape")])
+        elif kind == stat.S_IFDIR:
+            entries.append(["d", text, stat.S_IMODE(found.st_mode) & 0o777])
+            waiting += [os.path.join(name, child) for child in sorted(os.listdir(path), reverse=True)]
+        else:
+            left_out += 1
+    return {"entries": entries, "left_out": left_out}
+
+
+class Outflow:
+    """Standard output that gives up when the client is gone: a plain write would wait for it for ever."""
+
+    def __init__(self, silence):
+        self.lifeline = Lifeline(silence)
+        os.set_blocking(1, False)
+
+    def write(self, data):
+        view = memoryview(data)
+        while view:
+            readable, writable, _ = select.select([0], [1], [], 1.0)
+            if readable:
+                self.lifeline.listen()
+            if self.lifeline.is_cut():
+                raise BrokenPipeError
+            if writable:
+                try:
+                    view = view[os.write(1, view) :]
+                except BlockingIOError:
+                    continue
+
+    def line(self, **fields):
+        self.write(json.dumps(fields).encode() + b"\n")
+
+
+def send(request, stdin):
+    """Files below the path, one after the other. The request is followed by `size` bytes of JSON: per file its
+    name, how many bytes the client has, their sha256, and whether those are the whole file or its beginning.
+
+    Answers in lines: `file` begins one `from` a byte, `data` announces raw bytes, `end` has the sha256 of the
+    whole, `failed` gives up this file; `done` comes last.
+    """
+    top, size = top_of(request), need(request, "size", int)
+    wanted = json.loads(b"".join(stdin.exactly(size)).decode())
+    out = Outflow(float(request.get("silence_s", 15.0)))
+    out.line(sending=len(wanted))
+    for number, (name, count, digest, whole) in enumerate(wanted):
+        try:
+            send_file(out, number, open_below(top, name), int(count), digest, whole)
+        except BrokenPipeError:
+            raise
+        except (OSError, Refused) as error:
+            code = error.code if isinstance(error, Refused) else "unreadable"
+            out.line(failed=number, code=code, message=getattr(error, "strerror", None) or str(error))
+    out.line(done=len(wanted))
+
+
+def open_below(top, name):
+    """A regular file below `top`, reached through no link."""
+    raw = name.encode("utf-8", "surrogateescape")
+    parts = raw.split(b"/") if raw else []
+    if any(part in (b"", b".", b"..") for part in parts):
+        raise Refused("bad-request", "not a name below the path: %r" % name)
+    for count in range(1, len(parts)):
+        if os.path.islink(os.path.join(top, *parts[:count])):
+            raise Refused("changed", "it lies behind a symbolic link now")
+    handle = os.open(os.path.join(top, *parts), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise Refused("changed", "it is no file any more")
+    return file
+
+
+def send_file(out, number, file, count, digest, whole):
+    """The file as it is now, without the part that the client has if that is right."""
+    with file:
+        begun = os.fstat(file.fileno())
+        size = begun.st_size
+        check, start = checked_start(file, size, count, digest, whole)
+        mode = stat.S_IMODE(begun.st_mode) & 0o777
+        out.line(file=number, size=size, mode=mode, mtime_ns=begun.st_mtime_ns, **{"from": start})
+        left = size - start
+        while left:
+            data = file.read(min(left, PIECE))
+            if not data:
+                raise Refused("changed", "it became shorter while it was copied")
+            check.update(data)
+            left -= len(data)
+            out.line(data=len(data))
+            out.write(data)
+        now = os.fstat(file.fileno())
+        touched = (now.st_size, now.st_mtime_ns) != (size, begun.st_mtime_ns)
+        # Perhaps it only grew; then what was sent is what it was.
+        if touched and hash_start(file, size).digest() != check.digest():
+            raise Refused("changed", "it changed while it was copied")
+        out.line(end=number, sha256=check.hexdigest())
+
+
+def checked_start(file, size, count, digest, whole):
+    """The hash of the part that need not be sent, and its length."""
+    import hashlib
+
+    if count and (count == size if whole else count <= size):
+        check = hash_start(file, count)
+        if check.hexdigest() == digest:
+            return check, count
+    file.seek(0)
+    return hashlib.sha256(), 0
+
+
+def hash_start(file, count):
+    import hashlib
+
+    file.seek(0)
+    check = hashlib.sha256()
+    while count:
+        data = file.read(min(count, CHUNK))
+        if not data:
+            break
+        check.update(data)
+        count -= len(data)
+    return check

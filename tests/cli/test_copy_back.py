@@ -1,0 +1,142 @@
+"""`tpuctl cp NAME:path DIR` as typed: where copies come to lie, what it says, and what a cut leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.require import require_isolated_hosts
+from tests.support.session import Session, open_session
+from tpuctl.sim import control
+from tpuctl.sim.hosts.network import run_ip, tag_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MIB = 1 << 20
+SIZE_MIB = 80
+"""Too much to be there before somebody has looked."""
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module", params=["process", "isolated"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    if request.param == "isolated":
+        require_isolated_hosts()
+    with open_session("--instant", "--hosts", request.param) as session:
+        session.type("up", "v4-16", "big", "--spot", "--pay")
+        make = f"head -c {SIZE_MIB * MIB} /dev/urandom > blob; sha256sum < blob"
+        session.type("exec", "big", "--", "sh", "-c", make)
+        yield session
+
+
+def received(done: subprocess.CompletedProcess[str]) -> float:
+    """MiB, as the last line says."""
+    found = re.search(r"received ([0-9.]+) MiB", done.stderr.strip().splitlines()[-1])
+    assert found is not None, done.stderr
+    return float(found[1])
+
+
+def digests(session: Session) -> dict[str, str]:
+    """By worker, as the hosts tell."""
+    done = session.type("exec", "--json", "big", "--", "sha256sum", "blob")
+    return {f"big-{row['worker']}": row["stdout"].split()[0] for row in json.loads(done.stdout)}
+
+
+def check_whole(session: Session, folder: Path) -> None:
+    """Both copies are right, and there is nothing else."""
+    for name, digest in digests(session).items():
+        assert [path.name for path in (folder / name).iterdir()] == ["blob"]
+        with (folder / name / "blob").open("rb") as file:
+            assert hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+
+def start_and_wait(session: Session, folder: str) -> subprocess.Popen[str]:
+    """A copy of which a part has arrived."""
+    client = session.start("cp", "big:blob", folder)
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(path.stat().st_size for path in parts(session.work / folder)) < 10 * MIB:
+        assert time.monotonic() < deadline
+        assert client.poll() is None, client.communicate()
+        time.sleep(0.01)
+    return client
+
+
+def parts(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*/.tpuctl-part.*/*") if path.name != "lock"]
+
+
+def interrupt(_session: Session, client: subprocess.Popen[str]) -> None:
+    client.send_signal(signal.SIGINT)
+    assert client.wait(PATIENCE_S) == 130
+
+
+def kill(_session: Session, client: subprocess.Popen[str]) -> None:
+    client.kill()
+    client.wait()
+
+
+def set_cables(session: Session, state: str) -> None:
+    info = control.status(session.root / "state" / "sim")
+    assert info is not None
+    tag = f"tpv{tag_of(info.world_id)}"
+    links = [path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(tag)]
+    assert len(links) == 2
+    run_ip([f"link set {link} {state}" for link in links])
+
+
+def cut(session: Session, client: subprocess.Popen[str]) -> None:
+    info = control.status(session.root / "state" / "sim")
+    if info is None or info.hosts != "isolated":
+        pytest.skip("hosts of the process tier have no cable")
+    set_cables(session, "down")
+    try:
+        _, stderr = client.communicate(timeout=PATIENCE_S)
+    finally:
+        set_cables(session, "up")
+    assert client.returncode == 3
+    assert "no sign of life" in stderr
+    assert "goes on where it broke off" in stderr
+
+
+@pytest.mark.parametrize("strike", [interrupt, kill, cut], ids=["ctrl-c", "kill -9", "cut cable"])
+def test_a_copy_that_broke_off_goes_on(
+    session: Session, strike: Callable[[Session, subprocess.Popen[str]], None]
+) -> None:
+    folder = f"out-{strike.__name__}"
+    client = start_and_wait(session, folder)
+    try:
+        strike(session, client)
+    finally:
+        client.kill()
+        client.communicate()
+    had = sum(path.stat().st_size for path in parts(session.work / folder))
+    assert had >= 10 * MIB
+    assert not list((session.work / folder).glob("*/blob"))
+    done = session.type("cp", "big:blob", folder)
+    assert received(done) == pytest.approx(2 * SIZE_MIB - had / MIB, abs=0.1)
+    check_whole(session, session.work / folder)
+    assert received(session.type("cp", "big:blob", folder)) == 0.0
+    check_whole(session, session.work / folder)
+
+
+def test_the_last_line_says_what_came_from_whom_and_where_it_is(session: Session) -> None:
+    session.type("exec", "big", "--", "sh", "-c", "mkdir -p out; echo one > out/a; echo two > out/b")
+    done = session.type("cp", "big:out", "here")
+    assert done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1].removeprefix("[sim] ")
+    assert last.startswith("4 files, 0.0 MiB, from 2 workers are in here/big-*: received 0.0 MiB in ")
+    assert (session.work / "here/big-1/out/b").read_text() == "two\n"
+    session.type("cp", "--worker", "1", "big:out/a", "alone.txt")
+    assert (session.work / "alone.txt").read_text() == "one\n"
+    session.type("cp", "--worker", "1", "big:out/a", "folder/")
+    assert (session.work / "folder/a").read_text() == "one\n"
+    missing = session.type("cp", "big:nothing", "here", status=3)
+    assert "no such file or directory" in missing.stderr
