@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from tests.support.sshd import SshFarm
 from tpuctl.code_bundle import freeze
 from tpuctl.core.model import HostTarget
 from tpuctl.core.tree import Content, make_tree
+from tpuctl.ports import Clock
 from tpuctl.workflows import distribute as module
 from tpuctl.workflows.distribute import Distributed, distribute
 from tpuctl.workflows.events import Note, Transfer
@@ -28,10 +30,14 @@ from tpuctl.workflows.host_helper import HostHelper
 
 
 def spread(
-    helper: HostHelper, targets: list[HostTarget], content: Content, events: list[object] | None = None
+    helper: HostHelper,
+    targets: list[HostTarget],
+    content: Content,
+    events: list[object] | None = None,
+    clock: Clock | None = None,
 ) -> Distributed:
     seen: list[object] = [] if events is None else events
-    return distribute(helper, targets, content, clock=SystemClock(), emit=seen.append)
+    return distribute(helper, targets, content, clock=clock or SystemClock(), emit=seen.append)
 
 
 def blobs(farm: SshFarm, worker: int) -> Path:
@@ -152,13 +158,20 @@ def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, helper: H
     assert sent.sent_bytes > 6 * (2 << 20)
 
 
-def test_progress_tells_bytes_rate_and_hosts(
-    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PROGRESS_EVERY_S", 0.0)
+class Hurried(SystemClock):
+    """Every look is a second later, so that nothing is too soon to be told."""
+
+    def __init__(self) -> None:
+        self._at = itertools.count(1.0)
+
+    def now(self) -> float:
+        return next(self._at)
+
+
+def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, helper: HostHelper) -> None:
     events: list[object] = []
     targets = [farm.add(worker) for worker in range(2)]
-    spread(helper, targets, make_tree({"f": os.urandom(1 << 20)}), events)
+    spread(helper, targets, make_tree({"f": os.urandom(1 << 20)}), events, Hurried())
     last = [event for event in events if isinstance(event, Transfer)][-1]
     assert last.sent_bytes > 2 << 20
     assert (last.hosts_done, last.hosts) == (2, 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.test_copy import SystemClock, fetch
+from tests.ssh.test_distribute import Hurried
 from tests.support.sshd import SshFarm
 from tpuctl.core.arrival import Begin, Done, End, Frame, Piece, parse_survey
 from tpuctl.core.model import HostTarget
@@ -193,22 +194,11 @@ def test_two_copies_to_one_place_do_not_write_into_each_other(
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
 
-class MinuteHand(SystemClock):
-    """Every look is a second later, so that nothing is too soon to be told."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        self.at += 1.0
-        return self.at
-
-
 def test_progress_tells_bytes_rate_and_workers(
     target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
 ) -> None:
     told: list[object] = []
-    pull(helper, [target], "data.bin", lambda _: Landing(tmp_path / "x"), clock=MinuteHand(), emit=told.append)
+    pull(helper, [target], "data.bin", lambda _: Landing(tmp_path / "x"), clock=Hurried(), emit=told.append)
     transfers = [event for event in told if isinstance(event, Transfer)]
     assert all(event.back and event.total_bytes == SIZE for event in transfers)
     sent = [event.sent_bytes for event in transfers]
