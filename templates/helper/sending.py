@@ -5,8 +5,8 @@ import os
 import select
 import stat
 
-from base import CHUNK, Refused, need
-from client import Lifeline
+from base import need
+from client import CHUNK, Lifeline, Refused
 
 PIECE = 1 << 18
 
