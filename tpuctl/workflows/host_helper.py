@@ -243,7 +243,7 @@ class HostHelper(HelperLink):
         with us."""
 
         def request(target: HostTarget) -> Mapping[str, Any]:
-            return {"path": path, "size": len(wants_for(target)), "silence_s": protocol.SILENCE_S}
+            return {"path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}
 
         def payload(target: HostTarget) -> Iterable[bytes]:
             return [wants_for(target)]
