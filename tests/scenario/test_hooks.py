@@ -202,3 +202,23 @@ def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
         listener.heard.clear()
         tell_hooks(services, [pager, other], [], [], slow)
         assert listener.heard == expected
+
+
+def test_a_hook_that_hangs_takes_no_time_from_one_that_works(sim, services) -> None:
+    hangs, works, listener = hook("a-hangs"), hook("works"), Listener()
+    bring_up(services, "patient")
+    listener.listen(services, hangs, works)
+    lose_and_recover(sim, services, "patient")
+    heard: list[str] = []
+
+    def send(each: Hook, happening: Happening) -> str:
+        if each.name == "works":
+            heard.append(f"{happening.subject}/{happening.token}")
+            return ""
+        services.clock.sleep(HOOKS_MAX_S + 1.0)
+        return "took too long"
+
+    for _ in range(2):
+        tell_hooks(services, [hangs, works], [], [], send)
+    assert heard == life("patient")
+    assert hook_state(services, hangs).error == "took too long"

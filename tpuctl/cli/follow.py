@@ -14,6 +14,7 @@ def follow_or_leave(
 ) -> None:
     """Follows the run to its end, or with `detach` only until every worker runs it."""
     from tpuctl.workflows.follow import start_run
+    from tpuctl.workflows.runs import run_error
 
     shared.if_interrupted = (
         f"run {record.id} goes on: `tpuctl attach {record.id}` follows it, `tpuctl stop {record.id}` ends it"
@@ -24,8 +25,11 @@ def follow_or_leave(
         follow(context, record.id, timeout=timeout)
         return
     deadline = None if timeout is None else context.clock.now() + timeout
-    start_run(context, record.id, deadline=deadline)
+    started = start_run(context, record.id, deadline=deadline)
     context.emit.close()
+    error = run_error(started, f"tpuctl logs {record.id}") if started.state.final else None
+    if error is not None:
+        raise error
     print_run(context, record.id)
     context.console.say(f"`tpuctl attach {record.id}` follows it")
     warn_if_unwatched(context, f"run {record.id}", detached=True)

@@ -57,22 +57,24 @@ class Reach:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._answers: dict[str, bool] | None = None
+        self._seen: set[str] = set()
+        self._asked = False
 
     def another(self, slice_name: str) -> bool:
         """Whether a host of another slice than `slice_name` answers on its SSH port right now."""
-        if self._answers is None:
-            self._answers = self._ask()
-        return any(answer for name, answer in self._answers.items() if name != slice_name)
+        if not self._seen - {slice_name} and not self._asked:
+            self._asked = True
+            self._seen |= {name for name, answers in self._ask().items() if answers}
+        return bool(self._seen - {slice_name})
 
     @property
     def cut_off(self) -> bool:
         """It was asked, and nobody answered."""
-        return self._answers is not None and not any(self._answers.values())
+        return self._asked and not self._seen
 
     def saw(self, slice_name: str) -> None:
         """A host of `slice_name` has just answered."""
-        self._answers = {**(self._answers or {}), slice_name: True}
+        self._seen.add(slice_name)
 
     def _ask(self) -> dict[str, bool]:
         targets: list[HostTarget] = []

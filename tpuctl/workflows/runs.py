@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
@@ -116,9 +117,15 @@ def advance_run(
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with lease(services, run.slice_name) as held:
-        if get_run(services, run_id).generation != loaded.generation:
+        if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), loaded):
+            # Somebody acted between our look and our lease: what was planned may no longer be right.
             return Outcome(Wait("another look"), acted=True)
         return RunWave(services, loaded, slice_, workers, held.fence).apply(plan)
+
+
+def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
+    """Whether a record was written since it was looked at."""
+    return (now.generation if now else 0) != (before.generation if before else 0)
 
 
 def _look_at_workers(services: Services, run: RunRecord, slice_: SliceRecord | None) -> list[WorkerView]:

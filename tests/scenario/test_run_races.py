@@ -1,0 +1,95 @@
+"""What happens to a run between a look and the lease, and what a machine knows of its own way to hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import bring_up, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.plan import Wait
+from tpuctl.core.records import SliceState
+from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.follow import start_run
+from tpuctl.workflows.probing import Reach
+from tpuctl.workflows.runs import advance_run
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    made.hosts.programs["main.py"] = scripted(3600.0)
+    yield made
+    made.close()
+
+
+class Meddling:
+    """A store in which another machine writes something just before a lease is taken, once."""
+
+    def __init__(self, inner: Any, meddle: Any) -> None:
+        self._inner = inner
+        self._meddle = meddle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def put(self, key: str, data: Any, **how: Any) -> Any:
+        if key.startswith("leases/") and self._meddle is not None:
+            meddle, self._meddle = self._meddle, None
+            meddle()
+        return self._inner.put(key, data, **how)
+
+
+def lose(services: MemoryServices, name: str) -> None:
+    loaded = get_slice(services, name)
+    save(services, loaded, replace(loaded.record, state=SliceState.LOST))
+
+
+def test_no_attempt_begins_on_a_slice_that_was_lost_a_moment_ago(place):
+    laptop, other = place.machine(), place.machine("other")
+    bring_up(laptop, "big")
+    run = submit(laptop, "big", "as registered")
+    laptop.store = Meddling(laptop.store, lambda: lose(other, "big"))
+    outcome = advance_run(laptop, run.id)
+    assert isinstance(outcome.verdict, Wait)
+    assert outcome.verdict.why == "another look"
+    assert get_run(laptop, run.id).record.attempt is None
+
+
+def test_no_worker_is_started_for_an_attempt_whose_slice_was_lost_a_moment_ago(place):
+    laptop, other = place.machine(), place.machine("other")
+    bring_up(laptop, "big")
+    run = submit(laptop, "big", "as registered")
+    advance_run(laptop, run.id)
+    laptop.store = Meddling(laptop.store, lambda: lose(other, "big"))
+    advance_run(laptop, run.id)
+    attempt = get_run(laptop, run.id).record.attempt
+    assert attempt is not None
+    assert attempt.hosts == ()
+
+
+def test_a_machine_that_saw_one_slice_still_asks_others_before_it_takes_itself_for_cut_off(place):
+    laptop = place.machine()
+    bring_up(laptop, "big")
+    bring_up(laptop, "small")
+    reach = Reach(laptop)
+    reach.saw("big")
+    assert reach.another("big")
+    assert not reach.cut_off
+
+
+def test_a_machine_that_nobody_answers_is_cut_off_and_asks_only_once(place):
+    laptop = place.machine()
+    bring_up(laptop, "big")
+    start_run(laptop, submit(laptop, "big", "as registered").id)
+    asked = []
+    cut = place.machine("cut", reaches=lambda host: bool(asked.append(host)))
+    reach = Reach(cut)
+    assert not reach.another("small")
+    assert not reach.another("other")
+    assert reach.cut_off
+    assert len(asked) == 1
