@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials
 
+from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.sim import control
@@ -115,6 +118,26 @@ def test_up_publishes_private_files_and_down_removes_them(state_dir: Path) -> No
     assert not alive(info.guardian_pid)
     assert sorted(each.name for each in state_dir.iterdir()) == ["guardian.lock", "sim.log"]
     assert not control.down(state_dir)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_buckets_outlive_the_simulator_until_it_is_reset(state_dir: Path, killed: bool) -> None:
+    def objects(info: SimInfo) -> Any:
+        return GoogleObjects(info.project, info.http, Credentials(token=info.token))
+
+    info = control.up(state_dir, INSTANT)
+    generation = objects(info).write("gs://sim-bucket/fleet/identity", b"kept", if_generation=0)
+    if killed:
+        os.kill(info.pid, signal.SIGKILL)
+        wait_for(lambda: not alive(info.pid) and not alive(info.guardian_pid))
+    else:
+        control.down(state_dir)
+    again = control.up(state_dir, INSTANT)
+    assert objects(again).read("gs://sim-bucket/fleet/identity") == (b"kept", generation)
+    control.reset(again)
+    assert objects(again).list("gs://sim-bucket/") == ()
+    control.down(state_dir)
+    assert not (state_dir / control.BUCKETS_FOLDER).exists()
 
 
 def test_up_twice_keeps_the_one_that_runs(state_dir: Path) -> None:

@@ -121,7 +121,7 @@ def up(
 
 @app.command("down")
 def down(ctx: typer.Context) -> None:
-    """Stop the simulator; its hosts and everything on them are gone."""
+    """Stop the simulator; its hosts and everything on them are gone, its buckets stay for the next one."""
     from tpuctl.sim import control
 
     was_running = control.down(_state_dir())
@@ -259,7 +259,7 @@ def _parse_quotas(words: list[str]) -> dict[str, int]:
 
 @app.command("reset")
 def reset(ctx: typer.Context) -> None:
-    """Empty the simulated cloud; addresses and token stay."""
+    """Empty the simulated cloud, its buckets too; addresses and token stay."""
     from tpuctl.sim import control
 
     control.reset(_running())

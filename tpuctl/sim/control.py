@@ -28,6 +28,7 @@ from tpuctl.sim.hosts.requirements import remove_leftovers
 from tpuctl.sim.options import ISOLATED, SimOptions
 from tpuctl.sim.processes import alive, kill_world, start_time
 
+BUCKETS_FOLDER = "buckets"
 INFO_FILE = "sim.json"
 PROFILE_FILE = "profile.json"
 TOKEN_FILE = "token"  # noqa: S105 - a file name
@@ -191,7 +192,7 @@ def _wait_until_up(state_dir: Path, guardian: subprocess.Popen[bytes]) -> SimInf
 
 
 def down(state_dir: Path) -> bool:
-    """Stops the simulator with all its hosts and data; False when none was running."""
+    """Stops the simulator with all its hosts and their data, buckets excepted; False when none was running."""
     info = status(state_dir)
     if info is None:
         with guardian_lock(state_dir) if state_dir.is_dir() else nullcontext(False) as ours:

@@ -77,6 +77,11 @@ class GcsDoor:
         except GcsError as error:
             return error.response()
 
+    @property
+    def is_unused(self) -> bool:
+        """At most one bucket, with nothing in it."""
+        return self._store.is_unused
+
     def close(self) -> None:
         self._store.close()
 

@@ -69,6 +69,24 @@ class ObjectStore:
         self._db = sqlite3.connect(root / "objects.sqlite", check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(SCHEMA)
+        self._drop_orphans()
+
+    def _drop_orphans(self) -> None:
+        """Content that a crash left without an object."""
+        named = {row[0] for row in self._db.execute("SELECT content FROM objects")}
+        for file in self._content.iterdir():
+            if file.name not in named:
+                file.unlink()
+
+    @property
+    def is_unused(self) -> bool:
+        """At most one bucket, with nothing in it."""
+        with self._lock:
+            buckets, objects = (
+                self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - two constants
+                for table in ("buckets", "objects")
+            )
+        return bool(buckets <= 1 and objects == 0)
 
     def close(self) -> None:
         with self._lock:

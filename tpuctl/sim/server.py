@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tpuctl.errors import ConflictError
 from tpuctl.sim.control import (
+    BUCKETS_FOLDER,
     INFO_FILE,
     TOKEN_FILE,
     SimInfo,
@@ -37,13 +38,15 @@ def wait_for_end(stopped: threading.Event) -> None:
 
 
 def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int) -> None:
-    """Runs until a signal or the admin door's shutdown; the state directory is as empty as before then."""
+    """Runs until a signal or the admin door's shutdown; the state directory is as empty as before then, except
+    for what was written into buckets: like the real ones they outlive every machine."""
     token = new_token()
     token_file = state_dir / TOKEN_FILE
     write_private(token_file, token)
     root = world_folder(state_dir, world_id)
     root.mkdir(mode=0o700, exist_ok=True)
-    simulator = Simulator(root, options, world_id=world_id, token=token)
+    buckets = state_dir / BUCKETS_FOLDER
+    simulator = Simulator(root, options, world_id=world_id, token=token, buckets=buckets)
     save_info(
         state_dir,
         SimInfo(

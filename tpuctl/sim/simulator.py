@@ -25,7 +25,10 @@ from tpuctl.sim.world import World, WorldOptions
 
 
 class Simulator:
-    """World, hosts and doors of one simulated cloud below `root`, which belongs to it until `close`."""
+    """World, hosts and doors of one simulated cloud below `root`, which belongs to it until `close`.
+
+    Its buckets are in `buckets`, or below `root` as well. They are as durable as that folder.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Simulator:
         token: str,
         clock: Clock | None = None,
         on_shutdown: threading.Event | None = None,
+        buckets: Path | None = None,
     ) -> None:
         options.check()
         self.options = options
@@ -56,7 +60,7 @@ class Simulator:
             clock=clock,
             host_environment=self._host_environment,
         )
-        self.storage = Storage(root / "gcs", self.world)
+        self.storage = Storage(buckets or root / "gcs", self.world)
         self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port)
         self.http = HttpServer(
             Router(token, self._doors()).handle, port=options.port, clock_skew=self.world.access.clock_skew

@@ -17,9 +17,12 @@ from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.status import ApiError, DroppedConnectionError
 from tpuctl.sim.world import World
 
+ALREADY_THERE = 409
+
 
 class Storage:
-    """Buckets below `root`. Faults match the methods `storage.get`, `storage.post` and so on."""
+    """Buckets below `root`, which may be those of a simulator that ran before. Faults match the methods
+    `storage.get`, `storage.post` and so on."""
 
     def __init__(self, root: Path, world: World) -> None:
         self._root = root
@@ -35,7 +38,7 @@ class Storage:
                 "POST", "/storage/v1/b", query, {"host": "localhost"}, json.dumps({"name": BUCKET}).encode()
             )
         )
-        if made.status >= 300:
+        if made.status >= 300 and made.status != ALREADY_THERE:
             raise BugError(f"the bucket {BUCKET} could not be made: {made.body!r}")
         return door
 
@@ -74,4 +77,8 @@ class Storage:
         self._door = self._open()
 
     def close(self) -> None:
+        """Leaves nothing behind where nothing was written."""
+        unused = self._door.is_unused
         self._door.close()
+        if unused:
+            shutil.rmtree(self._root)
