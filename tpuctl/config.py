@@ -178,7 +178,12 @@ def read_text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfigError(f"cannot read {path}: {error}") from error
+        raise BadConfigError(f"cannot read {path}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Without the path, which the message names already."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _project_layer(path: Path | None) -> Layer:
@@ -255,7 +260,9 @@ def _profile_file(path: Path) -> Layer:
     except FileNotFoundError:
         return Layer(str(path), {})
     except (OSError, ValueError) as error:
-        raise BadConfigError(f"cannot read {path}: {error}", hint="tpuctl sim up") from error
+        raise BadConfigError(
+            f"cannot read {path}: {_reason(error)}", hint="TPUCTL_STATE_DIR names a directory of yours"
+        ) from error
     values = data.get("settings", data) if isinstance(data, dict) else {}
     return Layer(str(path), {key: value for key, value in values.items() if key in BY_NAME})
 

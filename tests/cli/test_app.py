@@ -71,6 +71,10 @@ def test_version_is_printed() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        (["exec", "big", "hostname", "-f"], ["no such option: -f", "tpuctl exec NAME -- COMMAND -f"]),
+        (["exec", "big", "uname", "now"], ["put -- before", "tpuctl exec big -- uname now"]),
+        (["types", "--zone", "mars"], ["'mars' is not a zone"]),
+        (["--project", "my-project", "capacity", "v99"], ["no accelerator type 'v99'"]),
         (["typs"], ["no such command: tpuctl typs", "did you mean `tpuctl types`?"]),
         (["sim", "preemt"], ["no such command: tpuctl sim preemt", "did you mean `tpuctl sim preempt`?"]),
         (["--jso"], ["no such option: --jso", "did you mean --json?"]),
@@ -241,3 +245,19 @@ def test_flags_of_up_and_run_are_grouped() -> None:
         section = shown.partition("How it is paid for:")[2].partition("\n\n")[0]
         assert "--spot" in section
         assert "--zone" not in section
+
+
+def test_a_state_directory_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", "/proc/nothing")
+    result = runner.invoke(app, ["--project", "my-project", "ls"])
+    assert result.exit_code == 2, result.stderr
+    assert "cannot write below /proc/nothing" in result.stderr
+    assert "hint: set TPUCTL_STATE_DIR" in result.stderr
+
+
+def test_a_named_file_of_credentials_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+    result = runner.invoke(app, ["--project", "my-project", "ls"])
+    assert result.exit_code == 2, result.stderr
+    assert "GOOGLE_APPLICATION_CREDENTIALS names" in result.stderr
+    assert "/nowhere/key.json" in result.stderr

@@ -84,6 +84,10 @@ def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
     return typer.Exit(error.exit_code)
 
 
+_PROGRAMS = {"tpuctl run": "tpuctl run SCRIPT --", "tpuctl exec": "tpuctl exec NAME -- COMMAND"}
+"""Commands with somebody else's options behind a `--`."""
+
+
 def _from_typer(error: typer.TyperException) -> UsageError:
     """Typer's own complaint in our words."""
     context = getattr(error, "ctx", None)
@@ -91,10 +95,11 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     hint = f"{path} --help"
     option = getattr(error, "option_name", None)
     possible = getattr(error, "possibilities", None)
-    if option is not None and path.endswith(" run"):
+    example = _PROGRAMS.get(path)
+    if option is not None and example is not None:
         near = difflib.get_close_matches(str(option), possible or [], n=1, cutoff=0.8)
         meant = f"did you mean {near[0]}? " if near else ""
-        hint = f"{meant}options of your program go behind --: tpuctl run SCRIPT -- {option}"
+        hint = f"{meant}options of your program go behind --: {example} {option}"
         return UsageError(f"no such option: {option}", hint=hint)
     if possible:
         nearest = difflib.get_close_matches(str(option), possible, n=1, cutoff=0.0)[0]

@@ -32,6 +32,7 @@ def types(
 
     Prices are a snapshot of unknown date, in USD for the whole slice in its cheapest listed region.
     """
+    from tpuctl.core.naming import check_zone_name
     from tpuctl.errors import UsageError
     from tpuctl.resources import load_accelerators
 
@@ -40,6 +41,8 @@ def types(
     wanted = next((n for n, g in catalog.generations.items() if generation in (n, *g.aliases)), None)
     if generation is not None and wanted is None:
         raise UsageError(f"no generation called {generation}", hint=f"one of: {', '.join(known)}")
+    if zone is not None:
+        check_zone_name(zone)
     rows = [
         _row(catalog, found)
         for found in catalog.types.values()

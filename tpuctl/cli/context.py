@@ -101,7 +101,13 @@ class AppContext:
         if config.project is not None:
             from tpuctl.cli.log import start_logging
 
-            start_logging(config.state_dir, self.shared.verbosity)
+            try:
+                start_logging(config.state_dir, self.shared.verbosity)
+            except OSError as error:
+                raise BadConfigError(
+                    f"cannot write below {config.state_dir}: {error.strerror}",
+                    hint="set TPUCTL_STATE_DIR to a directory of yours",
+                ) from error
         return config
 
     @cached_property
@@ -140,6 +146,12 @@ class AppContext:
         try:
             found, _ = google.auth.default(scopes=[CLOUD_SCOPE])
         except DefaultCredentialsError as error:
+            named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+            if named:
+                raise BadConfigError(
+                    f"the credentials that GOOGLE_APPLICATION_CREDENTIALS names cannot be used: {error}",
+                    hint="name another file, or unset it and `gcloud auth application-default login`",
+                ) from error
             raise BadConfigError(
                 "no Google credentials on this machine",
                 hint="gcloud auth application-default login, or set token_file",

@@ -93,16 +93,19 @@ def capacity(
 ) -> None:
     """Show what was learnt about capacity: per zone and type, how often it came, how soon, and for how long."""
     from tpuctl.core.codec import to_data
+    from tpuctl.resources import load_accelerators
     from tpuctl.workflows.capacity import list_notes
 
+    kind = None if accelerator is None else load_accelerators().get(accelerator).name
     with open_context(ctx) as context:
-        found = [note for note in list_notes(context) if accelerator in (None, note.accelerator_type)]
+        found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
         if context.console.json_mode:
             context.console.data([to_data(note) for note in found])
             return
         rows = [_row(note, context.store.now()) for note in found]
+        about = f" about {kind}" if kind else ""
         context.console.table(
-            rows, CAPACITY, empty="nothing is known yet; `tpuctl up` learns with every request"
+            rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
         )
 
 

@@ -176,4 +176,6 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", hint="tpuctl grant import LETTER, or - for stdin"
+        ) from error

@@ -57,7 +57,12 @@ def exec_(
     shared = invocation(ctx)
     before, argv = split_words(shared, list(words or []))
     if not argv or len(before) > 1:
-        raise UsageError("put -- before the command", hint="tpuctl exec NAME -- hostname")
+        import shlex
+
+        meant = shlex.join(before[1:]) or "hostname"
+        raise UsageError(
+            "put -- before the command", hint=f"tpuctl exec {before[0] if before else 'NAME'} -- {meant}"
+        )
     name = before[0] if before else on
     with open_context(ctx) as context:
         record = resolve_slice(context, name)

@@ -53,7 +53,7 @@ class GoogleCloud:
 
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
         found = read(
-            f"list nodes in {zone}",
+            f"list nodes in {_place(zone)}",
             lambda: _pages(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=self._parent(zone))),
         )
         items, unreachable = found
@@ -61,7 +61,7 @@ class GoogleCloud:
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None:
         full = f"{self._parent(zone)}/nodes/{name}"
-        found = self._find(f"node {name} in {zone}", lambda: self._client.get_node(name=full, **_ONCE))
+        found = self._find(f"read node {name} in {zone}", lambda: self._client.get_node(name=full, **_ONCE))
         return None if found is None else nodes.parse_node(found)
 
     def create_node(self, request: NodeRequest) -> OperationInfo:
@@ -91,7 +91,7 @@ class GoogleCloud:
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
         request = tpu_v2.ListQueuedResourcesRequest(parent=self._parent(zone))
         items, unreachable = read(
-            f"list queued resources in {zone}",
+            f"list queued resources in {_place(zone)}",
             lambda: _pages(self._client.list_queued_resources, request),
         )
         return Listing(tuple(queued_resources.parse_queued(item) for item in items), unreachable)
@@ -99,7 +99,7 @@ class GoogleCloud:
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
         full = f"{self._parent(zone)}/queuedResources/{name}"
         found = self._find(
-            f"queued resource {name} in {zone}",
+            f"read queued resource {name} in {zone}",
             lambda: self._client.get_queued_resource(name=full, **_ONCE),
         )
         return None if found is None else queued_resources.parse_queued(found)
@@ -123,7 +123,7 @@ class GoogleCloud:
         """As plain JSON: the library cannot read an operation that v2alpha1 began, whose types it does not
         know."""
         try:
-            return nodes.read_operation(self._rest.get(f"/v2/{name}", f"operation {name}"))
+            return nodes.read_operation(self._rest.get(f"/v2/{name}", f"read operation {name}"))
         except NotFoundError:
             return None
 
@@ -177,3 +177,8 @@ def _pages(method: Callable[..., Any], request: Any) -> tuple[list[Any], frozens
         items.extend(getattr(page, "nodes", None) or getattr(page, "queued_resources", None) or [])
         unreachable.update(location.rsplit("/", 1)[-1] for location in page.unreachable)
     return items, frozenset(unreachable)
+
+
+def _place(zone: str) -> str:
+    """A zone in words; `-` stands for all of them (https://google.aip.dev/159)."""
+    return "all zones" if zone == "-" else zone

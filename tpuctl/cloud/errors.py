@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ _CONNECTION_ERRORS = (
     requests.exceptions.ChunkedEncodingError,
     api.RetryError,
 )
+NETWORK_HINT = "look at the network, a proxy or the endpoint in `tpuctl config show`, or try again"
+_REQUEST = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
+"""What api_core puts in front of a REST API's own words."""
+_SERVER = re.compile(r"host='([^']+)', port=(\d+)")
+_CAUSE = re.compile(r"\[Errno -?\d+\] ([A-Za-z ]+)|(timed out|certificate verify failed)")
 LOGIN_HINT = "gcloud auth application-default login"
 
 
@@ -50,7 +56,7 @@ def translate(error: Exception, what: str) -> TpuctlError:
     if isinstance(error, TpuctlError):
         return error
     if isinstance(error, _CONNECTION_ERRORS):
-        return TransientError(f"could not {what}: {_first_line(error)}", hint="the network, or try again")
+        return TransientError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT)
     if isinstance(error, auth.GoogleAuthError):
         return _translate_auth(error, what)
     if isinstance(error, api.GoogleAPICallError):
@@ -80,7 +86,17 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
 
 def _shorten(message: str) -> str:
     """The first line, without the long address that Google adds for SERVICE_DISABLED; the hint is shorter."""
-    return message.splitlines()[0].partition(" Enable it by visiting ")[0]
+    return _REQUEST.sub("", message.splitlines()[0]).partition(" Enable it by visiting ")[0]
+
+
+def _silence(error: Exception) -> str:
+    """Who did not answer and why, out of what urllib3 wraps in several layers."""
+    text = _first_line(error)
+    server, causes = _SERVER.search(text), _CAUSE.findall(text)
+    if server is None or not causes:
+        return text
+    why = "".join(causes[-1]).strip()
+    return f"{server[1]}:{server[2]} does not answer ({why[:1].lower()}{why[1:]})"
 
 
 def _status_name(error: api.GoogleAPICallError) -> str | None:

@@ -92,7 +92,7 @@ class SimOptions:
 
             check_possible()
         if self.speed <= 0:
-            raise UsageError(f"speed must be more than 0, not {self.speed}")
+            raise UsageError(f"speed must be more than 0, not {self.speed}", hint="--speed 20")
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "quotas": dict(self.quotas)}

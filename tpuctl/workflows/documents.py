@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,7 +33,9 @@ def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     loaded = find_slice(services, name)
     if loaded is None:
         known = ", ".join(record.name for record in list_slices(services)) or "none"
-        raise NotFoundError(f"no slice called {name} (known: {known})", hint="tpuctl ls")
+        near = difflib.get_close_matches(name, [record.name for record in list_slices(services)], n=1)
+        hint = f"did you mean {near[0]}? `tpuctl ls` lists them" if near else "tpuctl ls"
+        raise NotFoundError(f"no slice called {name} (known: {known})", hint=hint)
     return loaded
 
 

@@ -70,7 +70,8 @@ def quote(
     hosts = counted(found.hosts, "host")
     paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
     kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
-    line = f"{name}: {kind}, {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
+    what = f"{name}:" if kind == name else f"{name}: {kind},"
+    line = f"{what} {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
     return Quote(line, coverage, cost)
 
 
