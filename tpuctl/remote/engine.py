@@ -7,26 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
-from collections.abc import Iterator
 
-
-@contextlib.contextmanager
-def _absent(module: str) -> Iterator[None]:
-    """`import module` fails meanwhile: None in sys.modules says that (Python reference, The import system)."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
-
+from tpuctl.remote.lean import absent, knowing_version
 
 # paramiko 5.1 does without invoke, a third of its import, which serves only `Match exec` in ssh_config files.
 # An ImportError is all that it goes by (paramiko/config.py): there is no switch, and pip installs both.
-with _absent("invoke"):
+# And it asks importlib.metadata, behind which is a parser of e-mails, for nothing but its own version.
+with absent("invoke"), knowing_version("paramiko"):
     import paramiko
     from paramiko.packet import Packetizer
 
