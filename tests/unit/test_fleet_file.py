@@ -122,6 +122,7 @@ def test_the_name_of_a_flag_leads_to_the_key_that_says_the_same():
         ("boot_disk: 1.5", "must be a whole number, not 1.5"),
         ("slices: 0", "must be 1 or more, not 0"),
         ("accelerator: 4", "must be text, not 4"),
+        ("ttl: 28800", "must be text, not 28800"),
         ("accelerator: [v4-8]", "must be text"),
         ("accelerator:", "has no value"),
         ("tier: sopt", "'sopt' is not known; did you mean 'spot'?"),
@@ -140,7 +141,7 @@ def test_a_value_of_the_wrong_kind_is_told_with_its_place(value, said):
     ("runs", "said"),
     [
         ("r: {on: a}", "fleet.runs.r: say what to run"),
-        ("r: {on: a, script: x.py, module: y}", "say what to run"),
+        ("r: {on: a, script: x.py, module: y}", "say what to run once: script and module exclude each other"),
         ("r: {on: a, script: ../x.py}", "not below the directory"),
         ("r: {on: a, command: [x], args: [y]}", "args go with a script or a module"),
         ("r: {on: a, script: x, worker: 0}", "leaves out workers"),
@@ -199,6 +200,17 @@ def test_settings_of_the_old_form_are_told_with_the_file_as_it_should_be():
 def test_flags_in_hints_become_keys():
     assert in_file_words("--zone us-east1-d, or --spot", SliceWish) == "zone: us-east1-d, or tier: spot"
     assert in_file_words("leave out --direct; add --pay", SliceWish) == "leave out queued: false; add pay: true"
+    assert in_file_words("--secret T=env:T, or not", RunWish) == "secret: {T: env:T}, or not"
+
+
+def test_a_run_whose_key_is_misspelt_is_complained_of_once():
+    (only,) = told("fleet: {name: x, slices: {a: {}}, runs: {r: {on: a, scrpt: x.py}}}")
+    assert only.endswith("did you mean 'script'?")
+
+
+def test_a_number_for_a_span_is_told_how_spans_are_written():
+    _, problems = parse("fleet: {name: x, slices: {a: {ttl: 28800}}}")
+    assert problems[0].hint == "put it in quotes: '28800'; ttl: 8h"
 
 
 def test_the_published_schema_is_that_of_the_shapes():

@@ -14,7 +14,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout, Yes
 from tpuctl.cli.slice import SliceOffer, confirm, settle_slice
-from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,7 +213,10 @@ def _settle_run(
     on = slice_of(file.fleet, wish) or ""
     hosts = slices[on].spec.hosts if on in slices else None
     frozen = freeze_code(context, path.absolute().parent, wish, without=path)
-    environment = environment_of(context, wish, path.absolute().parent)
+    try:
+        environment = environment_of(context, wish, path.absolute().parent)
+    except NotFoundError as error:
+        raise UsageError(error.message, hint=error.hint, details={"key": "env"}) from error
     request = build_request(wish, context.config, on, hosts, frozen.directory, environment)
     check_alone(request)
     code[name] = frozen

@@ -7,7 +7,7 @@ act on is no key: nothing here is accepted and then ignored.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.core.config_file import SECTIONS
@@ -99,7 +99,7 @@ def parse_fleet_file(marked: Marked | None, path: str) -> tuple[FleetFile | None
     if fleet is None:
         return None, decoder.problems
     file = FleetFile(path, fleet, marked)
-    return file, [*decoder.problems, *_contradictions(file)]
+    return file, [*decoder.problems, *_contradictions(file, decoder.problems)]
 
 
 def slice_of(fleet: FleetWish, wish: RunWish) -> str | None:
@@ -107,14 +107,18 @@ def slice_of(fleet: FleetWish, wish: RunWish) -> str | None:
     return wish.on or (next(iter(fleet.slices)) if len(fleet.slices) == 1 else None)
 
 
-def _contradictions(file: FleetFile) -> list[Problem]:
-    """What each run says against itself, and against what else is in the file."""
+def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
+    """What each run says against itself, and against what else is in the file. A run that says nothing to run
+    because the key is wrong, which is one of the `known` problems, is not complained of twice."""
     problems: list[Problem] = []
     taken: dict[str, str] = {}
     for name, wish in file.fleet.runs.items():
+        misspelt = any(f" in fleet.runs.{name};" in f"{problem.message};" for problem in known)
+        if misspelt and not _entries(wish):
+            continue
         try:
-            check_run_wish(wish)
             _check_entry(wish)
+            check_run_wish(wish)
             where = _check_slice(file.fleet, wish)
             if where in taken:
                 raise UsageError(
@@ -128,7 +132,19 @@ def _contradictions(file: FleetFile) -> list[Problem]:
     return problems
 
 
+def _entries(wish: RunWish) -> list[str]:
+    """The keys that say what to run."""
+    return [name for name in ("script", "module", "command") if getattr(wish, name)]
+
+
 def _check_entry(wish: RunWish) -> None:
+    given = _entries(wish)
+    if len(given) != 1:
+        raise UsageError(
+            f"say what to run once: {' and '.join(given)} exclude each other" if given else "say what to run",
+            hint="script: train.py, or module: pkg.train, or command: [bash, train.sh]",
+            details={"key": given[-1]} if given else {},
+        )
     if wish.script is not None and not is_inside(wish.script):
         raise UsageError(
             f"script {wish.script!r} is not below the directory of the file",

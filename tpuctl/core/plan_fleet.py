@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -209,14 +210,25 @@ def _run_change(
             return change(Change.REPLACE, told, differs=differs, record=active.id)
         hint = f"tpuctl stop {active.id}" + (", or tpuctl apply --replace" if ours else "")
         return change(Change.CONFLICT, told, hint, differs, active.id)
+    mine = [run for run in runs if run.fleet == fleet and run.fleet_run == item.name]
+    moved = next((run for run in mine if _is_live(run)), None)
+    if moved is not None:
+        told = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.request.slice_name}"
+        if how.replace or moved.slice_name in going:
+            return change(Change.REPLACE, told, differs=("on",), record=moved.id)
+        hint = f"tpuctl stop {moved.id}, or tpuctl apply --replace"
+        return change(Change.CONFLICT, told, hint, ("on",), moved.id)
     same = max((run for run in here if item.is_same(run)), key=lambda run: run.created_at, default=None)
     if same is None:
-        before = any(run.fleet == fleet and run.fleet_run == item.name for run in runs)
-        return change(Change.CREATE, "it has changed since it last ran" if before else "it has not run yet")
+        return change(Change.CREATE, "it has changed since it last ran" if mine else "it has not run yet")
     if item.name in how.again:
         return change(Change.CREATE, f"run {same.id} has {same.state}; once more, as asked")
     hint = f"tpuctl apply --again {item.name} repeats it"
     return change(Change.NONE, f"run {same.id} has ended: {same.state}", hint, record=same.id)
+
+
+def _is_live(run: RunRecord) -> bool:
+    return not run.state.final and not run.stop_asked
 
 
 def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: How) -> FleetChange:
@@ -251,8 +263,14 @@ def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
         "secrets": (dict(run.secrets), dict(asked.secrets)),
         "workers": (run.workers, asked.workers or ()),
         "environment": (run.environment.name if run.environment else None, asked.environment_name),
+        "content of the environment": (run.environment.spec if run.environment else None, _digest(asked)),
+        "place of checkpoints": (run.checkpoint_dir, asked.checkpoint_place(run.id)),
     }
     return tuple(name for name, (old, new) in pairs.items() if old != new) or ("settings",)
+
+
+def _digest(request: RunRequest) -> str | None:
+    return None if request.environment is None else hashlib.sha256(request.environment).hexdigest()
 
 
 def _unlisted(

@@ -35,6 +35,12 @@ class RunRequest:
     owns_slice: bool = False
     keep_slice: bool = False
 
+    def checkpoint_place(self, run_id: str) -> str | None:
+        """Where the run of this id has its checkpoints."""
+        if self.checkpoint_dir is None or not self.checkpoint_per_run:
+            return self.checkpoint_dir
+        return f"{self.checkpoint_dir.rstrip('/')}/{run_id}"
+
 
 def fingerprint(request: RunRequest, bundle: str) -> str:
     """Digest of everything that makes two requests the same run.

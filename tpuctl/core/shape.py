@@ -172,10 +172,8 @@ class Decoder:
         if about.text and marked.kind is not Kind.NOTHING:
             return marked.text
         if marked.kind not in kinds:
-            quoted = f"put it in quotes: '{marked.text}'" if hint is str and marked.text else None
-            self._wrong(
-                marked.place, path, f"must be {_called(hint)}, not {marked.text or marked.kind}", quoted
-            )
+            text = f"must be {_called(hint)}, not {marked.text or marked.kind}"
+            self._wrong(marked.place, path, text, _as_text(path, about, marked.text) if hint is str else None)
             return None
         if about.minimum is not None and marked.value < about.minimum:
             self._wrong(marked.place, path, f"must be {about.minimum:g} or more, not {marked.text}")
@@ -249,6 +247,12 @@ def _called(hint: Any) -> str:
 
 def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(names)
+
+
+def _as_text(path: str, about: About, text: str) -> str | None:
+    """How a number or truth value that should have been text may have been meant."""
+    quoted = f"put it in quotes: '{text}'" if text else None
+    return "; ".join(filter(None, [quoted, _example(path.rpartition(".")[2], about)])) or None
 
 
 def _example(name: str, about: About) -> str | None:

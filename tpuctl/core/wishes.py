@@ -7,6 +7,7 @@ The fields below are the registry: flags take their help from it, a fleet file i
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -285,7 +286,11 @@ def in_file_words(text: str, shape: Any) -> str:
                 return _as_key(name, hints_of(shape)[name], flags.index(flag), flag, text[match.end() :])
         return flag
 
-    return _FLAG.sub(as_key, text)
+    found = _FLAG.sub(as_key, text)
+    for name, hint in hints_of(shape).items():
+        if isinstance(typing.get_origin(hint), type) and issubclass(typing.get_origin(hint), Mapping):
+            found = re.sub(rf"\b{name}: (\w+)=([^\s,]+)", rf"{name}: {{\1: \2}}", found)
+    return found
 
 
 def file_help(shape: Any, name: str) -> str:

@@ -123,12 +123,6 @@ def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]
     services.emit(Warn(name, f"{text}: checkpoints are slow, and their traffic is billed"))
 
 
-def _checkpoint_dir(request: RunRequest, run_id: str) -> str | None:
-    if request.checkpoint_dir is None or not request.checkpoint_per_run:
-        return request.checkpoint_dir
-    return f"{request.checkpoint_dir.rstrip('/')}/{run_id}"
-
-
 def store_content(store: Store, content: Content) -> str:
     """Stores a tree and what is in it, each content once; returns the digest of the tree.
 
@@ -172,7 +166,7 @@ def freeze_run(services: Services, run_id: str, request: RunRequest, code: Froze
         secrets=dict(request.secrets),
         environment=environment,
         workers=request.workers or (),
-        checkpoint_dir=_checkpoint_dir(request, run_id),
+        checkpoint_dir=request.checkpoint_place(run_id),
         owns_slice=request.owns_slice,
         keep_slice=request.keep_slice,
     )

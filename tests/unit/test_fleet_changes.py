@@ -1,0 +1,181 @@
+"""A change of any key of a fleet file is seen, and told: done in place, or only by something new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders import a_run, a_slice
+from tpuctl.core.idle import replace_lifetime
+from tpuctl.core.model import Tier
+from tpuctl.core.plan_fleet import Change, FleetChange, How, WantedFleet, WantedRun, WantedSlice, plan_fleet
+from tpuctl.core.records import CodeState, EnvironmentRef, RunRecord, SliceRecord
+from tpuctl.core.settings import Layer, resolve
+from tpuctl.core.shape import registry
+from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, limits_of, slice_choice
+from tpuctl.resources import load_accelerators
+from tpuctl.workflows.submit import build_request
+
+NOW = 1_800_000_000.0
+V5E: dict[str, Any] = {"accelerator": "v5litepod-16", "tier": Tier.SPOT, "zone": ("us-central1-a",)}
+V4: dict[str, Any] = {"accelerator": "v4", "tier": Tier.SPOT, "zone": ("us-central2-b",)}
+RESERVED = {**V5E, "tier": Tier.RESERVED}
+FLEX = {"accelerator": "v6e-8", "tier": Tier.FLEX_START, "zone": ("us-east5-a",), "run_duration": "4h"}
+SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
+    "accelerator": (V5E, "v5litepod-32"),
+    "zone": (V5E, ("us-central1-a", "europe-west4-b")),
+    "tier": (V5E, Tier.ON_DEMAND),
+    "pay": (V5E, True),
+    "queued": (V5E, False),
+    "runtime_version": (V5E, "other"),
+    "reservation": (RESERVED, "ours"),
+    "run_duration": (FLEX, "5h"),
+    "valid_until": (V5E, "2030-01-01"),
+    "valid_for": (V5E, "6h"),
+    "topology": ({**V4, "topology": "2x2x2"}, "2x2x4"),
+    "slices": (V5E, 2),
+    "network": (V5E, "mine"),
+    "subnetwork": (V5E, "mine"),
+    "internal_ips": (V5E, True),
+    "service_account": (V5E, "a@p.iam.gserviceaccount.com"),
+    "tag": (V5E, ("training",)),
+    "label": (V5E, {"team": "vision"}),
+    "metadata": (V5E, {"team": "vision"}),
+    "boot_disk": (V5E, 200),
+    "startup_script": (V5E, "boot.sh"),
+    "ttl": ({**V5E, "ttl": "8h"}, "9h"),
+    "stop_when_idle": (V5E, "30m"),
+}
+IN_PLACE = {"pay", "ttl", "stop_when_idle"}
+BASE_RUN: dict[str, Any] = {"on": "big", "script": "train.py", "no_checkpoint": True}
+RUN_KEYS: dict[str, dict[str, Any]] = {
+    "on": {"on": "other"},
+    "script": {"script": "other.py"},
+    "module": {"script": None, "module": "pkg.train"},
+    "command": {"script": None, "command": ("bash", "x.sh")},
+    "args": {"args": ("--lr", "1")},
+    "worker": {"worker": "0", "alone": True},
+    "alone": {"worker": "0-1", "alone": True},
+    "var": {"var": {"SEED": "1"}},
+    "secret": {"secret": {"T": "env:T"}},
+    "env": {"env": "demo-cpu"},
+    "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
+    "no_checkpoint": {"no_checkpoint": False},
+    "any_region": {"any_region": True},
+    "policy": {"policy": PolicyWish(max_failures=3)},
+}
+
+
+def wanted_slice(name: str = "big", **wish: Any) -> WantedSlice:
+    said = SliceWish(**wish)
+    script = b"#!/bin/sh\n" if said.startup_script else None
+    config = resolve([Layer("test", {})], Path("/nowhere"))
+    choice = slice_choice(said, config, load_accelerators(), (), now=NOW, script=script)
+    return WantedSlice(name, choice.spec, choice.zones, said.pay, script, limits_of(said))
+
+
+def recorded(item: WantedSlice) -> SliceRecord:
+    """What `apply` writes down of a slice."""
+    zones = item.zones if len(item.zones) > 1 else ()
+    lifetime = replace_lifetime(None, item.limits, NOW)
+    return a_slice(name=item.name, spec=item.spec, zones=zones, pay=item.pay, lifetime=lifetime, fleet="lab")
+
+
+def wanted_run(bundle: str = "0" * 64, environment: bytes | None = None, **changes: Any) -> WantedRun:
+    wish = RunWish(**{**BASE_RUN, **changes})
+    config = resolve([Layer("test", {})], Path("/nowhere"))
+    request = build_request(wish, config, wish.on or "", 4, ".", environment)
+    return WantedRun("train", request, bundle)
+
+
+def submitted(item: WantedRun) -> RunRecord:
+    """What `apply` writes down of a run."""
+    asked = item.request
+    print_of = item.fingerprint(asked.policy)
+    environment = None
+    if asked.environment_name:
+        environment = EnvironmentRef(asked.environment_name, "of another file")
+    return a_run(
+        slice_name=asked.slice_name,
+        argv=asked.argv,
+        code=CodeState(bundle=item.bundle),
+        policy=asked.policy,
+        fingerprint=print_of,
+        variables=asked.variables,
+        secrets=asked.secrets,
+        workers=asked.workers or (),
+        environment=environment,
+        checkpoint_dir=asked.checkpoint_dir,
+        fleet="lab",
+        fleet_run="train",
+    )
+
+
+def change_of_slice(before: WantedSlice, after: WantedSlice, **how: Any) -> FleetChange:
+    return plan_fleet(WantedFleet("lab", (after,), ()), [recorded(before)], [], "ada", How(**how))[0]
+
+
+def change_of_run(before: WantedRun, after: WantedRun, **how: Any) -> FleetChange:
+    slices = (wanted_slice(**V5E), wanted_slice("other", **V5E))
+    wanted = WantedFleet("lab", slices, (after,))
+    records = [recorded(item) for item in slices]
+    return plan_fleet(wanted, records, [submitted(before)], "ada", How(**how))[2]
+
+
+def test_every_key_has_a_change_below():
+    assert set(SLICE_KEYS) == set(registry(SliceWish))
+    assert set(RUN_KEYS) == set(registry(RunWish))
+
+
+@pytest.mark.parametrize("key", SLICE_KEYS)
+def test_a_change_of_any_key_of_a_slice_is_told_as_in_place_or_as_another_slice(key):
+    base, value = SLICE_KEYS[key]
+    before, after = wanted_slice(**base), wanted_slice(**{**base, key: value})
+    assert change_of_slice(before, before).change is Change.NONE
+    found = change_of_slice(before, after)
+    assert found.differs
+    if key in IN_PLACE:
+        assert (found.change, found.differs) == (Change.UPDATE, (key,))
+        return
+    assert found.change is Change.CONFLICT
+    assert "tpuctl apply --replace" in found.hint
+    assert change_of_slice(before, after, replace=True).change is Change.REPLACE
+    assert change_of_slice(after, before).change is Change.CONFLICT
+
+
+@pytest.mark.parametrize("key", RUN_KEYS)
+def test_a_change_of_any_key_of_a_run_is_told_as_in_place_or_as_another_run(key):
+    before, after = wanted_run(), wanted_run(**RUN_KEYS[key])
+    assert change_of_run(before, before).change is Change.NONE
+    found = change_of_run(before, after)
+    assert found.differs
+    if key == "policy":
+        assert (found.change, found.differs) == (Change.UPDATE, ("max_failures",))
+        return
+    assert found.change is Change.CONFLICT
+    assert "tpuctl stop" in found.hint
+    replaced = change_of_run(before, after, replace=True)
+    assert (replaced.change, replaced.record) == (Change.REPLACE, submitted(before).id)
+
+
+def test_what_differs_of_a_run_is_named():
+    assert change_of_run(wanted_run(), wanted_run(bundle="1" * 64)).differs == ("code",)
+    moved = change_of_run(wanted_run(), wanted_run(on="other"))
+    assert moved.why == f"run {submitted(wanted_run()).id} is running on slice big, not on other"
+    there = {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"}
+    elsewhere = {"no_checkpoint": False, "checkpoint_dir": "gs://b/y"}
+    assert change_of_run(wanted_run(**there), wanted_run(**elsewhere)).differs == ("place of checkpoints",)
+    pinned = wanted_run(env="demo-cpu", environment=b"old")
+    assert change_of_run(pinned, wanted_run(env="demo-cpu", environment=b"new")).differs == (
+        "content of the environment",
+    )
+
+
+def test_a_run_that_was_told_to_stop_is_no_reason_not_to_begin_elsewhere():
+    wanted = WantedFleet("lab", (wanted_slice("other", **V5E),), (wanted_run(on="other"),))
+    stopping = replace(submitted(wanted_run()), stop_asked=True)
+    changes = plan_fleet(wanted, [recorded(wanted.slices[0])], [stopping], "ada", How())
+    assert changes[1].change is Change.CREATE
