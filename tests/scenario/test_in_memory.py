@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import bring_up, run_to_end, submit
-from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
@@ -205,12 +204,6 @@ def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(plac
     assert (place.server.changes, len(place.world.journal.entries())) == before
 
 
-def lock_out(host: MemoryHost) -> None:
-    """Its sshd dies alone; what runs there runs on."""
-    host.refuse()
-    host.cut()
-
-
 def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
     """The attempts of a run that run on any host, one entry per process."""
     found = []
@@ -223,7 +216,7 @@ def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
 
 
 def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, services):
-    """A worker whose sshd comes and goes: attempt 1 lives on there while attempt 2 cannot even be prepared."""
+    """A worker whose network comes and goes: attempt 1 lives on there while attempt 2 cannot even be prepared."""
     place.hosts.programs["main.py"] = scripted(24 * HOUR)
     bring_up(services, "other")
     bring_up(services, "big")
@@ -235,17 +228,17 @@ def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, ser
         found = get_run(services, run.id).record.attempt
         return (0, "") if found is None else (found.number, str(found.state))
 
-    lock_out(flaky)
+    flaky.vanish()
     while attempt() != (1, "ended"):
         pass_for(place, services, 60)
     assert worker_processes(place, run.id) == ["1"]
     flaky.recover()
     while attempt()[0] == 1:
-        # Every look of this pass at the slice is good; then sshd is gone again before the workers are asked.
+        # Every look of this pass at the slice is good; then it is gone again before the workers are asked.
         place.clock.advance(60)
         advance_slice(services, "big")
         advance_run(services, run.id)
-    lock_out(flaky)
+    flaky.vanish()
     while attempt() != (2, "ended"):
         pass_for(place, services, 60)
     assert worker_processes(place, run.id) == ["1"]
@@ -261,7 +254,7 @@ def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, serv
     bring_up(services, "big")
     first = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
     start_run(services, first.id)
-    lock_out(place.hosts.all()[-1])
+    place.hosts.all()[-1].vanish()
     request_stop(services, first.id)
     pass_for(place, services, 300)
     assert get_run(services, first.id).record.state is RunState.STOPPED
