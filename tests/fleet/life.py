@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.fleet.auditor import Auditor
-from tests.fleet.observer import Broken, Observer
+from tests.fleet.observer import QUEUED_ALIVE, Broken, Observer
 from tests.fleet.training import Training
 from tests.fleet.weather import DAY, HOUR, MINUTE, ZONES, DrawnDelays, Weather
 from tests.support.crashing import Crash, CrashPoint, make_crashing
@@ -209,6 +209,8 @@ class Life:
                 self._up(services, wish)
         elif self._chance.random() < 0.25:
             self._delete_by_hand(document.data)
+        elif self._chance.random() < 0.15:
+            self._regret(services, wish)
         elif wish.name in self._run_on and self._chance.random() < 0.7:
             self._see_to_the_run(services, wish)
         else:
@@ -225,15 +227,34 @@ class Life:
             go_on(services, run.id)
 
     def _delete_by_hand(self, record: Any) -> None:
-        for each in self.place.world.census():
-            if (
-                each.kind == "node"
-                and each.state == "READY"
-                and each.path.id == record["incarnation"]["cloud_name"]
-            ):
-                # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
-                self.place.world.rpcs["DeleteNode"].handle({"name": each.path.name}, "v2")
-                self.place.clock.actions += 1
+        """The node, which suspends its queued resource, or the queued resource with all that is under it."""
+        name = record["incarnation"]["cloud_name"]
+        found = [each for each in self.place.world.census() if each.path.id == name]
+        nodes = [each for each in found if each.kind == "node" and each.state == "READY"]
+        queued = [each for each in found if each.kind == "queued" and each.state in QUEUED_ALIVE]
+        # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
+        rpcs = self.place.world.rpcs
+        if queued and self._chance.random() < 0.3:
+            rpcs["DeleteQueuedResource"].handle({"name": queued[0].path.name, "force": "true"}, "v2")
+        elif nodes:
+            rpcs["DeleteNode"].handle({"name": nodes[0].path.name}, "v2")
+        self.place.clock.actions += 1
+
+    def _regret(self, services: MemoryServices, wish: Wish) -> None:
+        """`down` when a create has just gone out whose answer is lost and whose effect is late."""
+        self.auditor.taken_down.add(wish.name)
+        request_down(services, wish.name)
+        self.place.clock.advance(300.0)
+        self._up(services, wish)
+        faults = self.place.world.faults
+        struck = [
+            faults.add({"preset": "lost-response", "method": "*.create", "name": f"{wish.name}-*"}),
+            faults.add({"preset": "late-create", "name": f"{wish.name}-*", "seconds": 100.0}),
+        ]
+        run_pass(self._process("a"))
+        request_down(services, wish.name)
+        for fault in struck:
+            faults.remove(fault.id)
 
 
 def live(plan: Plan) -> Life:

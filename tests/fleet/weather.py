@@ -14,12 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fleet.misfortunes import Misfortunes
 from tests.support.memory.host import Condition
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import NotFoundError
 from tpuctl.sim.world import Resident
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+MISFORTUNE_S = 12 * MINUTE
+"""Between two of them on average, in a fleet of forty."""
 LIFE_SIGMA = 1.99
 """Of the logarithm of a life: 22 minutes in the middle and 4.7 hours at p90 give p10 at 1.7 minutes."""
 
@@ -100,6 +103,9 @@ ERRORS: tuple[tuple[int, dict[str, Any]], ...] = (
     (2, {"preset": "lost-response", "method": "*.delete"}),
     (2, {"preset": "slow-operation", "method": "nodes.create"}),
     (1, {"preset": "slow-operation", "method": "nodes.create", "seconds": 1800.0}),
+    (2, {"preset": "late-create", "seconds": 60.0}),
+    (1, {"preset": "late-create", "seconds": 110.0}),
+    (1, {"kind": "error", "method": "*.create", "code": 6, "message": "Resource already exists"}),
 )
 """Kinds of trouble and their weights; each strikes one to three times."""
 
@@ -119,7 +125,9 @@ class Weather:
         """Zones that cannot be read, and the fault that says so."""
         for zone in ZONES:
             self._change_capacity(zone)
+        self._misfortunes = Misfortunes(place, chance, self._in)
         self._in(chance.expovariate(1 / (20 * MINUTE)), self._trouble)
+        self._in(chance.expovariate(1 / MISFORTUNE_S), self._misfortune)
 
     def blow(self) -> None:
         """What is due by now happens."""
@@ -137,6 +145,7 @@ class Weather:
         self._place.world.faults.clear()
         self._place.clock.actions += 1
         self.dark.clear()
+        self._misfortunes.calm()
         for zone in ZONES:
             self._place.world.set_capacity(zone.name, None)
         for host in self._place.hosts.all():
@@ -214,12 +223,21 @@ class Weather:
         fault = self._place.world.faults.add({**chosen, "times": self._chance.randrange(1, 4)})
         self._in(HOUR, lambda: self._place.world.faults.remove(fault.id))
 
+    def _misfortune(self) -> None:
+        self._in(self._chance.expovariate(1 / MISFORTUNE_S), self._misfortune)
+        self._misfortunes.strike()
+
     def _darken(self, zone: str) -> None:
+        """Mostly for minutes, now and then for hours."""
         if zone in self.dark:
             return
+        for_hours = self._chance.random() < 0.1
         fault = self._place.world.faults.add({"kind": "unreachable", "zone": zone, "times": 0})
         self.dark[zone] = fault.id
-        self._in(self._chance.uniform(5.0, 40.0) * MINUTE, lambda: self._lighten(zone))
+        length = (
+            self._chance.uniform(1.0, 4.0) * HOUR if for_hours else self._chance.uniform(5.0, 40.0) * MINUTE
+        )
+        self._in(length, lambda: self._lighten(zone))
 
     def _lighten(self, zone: str) -> None:
         self._place.world.faults.remove(self.dark.pop(zone))

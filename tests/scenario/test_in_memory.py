@@ -216,7 +216,7 @@ def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
 
 
 def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, services):
-    """A worker whose network comes and goes: attempt 1 lives on there while attempt 2 cannot even be prepared."""
+    """A worker whose network comes and goes: attempt 1 lives on there while 2 cannot even be prepared."""
     place.hosts.programs["main.py"] = scripted(24 * HOUR)
     bring_up(services, "other")
     bring_up(services, "big")
