@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
@@ -21,6 +21,7 @@ from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.pull import pull
 from tpuctl.workflows.runs import advance_run, request_stop
 from tpuctl.workflows.slices import advance_slice
@@ -265,3 +266,36 @@ def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, serv
     assert get_run(services, second.id).record.state is RunState.RUNNING
     assert worker_processes(place, first.id) == []
     assert worker_processes(place, second.id) == ["1", "1"]
+
+
+def test_a_node_that_vanished_before_anybody_saw_it_is_asked_for_again(place, services):
+    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    while get_slice(services, "big").record.state is not SliceState.PROVISIONING:
+        pass_for(place, services, 60)
+    place.clock.advance(HOUR)
+    [node] = place.world._kernel.nodes.values()
+    place.world._nodes.finish_deletion(node)
+    assert [request.state for request in services.cloud.list_queued().items] == ["ACTIVE"]
+    pass_for(place, services, 540)
+    assert get_slice(services, "big").record.last_incarnation == 1
+    pass_for(place, services, 900)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    assert get_slice(services, "big").record.last_incarnation == 2
+
+
+def test_a_node_that_was_missing_has_the_whole_time_for_its_silent_hosts(place, services):
+    bring_up(services, "other")
+    bring_up(services, "big")
+    node = next(node for node in place.world._kernel.nodes.values() if node.path.id == "big-1")
+    place.world._kernel.hidden.add(node.path.name)
+    pass_for(place, services, 480)
+    assert get_slice(services, "big").record.state is SliceState.BOOTING
+    for host in place.hosts.hosts_of(node.key):
+        host.vanish()
+    place.world._kernel.hidden.clear()
+    pass_for(place, services, 840)
+    assert get_slice(services, "big").record.state is SliceState.BOOTING, "given up before its time"
+    for host in place.hosts.hosts_of(node.key):
+        host.recover()
+    pass_for(place, services, 60)
+    assert get_slice(services, "big").record.state is SliceState.READY

@@ -151,10 +151,15 @@ def test_silence_alone_never_gives_a_slice_up(silent, another, sick):
 
 def test_a_node_missing_under_an_active_queued_resource_is_doubted_first_and_lost_later():
     assert plan(a_slice(), SliceEvent.NODE_MISSING).effect is Effect.DOUBT
-    doubted = a_slice(
-        state=SliceState.BOOTING, incarnation=an_incarnation(doubt=Doubt(NOW, "its node is not there"))
-    )
+    doubt = Doubt(NOW, "its node is not there", missing=True)
+    doubted = a_slice(state=SliceState.BOOTING, incarnation=an_incarnation(doubt=doubt))
     soon, late = NOW + 1, NOW + timeouts.NODE_MISSING_MAX_S
     assert plan(doubted, SliceEvent.NODE_MISSING, soon).effect is None
     assert plan(doubted, SliceEvent.NODE_MISSING, late).effect is Effect.RECORD_LOSS
     assert plan(doubted, SliceEvent.CREATING, late).effect is Effect.TRUST
+
+
+def test_silent_hosts_say_nothing_about_how_long_a_node_is_missing():
+    silent = a_slice(state=SliceState.BOOTING, incarnation=an_incarnation(doubt=Doubt(NOW, "no host answers")))
+    late = NOW + timeouts.NODE_MISSING_MAX_S
+    assert plan(silent, SliceEvent.NODE_MISSING, late).effect is Effect.DOUBT

@@ -89,6 +89,8 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    # ACTIVE means that all nodes were created: one that nobody saw is gone again.
+    (_S.PROVISIONING, _E.NODE_MISSING): To(_S.PROVISIONING, Effect.DOUBT),
     (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
     (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
@@ -150,7 +152,7 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.READY, _E.FOREIGN),
         *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
         *((state, _E.UNCLEAR) for state in _S if state not in {_S.LOST, _S.DELETING}),
-        *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.PROVISIONING, _S.REFUSED)),
+        *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.REFUSED)),
         *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
         (_S.REFUSED, _E.SUSPENDED_BY_USER),
     ]
@@ -206,6 +208,8 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
 }
 """Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
 
+_EXPECT_NODE = frozenset({_S.PROVISIONING, _S.BOOTING, _S.READY})
+
 RETRIABLE_CODES = frozenset({8, 9, 13, 14, 4, 10})
 """google.rpc codes after which asking again may succeed: 8 and 9 are stockouts, 13 is what a queued resource
 that found no capacity reports, the others are transient."""
@@ -232,7 +236,7 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
         if not suspended:
             return Sighting(event, f"node {view.node.name} is {view.node.state}{_health(view.node)}")
     if view.queued is not None:
-        return _classify_queued(view.queued, had_a_node=record.state in {_S.BOOTING, _S.READY})
+        return _classify_queued(view.queued, expects_node=record.state in _EXPECT_NODE)
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
         return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
@@ -284,7 +288,7 @@ def unhealthy(node: NodeInfo) -> bool:
     return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
-def _classify_queued(queued: QueuedInfo, *, had_a_node: bool) -> Sighting:
+def _classify_queued(queued: QueuedInfo, *, expects_node: bool) -> Sighting:
     state = queued.state
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
@@ -299,7 +303,7 @@ def _classify_queued(queued: QueuedInfo, *, had_a_node: bool) -> Sighting:
         return Sighting(_E.DELETING, why)
     if state is QueuedState.UNKNOWN:
         return Sighting(_E.UNCLEAR, why)
-    if state is QueuedState.ACTIVE and had_a_node:
+    if state is QueuedState.ACTIVE and expects_node:
         return Sighting(_E.NODE_MISSING, f"{why}, but its node is not there")
     if state is QueuedState.PROVISIONING:
         return Sighting(_E.CREATING, why)

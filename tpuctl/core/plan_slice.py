@@ -105,7 +105,7 @@ def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:
 def _plan_doubt(record: SliceRecord, to: To, sighting: Sighting, now: float) -> SlicePlan:
     """A node that is missing although its queued resource is ACTIVE: written down first, given up later."""
     doubt = record.incarnation.doubt if record.incarnation else None
-    if doubt is None:
+    if doubt is None or not doubt.missing:
         return SlicePlan(to.state, Effect.DOUBT, sighting.why, Wait(sighting.why))
     until = doubt.since + timeouts.NODE_MISSING_MAX_S
     if now >= until:

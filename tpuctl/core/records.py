@@ -83,6 +83,8 @@ class Doubt:
 
     since: float
     why: str
+    missing: bool = False
+    """It is the node that is not there, not its hosts that are silent: the one says nothing about the other."""
 
 
 @dataclass(frozen=True)

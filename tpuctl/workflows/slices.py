@@ -311,9 +311,10 @@ class _Wave:
         )
 
     def _doubt(self) -> Outcome:
-        now = self._services.store.now()
         self._journal("doubt", self._plan.why)
-        doubted = replace(self._incarnation, doubt=Doubt(now, self._plan.why))
+        missing = self._plan.effect is Effect.DOUBT
+        doubt = Doubt(self._services.store.now(), self._plan.why, missing)
+        doubted = replace(self._incarnation, doubt=doubt)
         self._save(replace(self._record, state=self._plan.state, incarnation=doubted))
         return Outcome(Wait(self._plan.why), acted=True)
 
@@ -417,7 +418,7 @@ class _Wave:
     def _silent(self, answers: HostAnswers) -> Outcome:
         """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up."""
         now, incarnation, trouble = self._services.store.now(), self._incarnation, answers.trouble
-        if incarnation.doubt is None:
+        if incarnation.doubt is None or incarnation.doubt.missing:
             booting_until = (incarnation.cloud_ready_at or now) + timeouts.BOOT_GRACE_S
             return Outcome(Wait(trouble, booting_until), False) if now < booting_until else self._doubt()
         silent_s = now - incarnation.doubt.since
