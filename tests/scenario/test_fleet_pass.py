@@ -20,12 +20,12 @@ from tpuctl.core.doctor import is_near
 from tpuctl.core.grants import AtEnd, Grant
 from tpuctl.core.model import INCARNATION_LABEL, NodeRequest, NodeState, QueuedState, Tier
 from tpuctl.core.plan import Blocked
-from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
+from tpuctl.core.records import Desired, Policy, RunState, SliceSpec, SliceState
 from tpuctl.errors import UsageError
 from tpuctl.resources import load_accelerators
 from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
-from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.documents import get_run, get_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
@@ -382,6 +382,17 @@ def test_slices_go_with_their_grant_if_that_was_said_and_their_runs_end_first(se
     pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.GONE)
     assert get_run(services, run.id).record.state is RunState.STOPPED
     assert services.cloud.list_queued().items == ()
+
+
+def test_what_was_made_by_hand_does_not_go_with_a_grant(services):
+    bring_up(services, "big")
+    loaded = get_slice(services, "big")
+    assert loaded.record.incarnation is not None
+    by_hand = replace(loaded.record.incarnation, by_hand=True)
+    save(services, loaded, replace(loaded.record, incarnation=by_hand))
+    keep_grant(services, ends="2026-01-31", at_end=AtEnd.DOWN)
+    run_pass(services)
+    assert get_slice(services, "big").record.desired is Desired.UP
 
 
 def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):

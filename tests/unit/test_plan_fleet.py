@@ -225,3 +225,9 @@ def test_slices_of_others_and_those_made_by_hand_get_no_limits_from_a_file():
     by_hand = of_limited(a_slice(incarnation=an_incarnation(by_hand=True)))
     assert by_hand.change is Change.CONFLICT
     assert "made by hand" in by_hand.why
+
+
+def test_a_slice_made_by_hand_is_not_replaced():
+    other = a_slice(incarnation=an_incarnation(by_hand=True), spec=a_spec(network="mine"))
+    found = of_slice(other, replace=True)
+    assert (found.change, found.hint) == (Change.CONFLICT, "tpuctl down big, or change the file back")

@@ -147,6 +147,9 @@ def _slice_change(
         if foreign:
             told = f"{told}; it is {record.owner}'s"
             return change(Change.CONFLICT, told, "--replace --all-users, or another name", differs)
+        if record.by_hand:
+            told = f"{told}; it was made by hand, and nothing but `down` ends it"
+            return change(Change.CONFLICT, told, f"tpuctl down {item.name}, or change the file back", differs)
         if how.replace:
             return change(Change.REPLACE, told, differs=differs)
         hint = f"change the file back, or tpuctl apply --replace (down, then up: {item.name} and its runs end)"
@@ -162,7 +165,7 @@ def _slice_change(
     if foreign:
         told = f"{told}; it is {record.owner}'s"
         return change(Change.CONFLICT, told, "--all-users changes it, too", tuple(in_place))
-    if record.incarnation is not None and record.incarnation.by_hand and set(in_place) != {"pay"}:
+    if record.by_hand and set(in_place) != {"pay"}:
         why = "it was made by hand, and nothing but `down` ends it"
         return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
     return change(Change.UPDATE, told, differs=tuple(in_place))

@@ -182,6 +182,11 @@ class SliceRecord:
         return f"slices/{self.name}"
 
     @property
+    def by_hand(self) -> bool:
+        """It was made without tpuctl: nothing but `down` ends it."""
+        return self.incarnation is not None and self.incarnation.by_hand
+
+    @property
     def candidates(self) -> tuple[str, ...]:
         """The zones in which it may be."""
         return self.zones or (self.spec.zone,)

@@ -55,7 +55,7 @@ def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
 def _take_along(
     services: Services, record: SliceRecord, grants: Iterable[Grant], now: float
 ) -> GrantNews | None:
-    if record.desired is not Desired.UP or record.pay:
+    if record.desired is not Desired.UP or record.pay or record.by_hand:
         return None
     generation = load_accelerators().of(record.spec.accelerator_type, record.spec.topology).generation
     spec = record.spec

@@ -89,7 +89,7 @@ def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
 def check_limitable(services: Services, record: SliceRecord) -> None:
     """Raises ConflictError for a slice that goes by nobody's limits, or not by this user's."""
     name = record.name
-    if record.incarnation is not None and record.incarnation.by_hand:
+    if record.by_hand:
         raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
     if record.owner != services.user:
         raise ConflictError(

@@ -27,10 +27,6 @@ from tpuctl.workflows.targets import host_targets
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 
 
-def _by_hand(record: SliceRecord) -> bool:
-    return record.incarnation is not None and record.incarnation.by_hand
-
-
 def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | None]:
     """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
     helper = HostHelper(services.remote, services.helper_source)
@@ -49,7 +45,7 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
     Without `ask` its hosts are left alone: then only its time can end it, and what was seen of its use stands.
     """
     lifetime = record.lifetime
-    if lifetime is None or record.desired is not Desired.UP or _by_hand(record):
+    if lifetime is None or record.desired is not Desired.UP or record.by_hand:
         return ""
     if record.state in {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}:
         return ""
