@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import requests
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
 
 from tpuctl.core.messages import ErrorKind, classify, find_hint
 from tpuctl.errors import (
@@ -80,7 +82,7 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     told = _details(error)
     kind = classify(table, http_status=http_status, status=_status_name(error), message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
-    details = {"status": http_status, "kind": str(kind)}
+    details = {"status": http_status, "kind": str(kind), **tell_details(told)}
     return _CLASSES[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
 
 
@@ -113,7 +115,7 @@ def _status_name(error: api.GoogleAPICallError) -> str | None:
 
 def _details(error: api.GoogleAPICallError) -> list[Mapping[str, Any]]:
     """google.rpc details as JSON, and the older `errors` of Compute and Storage, which have a `reason` too."""
-    return [found for found in (*error.details, *error.errors) if isinstance(found, Mapping)]
+    return list(plain_details((*error.details, *error.errors)))
 
 
 def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
@@ -122,6 +124,74 @@ def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
         if found.get("reason") == "SERVICE_DISABLED":
             return f"gcloud services enable {(found.get('metadata') or {}).get('service', 'SERVICE')}"
     return None
+
+
+def tell_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What google.rpc details say, under names of ours; only what is there.
+
+    The types are those of googleapis/google/rpc/error_details.proto, as JSON.
+    """
+    told: dict[str, Any] = {}
+    links: list[Mapping[str, Any]] = []
+    for found in details:
+        kind = str(found.get("@type", "")).rsplit(".", 1)[-1]
+        if found.get("reason"):
+            told.setdefault("reason", str(found["reason"]))
+        if kind == "ErrorInfo":
+            told.setdefault("domain", str(found.get("domain", "")))
+            told.setdefault("metadata", {str(k): str(v) for k, v in (found.get("metadata") or {}).items()})
+        elif kind in _LISTS:
+            name, key = _LISTS[kind]
+            told[name] = [*told.get(name, ()), *(dict(each) for each in found.get(key) or ())]
+        elif kind == "RetryInfo":
+            told["retry_after"] = str(found.get("retryDelay", ""))
+        elif kind == "RequestInfo":
+            told["request_id"] = str(found.get("requestId", ""))
+        elif kind == "Help":
+            links += [link for link in found.get("links") or () if isinstance(link, Mapping)]
+    if links:
+        told["help"] = [dict(link) for link in links]
+    url = _activation_url(told, links)
+    return told | ({"activation_url": url} if url else {})
+
+
+_LISTS: Mapping[str, tuple[str, str]] = {
+    "QuotaFailure": ("quota", "violations"),
+    "PreconditionFailure": ("preconditions", "violations"),
+    "BadRequest": ("fields", "fieldViolations"),
+}
+
+
+def _activation_url(told: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> str:
+    """Where a disabled API is switched on by hand: in newer answers in the metadata, in older ones a link."""
+    if told.get("reason") != "SERVICE_DISABLED":
+        return ""
+    known = told.get("metadata", {}).get("activationUrl")
+    return str(known or next((link["url"] for link in links if link.get("url")), ""))
+
+
+def plain_details(details: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """Details as JSON, whether they came so, as messages, or packed in `google.protobuf.Any`.
+
+    What cannot be unpacked keeps its type.
+    """
+    for found in details:
+        if isinstance(found, Mapping):
+            yield found
+        elif isinstance(found, Message):
+            yield _message_details(found)
+
+
+def _message_details(found: Message) -> Mapping[str, Any]:
+    """A message as JSON with its `@type`, as the APIs show it."""
+    try:
+        data: dict[str, Any] = MessageToDict(found)
+    except (TypeError, DecodeError):
+        # An Any of a type that no library here knows, or not of that type after all.
+        return {"@type": str(getattr(found, "type_url", ""))}
+    if "@type" in data:
+        return data
+    return {"@type": f"type.googleapis.com/{found.DESCRIPTOR.full_name}", **data}
 
 
 def _first_line(error: Exception) -> str:

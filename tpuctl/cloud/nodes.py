@@ -8,6 +8,7 @@ from typing import Any
 
 from google.cloud import tpu_v2
 
+from tpuctl.cloud.errors import plain_details
 from tpuctl.core.model import (
     CloudErrorInfo,
     Endpoint,
@@ -91,8 +92,13 @@ def parse_operation(operation: Any) -> OperationInfo:
     """A google.longrunning.Operation as data."""
     error = None
     if operation.done and operation.HasField("error"):
-        error = CloudErrorInfo(operation.error.code, operation.error.message)
+        error = parse_status(operation.error)
     return OperationInfo(name=operation.name, done=operation.done, error=error)
+
+
+def parse_status(status: Any) -> CloudErrorInfo:
+    """A google.rpc.Status as data."""
+    return CloudErrorInfo(status.code, status.message, tuple(plain_details(status.details)))
 
 
 def read_operation(answer: Mapping[str, Any]) -> OperationInfo:
@@ -101,8 +107,14 @@ def read_operation(answer: Mapping[str, Any]) -> OperationInfo:
     return OperationInfo(
         name=str(answer["name"]),
         done=bool(answer.get("done")),
-        error=CloudErrorInfo(int(error.get("code", 2)), str(error.get("message", ""))) if error else None,
+        error=_read_status(error) if error else None,
     )
+
+
+def _read_status(error: Mapping[str, Any]) -> CloudErrorInfo:
+    """A google.rpc.Status from its JSON."""
+    details = tuple(plain_details(error.get("details", ())))
+    return CloudErrorInfo(int(error.get("code", 2)), str(error.get("message", "")), details)
 
 
 BEAT_NAMESPACE = "tpuctl"

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from google.cloud import tpu_v2
 
-from tpuctl.cloud.nodes import render_node
-from tpuctl.core.model import CloudErrorInfo, NodeRequest, QueuedInfo, QueuedState, Tier
+from tpuctl.cloud.nodes import parse_status, render_node
+from tpuctl.core.model import NodeRequest, QueuedInfo, QueuedState, Tier
 
 
 def parse_queued(queued: tpu_v2.QueuedResource) -> QueuedInfo:
@@ -29,7 +29,7 @@ def parse_queued(queued: tpu_v2.QueuedResource) -> QueuedInfo:
         accelerator_type=node.accelerator_type,
         tier=_tier(queued, node),
         labels=dict(node.labels),
-        error=CloudErrorInfo(failed.code, failed.message) if failed.code else None,
+        error=parse_status(failed) if failed.code else None,
         create_time=queued.create_time.isoformat() if queued.create_time else "",
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tpuctl.core.nouns import Endpoint as Endpoint
 from tpuctl.core.nouns import FailureKind as FailureKind
@@ -72,10 +72,11 @@ class QueuedState(StrEnum):
 
 @dataclass(frozen=True)
 class CloudErrorInfo:
-    """An error reported inside an operation or a queued resource (google.rpc.Status)."""
+    """An error reported inside an operation or a queued resource (google.rpc.Status); `details` as JSON."""
 
     code: int
     message: str
+    details: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

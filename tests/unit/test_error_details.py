@@ -1,0 +1,225 @@
+# ruff: noqa: E501 (the bodies are literal)
+"""What becomes of Google's error bodies: class, words, hint, and every detail that they carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as api
+from google.protobuf.any_pb2 import Any as Packed
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from tpuctl.cloud.errors import plain_details, translate
+from tpuctl.cloud.nodes import parse_status, read_operation
+from tpuctl.errors import DeniedError, InvalidRequestError, QuotaError, RateLimitedError, TpuctlError
+
+
+class Answer:
+    """As much of an HTTP answer as the library looks at."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.headers: dict[str, str] = {}
+        self._body = body
+
+    def json(self) -> dict[str, Any]:
+        return self._body
+
+
+def refused(error: dict[str, Any]) -> TpuctlError:
+    found = api.from_http_status(
+        error["code"],
+        error["message"],
+        errors=error.get("errors", ()),
+        details=error.get("details", ()),
+        response=Answer({"error": error}),
+    )
+    return translate(found, "list nodes in us-central2-b")
+
+
+CONSOLE = "https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=123456789"
+SERVICE_DISABLED = {
+    "code": 403,
+    "message": f"Cloud TPU API has not been used in project 123456789 before or it is disabled. Enable it by visiting {CONSOLE} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
+    "status": "PERMISSION_DENIED",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "SERVICE_DISABLED",
+            "domain": "googleapis.com",
+            "metadata": {
+                "service": "tpu.googleapis.com",
+                "consumer": "projects/123456789",
+                "serviceTitle": "Cloud TPU API",
+                "containerInfo": "123456789",
+                "activationUrl": CONSOLE,
+            },
+        },
+        {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": "…"},
+        {
+            "@type": "type.googleapis.com/google.rpc.Help",
+            "links": [{"description": "Google developers console API activation", "url": CONSOLE}],
+        },
+    ],
+}
+PERMISSION = {
+    "code": 403,
+    "message": "Permission 'tpu.nodes.list' denied on 'projects/p/locations/us-central2-b'",
+    "status": "PERMISSION_DENIED",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "IAM_PERMISSION_DENIED",
+            "domain": "iam.googleapis.com",
+            "metadata": {"resource": "projects/p/locations/us-central2-b", "permission": "tpu.nodes.list"},
+        }
+    ],
+}
+QUOTA = {
+    "code": 429,
+    "message": "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5.",
+    "status": "RESOURCE_EXHAUSTED",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+            "violations": [
+                {
+                    "subject": "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI",
+                    "description": "Limit: 0 in region us-east5.",
+                }
+            ],
+        }
+    ],
+}
+RATE = {
+    "code": 429,
+    "message": "Quota exceeded for quota metric 'Create requests' and limit 'Maximum number of CreateNode requests per minute' of service 'tpu.googleapis.com' for consumer 'project_number:123456789'.",
+    "status": "RESOURCE_EXHAUSTED",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "RATE_LIMIT_EXCEEDED",
+            "domain": "googleapis.com",
+            "metadata": {"quota_limit_value": "91", "quota_metric": "tpu.googleapis.com/create_requests"},
+        },
+        {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36s"},
+        {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": "abc"},
+    ],
+}
+FIELD = {
+    "code": 400,
+    "message": "Invalid value at 'node.labels'",
+    "status": "INVALID_ARGUMENT",
+    "details": [
+        {
+            "@type": "type.googleapis.com/google.rpc.BadRequest",
+            "fieldViolations": [{"field": "node.labels", "description": "Invalid value"}],
+        }
+    ],
+}
+
+
+def test_a_disabled_api_keeps_where_it_is_enabled():
+    error = refused(SERVICE_DISABLED)
+    assert isinstance(error, DeniedError)
+    assert error.hint == "gcloud services enable tpu.googleapis.com"
+    assert error.details["reason"] == "SERVICE_DISABLED"
+    assert error.details["activation_url"] == CONSOLE
+    assert error.details["metadata"]["serviceTitle"] == "Cloud TPU API"
+    assert error.details["help"] == [
+        {"description": "Google developers console API activation", "url": CONSOLE}
+    ]
+    assert CONSOLE not in error.message
+
+
+def test_an_older_answer_has_the_place_in_its_help_only():
+    details = [dict(each) for each in SERVICE_DISABLED["details"]]
+    details[0]["metadata"] = {"service": "tpu.googleapis.com", "consumer": "projects/123456789"}
+    assert refused({**SERVICE_DISABLED, "details": details}).details["activation_url"] == CONSOLE
+
+
+def test_a_denied_permission_keeps_which_and_on_what():
+    error = refused(PERMISSION)
+    assert isinstance(error, DeniedError)
+    assert error.details["metadata"] == PERMISSION["details"][0]["metadata"]
+    assert error.details["domain"] == "iam.googleapis.com"
+    assert "activation_url" not in error.details
+
+
+def test_a_quota_keeps_its_violations():
+    error = refused(QUOTA)
+    assert isinstance(error, QuotaError)
+    assert error.details["quota"] == QUOTA["details"][0]["violations"]
+
+
+def test_a_rate_limit_keeps_when_to_come_again():
+    error = refused(RATE)
+    assert isinstance(error, RateLimitedError)
+    assert (error.details["retry_after"], error.details["request_id"]) == ("36s", "abc")
+    assert error.details["metadata"]["quota_limit_value"] == "91"
+
+
+def test_a_bad_field_is_named():
+    error = refused(FIELD)
+    assert isinstance(error, InvalidRequestError)
+    assert error.details["fields"] == [{"field": "node.labels", "description": "Invalid value"}]
+
+
+def test_the_older_errors_of_compute_keep_their_reason():
+    body = {
+        "code": 403,
+        "message": "Rate Limit Exceeded",
+        "errors": [{"message": "Rate Limit Exceeded", "domain": "usageLimits", "reason": "rateLimitExceeded"}],
+    }
+    error = refused(body)
+    assert isinstance(error, RateLimitedError)
+    assert error.details["reason"] == "rateLimitExceeded"
+
+
+def test_an_answer_without_details_adds_none():
+    error = refused({"code": 503, "message": "The service is currently unavailable.", "status": "UNAVAILABLE"})
+    assert set(error.details) == {"status", "kind"}
+
+
+def packed(message: Any) -> Packed:
+    found = Packed()
+    found.Pack(message)
+    return found
+
+
+def test_messages_of_the_library_say_the_same_as_json():
+    info = error_details_pb2.ErrorInfo(reason="SERVICE_DISABLED", domain="googleapis.com")
+    info.metadata["service"] = "tpu.googleapis.com"
+    plain = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "SERVICE_DISABLED",
+        "domain": "googleapis.com",
+        "metadata": {"service": "tpu.googleapis.com"},
+    }
+    assert list(plain_details([info, packed(info), plain])) == [plain, plain, plain]
+
+
+def test_a_detail_of_a_type_that_nobody_knows_keeps_its_type():
+    strange = Packed(type_url="type.googleapis.com/google.cloud.tpu.Unheard", value=b"\x08\x01")
+    assert list(plain_details([strange])) == [{"@type": "type.googleapis.com/google.cloud.tpu.Unheard"}]
+
+
+@pytest.mark.parametrize("source", ["message", "json"])
+def test_an_error_inside_an_operation_keeps_its_details(source):
+    violation = {"subject": "TPUV4sPreemptiblePod", "description": "Limit 20800"}
+    if source == "message":
+        failure = error_details_pb2.QuotaFailure(
+            violations=[error_details_pb2.QuotaFailure.Violation(**violation)]
+        )
+        status = status_pb2.Status(
+            code=code_pb2.RESOURCE_EXHAUSTED, message="exhausted", details=[packed(failure)]
+        )
+        error = parse_status(status)
+    else:
+        detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+        body = {"name": "operations/1", "done": True}
+        found = read_operation({**body, "error": {"code": 8, "message": "exhausted", "details": [detail]}})
+        assert found.error is not None
+        error = found.error
+    assert (error.code, error.message) == (8, "exhausted")
+    assert error.details[0]["violations"] == [violation]
