@@ -201,9 +201,9 @@ def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
     make_node(sim, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
     make_node(sim, "far-1", labels_of(services, "far"), "us-east1-d")
     spec = get_slice(services, "big").record.spec
-    held = holders(services, "v4", ZONE, Tier.SPOT)
+    held = holders(services, spec)
     assert [(holder.user, holder.name, holder.chips) for holder in held] == [(services.user, "big-1", 8)]
-    on_demand = holders(services, "v4", ZONE, Tier.ON_DEMAND)
+    on_demand = holders(services, replace(spec, tier=Tier.ON_DEMAND))
     assert [(holder.user, holder.name) for holder in on_demand] == [("bob", "theirs-1")]
     error = name_holders(services, spec, QuotaError("quota used up", hint="ask"))
     assert f"{services.user} holds big-1 (v4-16, {ZONE}, READY)" in error.message

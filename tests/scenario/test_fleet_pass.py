@@ -271,7 +271,7 @@ def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, mess
     sim.fault(kind="error", method="*.create", zone="us-east1-d", code=code, message=message, times=0)
     request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], permit=lambda: None)
     record = wait_for_slice(services, "one")
-    assert (record.spec.zone, record.zones) == ("europe-west4-a", left)
+    assert (record.spec.zone, record.candidates, record.zones) == ("europe-west4-a", left, ZONES[:2])
 
 
 def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):

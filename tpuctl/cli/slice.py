@@ -89,7 +89,7 @@ def wanted_slice(
         choice = settle_slice(context, wish, list_grants(context), script)
         chosen = check_slice_name(name or name_of(choice.spec.accelerator_type, choice.spec.slices))
     else:
-        choice, chosen = SliceChoice(known.spec, known.candidates), known.name
+        choice, chosen = SliceChoice(known.spec, known.wished_zones), known.name
     offer = SliceOffer(context, chosen, choice, pay=wish.pay, script=script)
     _ = context.credentials
 

@@ -184,6 +184,13 @@ class CloudView:
     operation: OperationInfo | None = None
     unread: str = ""
 
+    @property
+    def failure(self) -> CloudErrorInfo | None:
+        """Why the request failed after it was taken, as its operation or its queued resource says."""
+        if self.queued is not None and self.queued.state is QueuedState.FAILED:
+            return self.queued.error
+        return self.operation.error if self.operation is not None else None
+
 
 @dataclass(frozen=True)
 class Sighting:
@@ -236,7 +243,9 @@ def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sight
         if not suspended:
             return Sighting(event, f"node {view.node.name} is {view.node.state}{_health(view.node)}")
     if view.queued is not None:
-        return _classify_queued(view.queued, expects_node=record.state in _EXPECT_NODE)
+        expects_node = record.state in _EXPECT_NODE
+        coming = record.state in {_S.REQUESTED, _S.PROVISIONING}
+        return _classify_queued(view.queued, expects_node=expects_node, coming=coming)
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
         return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
@@ -288,7 +297,8 @@ def unhealthy(node: NodeInfo) -> bool:
     return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
-def _classify_queued(queued: QueuedInfo, *, expects_node: bool) -> Sighting:
+def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) -> Sighting:
+    """`expects_node`: it was up before, or ought to be. `coming`: nothing can be taken away from it yet."""
     state = queued.state
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
@@ -298,6 +308,9 @@ def _classify_queued(queued: QueuedInfo, *, expects_node: bool) -> Sighting:
     if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
         if queued.initiator == "USER":
             return Sighting(_E.SUSPENDED_BY_USER, f"{why} by a user")
+        if state is QueuedState.SUSPENDING and coming:
+            # On its way to FAILED, which then says why: no capacity, or a quota.
+            return Sighting(_E.CREATING, f"{why} by the service before it had a node")
         return Sighting(_E.PREEMPTED, f"{why} by the service")
     if state is QueuedState.DELETING:
         return Sighting(_E.DELETING, why)

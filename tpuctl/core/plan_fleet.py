@@ -189,7 +189,7 @@ def _words(names: Sequence[str]) -> str:
 
 def _versus(record: SliceRecord, item: WantedSlice, name: str) -> str:
     if name == "zone":
-        return f"{' or '.join(record.candidates)} is there, {' or '.join(item.zones)} in the file"
+        return f"{' or '.join(record.wished_zones)} is there, {' or '.join(item.zones)} in the file"
     return f"{getattr(record.spec, name)} is there, {getattr(item.spec, name)} in the file"
 
 
@@ -297,7 +297,10 @@ def _unlisted(
         found.append(_gone_from_file(Kind.SLICE, record.name, record.owner, user, how))
     for run in runs:
         stale = run.fleet == wanted.name and run.fleet_run not in named and run.id not in kept
-        if stale and not run.state.final and not run.stop_asked:
+        if stale and not run.state.final and run.stop_asked:
+            # Perhaps by an `apply` that was cut off: somebody has to see it to its end.
+            found.append(FleetChange(Kind.RUN, run.id, Change.NONE, "it is being stopped", record=run.id))
+        elif stale and not run.state.final:
             found.append(_gone_from_file(Kind.RUN, run.id, run.owner, user, how, run.id))
     return found
 

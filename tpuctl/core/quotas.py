@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.core.counting import counted
+from tpuctl.core.grants import same_pool
 from tpuctl.core.model import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -150,6 +151,24 @@ def find_holdings(
     held = [_of_node(catalog, node) for node in listed]
     held += [_of_queued(catalog, item) for item in queued if (item.zone, item.name) not in with_nodes]
     return tuple(sorted(held, key=lambda each: (each.user, each.zone, each.name)))
+
+
+def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Tier) -> tuple[Holding, ...]:
+    """What draws on the quota of one generation and pool in the region of `zone`, the largest first.
+
+    TPU quotas are per zone or per region (Cloud TPU documentation, "quotas"), so the whole region counts. A
+    preempted node that was made directly holds nothing any more; a dead queued resource does.
+    """
+    region = region_of(zone)
+    found = [
+        each
+        for each in holdings
+        if each.generation == generation
+        and region_of(each.zone) == region
+        and same_pool(each.tier, tier)
+        and not (each.dead and each.kind == "node")
+    ]
+    return tuple(sorted(found, key=lambda each: (-(each.chips or 0), each.name)))
 
 
 def _of_node(catalog: Catalog, node: NodeInfo) -> Holding:

@@ -174,6 +174,8 @@ class SliceRecord:
     lifetime: Lifetime | None = None
     fleet: str = ""
     """Name of the fleet file that asked for it; empty for a slice made by hand."""
+    refused_zones: tuple[str, ...] = ()
+    """Those of `zones` that will never serve this request, until it is asked for again."""
     any_user: bool = False
     """`down --all-users` was said of it: it goes whoever's label it carries."""
 
@@ -187,9 +189,14 @@ class SliceRecord:
         return self.incarnation is not None and self.incarnation.by_hand
 
     @property
-    def candidates(self) -> tuple[str, ...]:
-        """The zones in which it may be."""
+    def wished_zones(self) -> tuple[str, ...]:
+        """The zones in which it was asked to be."""
         return self.zones or (self.spec.zone,)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Those of them that have not refused it for good."""
+        return tuple(zone for zone in self.wished_zones if zone not in self.refused_zones) or (self.spec.zone,)
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """In what it is not a slice of `spec` in any of `zones`, as names of fields.
@@ -198,7 +205,7 @@ class SliceRecord:
         """
         names = [item.name for item in fields(SliceSpec) if item.name != "zone"]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
-        return different if set(self.candidates) == set(zones or (spec.zone,)) else ("zone", *different)
+        return different if set(self.wished_zones) == set(zones or (spec.zone,)) else ("zone", *different)
 
 
 class RunState(StrEnum):

@@ -1,88 +1,69 @@
-"""Who holds what of a quota, so that a refusal says whom to ask."""
+"""Names in a quota's refusal who holds that quota, so that it says whom to ask."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tpuctl.core.grants import same_pool
-from tpuctl.core.model import USER_LABEL, NodeInfo, QueuedInfo, Tier
-from tpuctl.core.naming import region_of
+from tpuctl.core.messages import ErrorKind, classify
+from tpuctl.core.model import CloudErrorInfo
+from tpuctl.core.quotas import Holding, find_holdings, holders_of
 from tpuctl.core.records import SliceSpec
-from tpuctl.core.topology import Catalog
 from tpuctl.errors import QuotaError, TpuctlError
-from tpuctl.resources import load_accelerators
+from tpuctl.resources import load_accelerators, load_error_table
 from tpuctl.workflows.services import Services
 
 NAMED_MAX = 5
 NOBODY = "somebody without tpuctl"
 
 
-@dataclass(frozen=True)
-class Holder:
-    """One TPU, or one request for one, that counts against a quota; dead requests do until they are deleted."""
-
-    user: str
-    name: str
-    zone: str
-    accelerator_type: str
-    chips: int
-    state: str
-
-    def __str__(self) -> str:
-        return f"{self.user or NOBODY} holds {self.name} ({self.accelerator_type}, {self.zone}, {self.state})"
-
-
-def holders(services: Services, generation: str, zone: str, tier: Tier) -> list[Holder]:
-    """Everything of one generation and pool in the region of `zone`, the largest first.
-
-    TPU quotas are per zone or per region (Cloud TPU documentation, "quotas"), so the whole region is shown.
-    """
+def holders(services: Services, spec: SliceSpec) -> tuple[Holding, ...]:
+    """Everything in the project that draws on the quotas of a slice, the largest first."""
     catalog = load_accelerators()
-    nodes = services.cloud.list_nodes().items
-    standing = {(node.zone, node.queued_resource) for node in nodes}
-    requests = services.cloud.list_queued().items
-    all_of_them: list[NodeInfo | QueuedInfo] = [*nodes]
-    all_of_them += [each for each in requests if (each.zone, each.name) not in standing]
-    found = [
-        _holder(catalog, each)
-        for each in all_of_them
-        if region_of(each.zone) == region_of(zone)
-        and same_pool(each.tier, tier)
-        and _generation(catalog, each.accelerator_type) == generation
-    ]
-    return sorted(found, key=lambda holder: (-holder.chips, holder.name))
+    generation = catalog.of(spec.accelerator_type, spec.topology).generation
+    held = find_holdings(catalog, services.cloud.list_nodes().items, services.cloud.list_queued().items)
+    return holders_of(held, generation, spec.zone, spec.tier)
 
 
-def _generation(catalog: Catalog, accelerator_type: str) -> str:
-    found = catalog.find(accelerator_type)
-    return found.generation if found else ""
-
-
-def _holder(catalog: Catalog, each: NodeInfo | QueuedInfo) -> Holder:
-    found = catalog.find(each.accelerator_type)
-    chips = found.chips if found else 0
-    user = each.labels.get(USER_LABEL, "")
-    return Holder(user, each.name, each.zone, each.accelerator_type, chips, str(each.state))
-
-
-def name_holders(services: Services, spec: SliceSpec, error: QuotaError) -> QuotaError:
-    """The same refusal with the holders of that quota in its words and details.
+def name_holders(services: Services, spec: SliceSpec, error: QuotaError, *, own: str = "") -> QuotaError:
+    """The same refusal with the holders of that quota in its words and details; `own` is what was refused.
 
     It stays as it was if they cannot be read.
     """
-    generation = _generation(load_accelerators(), spec.accelerator_type)
     try:
-        found = holders(services, generation, spec.zone, spec.tier)
+        found = [each for each in holders(services, spec) if each.name != own]
     except TpuctlError:
         return error  # the refusal is the news; who holds the rest is an extra
     if not found:
         return error
-    rows = [{"user": h.user, "name": h.name, "zone": h.zone, "chips": h.chips, "state": h.state} for h in found]
+    rows = [
+        {"user": each.user, "name": each.name, "zone": each.zone, "chips": each.chips or 0, "state": each.state}
+        for each in found
+    ]
     message = f"{error.message}; {_in_words(found)}"
     return QuotaError(message, hint=error.hint, details={**error.details, "holders": rows})
 
 
-def _in_words(found: Sequence[Holder]) -> str:
+def quota_error(error: CloudErrorInfo | None, *, queued: bool, what: str) -> QuotaError | None:
+    """The refusal by a quota that came after the create was taken: in its operation, or in a queued resource.
+
+    None for another error, and for a quota of helper resources, which no TPU holds. `what` is its words.
+    """
+    if error is None:
+        return None
+    kind = classify(
+        load_error_table(),
+        rpc_code=error.code,
+        message=error.message,
+        details=error.details,
+        queued=queued,
+    )
+    return QuotaError(what, details={"kind": str(kind)}) if kind is ErrorKind.QUOTA else None
+
+
+def _in_words(found: Sequence[Holding]) -> str:
     more = f", and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
-    return ", ".join(str(holder) for holder in found[:NAMED_MAX]) + more
+    return ", ".join(_words(each) for each in found[:NAMED_MAX]) + more
+
+
+def _words(held: Holding) -> str:
+    return f"{held.user or NOBODY} holds {held.name} ({held.accelerator_type}, {held.zone}, {held.state})"

@@ -178,6 +178,7 @@ def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> 
         failures=0,
         not_before=0.0,
         any_user=False,
+        refused_zones=(),
         pay=wish.pay,
         run_id=wish.run_id,
         lifetime=extend_lifetime(None, wish.limits, services.store.now()),

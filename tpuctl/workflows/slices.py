@@ -41,7 +41,7 @@ from tpuctl.workflows.capacity import (
 from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
-from tpuctl.workflows.holders import name_holders
+from tpuctl.workflows.holders import name_holders, quota_error
 from tpuctl.workflows.host_beats import describe_life, forget_beats, listen_for_life
 from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
@@ -224,13 +224,20 @@ class _Wave:
 
     def _create_failed(self, error: TpuctlError) -> Outcome:
         """Nothing was created, and asking again later or elsewhere may succeed."""
+        if isinstance(error, QuotaError):
+            return self._quota_refused(error)
         self._lose("create-failed", error.message, failed=True, zone=True)
-        first = self._record.incarnation is not None and self._record.last_incarnation == 1
-        if isinstance(error, QuotaError) and first and not self._record.zones:
-            hint = f"the slice stays wanted; tpuctl down {self._record.name} gives it up"
-            named = name_holders(self._services, self._record.spec, error)
-            return Outcome(Failed(QuotaError(named.message, hint=hint, details=named.details)), acted=True)
         return Outcome(Wait(error.message, self._record.not_before), acted=True)
+
+    def _quota_refused(self, error: QuotaError) -> Outcome:
+        """A quota has no room: whoever waits is told who holds it, and a first try in the only zone ends."""
+        own = self._incarnation.queued_name
+        named = name_holders(self._services, self._record.spec, error, own=own)
+        self._lose("create-failed", named.message, failed=True, zone=True, short=error.message)
+        if self._record.last_incarnation == 1 and not self._record.zones:
+            hint = f"the slice stays wanted; tpuctl down {self._record.name} gives it up"
+            return Outcome(Failed(QuotaError(named.message, hint=hint, details=named.details)), acted=True)
+        return Outcome(Wait(named.message, self._record.not_before), acted=True)
 
     def _create_refused(self, error: TpuctlError) -> Outcome:
         if isinstance(error, DeniedError) and len(self._record.candidates) > 1:
@@ -247,13 +254,13 @@ class _Wave:
     def _drop_zone(self, why: str) -> bool:
         """Goes on without a zone that will never serve this request, if there are others."""
         record = self._record
-        left = tuple(zone for zone in record.candidates if zone != record.spec.zone)
-        if not left:
+        if all(zone == record.spec.zone for zone in record.candidates):
             return False
         self._services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
         self._journal("zone-refused", f"{record.spec.zone}: {why}")
         loss = Loss(self._services.store.now(), "refused", why)
-        self._save(replace(record, state=SliceState.LOST, loss=loss, zones=left, not_before=0.0))
+        refused = (*record.refused_zones, record.spec.zone)
+        self._save(replace(record, state=SliceState.LOST, loss=loss, refused_zones=refused, not_before=0.0))
         return True
 
     def _record_loss(self) -> Outcome:
@@ -267,10 +274,18 @@ class _Wave:
             return Outcome(Wait("another zone"), acted=True)
         if taken:
             remember_lost(self._services, self._record)
+        quota = self._late_quota_error(why)
+        if quota is not None and event is SliceEvent.CREATE_FAILED:
+            return self._quota_refused(quota)
         kind = "preempted" if taken else "create-failed"
         self._lose(kind, why, failed=not taken, zone=not taken, state=self._plan.state)
         self._services.emit(Note(self._record.name, f"{kind}: {why}"))
         return Outcome(Wait(why), acted=True)
+
+    def _late_quota_error(self, why: str) -> QuotaError | None:
+        """The refusal by a quota that came when the create had been taken already."""
+        view = self._look.view
+        return quota_error(view.failure, queued=view.queued is not None, what=why)
 
     def _lose(
         self,
@@ -279,13 +294,15 @@ class _Wave:
         *,
         failed: bool,
         zone: bool = False,
+        short: str = "",
         give_up: bool = False,
         state: SliceState = SliceState.LOST,
     ) -> None:
         """Writes down how the incarnation ended and until when what is left alone.
 
         `zone`: it was for want of capacity or quota there, which other slices and the next hunt should know.
-        `give_up`: it is to go although the cloud shows it alive.
+        `short`: `detail` without what is true only now. `give_up`: it is to go although the cloud shows it
+        alive.
         """
         services, record = self._services, self._record
         now = services.store.now()
@@ -296,7 +313,7 @@ class _Wave:
         if record.zones:
             backoffs |= zone_backoffs(services, record.spec, record.candidates)
         if zone:
-            until = remember_failed(services, record, detail).not_before
+            until = remember_failed(services, record, short or detail).not_before
         backoffs[record.spec.zone] = until
         self._save(
             replace(
@@ -364,7 +381,7 @@ class _Wave:
         if ended:
             hint = f"tpuctl up {record.name} --pay, or tpuctl down {record.name}"
             return Outcome(Blocked(f"{ended}; nothing is restarted after that", hint), acted=False)
-        notes = read_notes(services, record.spec, record.zones)
+        notes = read_notes(services, record.spec, record.candidates if record.zones else ())
         choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
         incarnation = next_incarnation(record, now)
         where = f" in {choice.zone} ({choice.why})" if record.zones else ""
