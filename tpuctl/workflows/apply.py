@@ -119,7 +119,7 @@ def _steps(services: Services, order: Order, changes: Sequence[FleetChange]) -> 
             leaving[change.subject] = _removal(services, change.name)
         elif change.name in runs and not _at_rest(services, change):
             coming[change.subject] = _RunItem(services, order, runs[change.name], change).step
-        elif change.change is Change.REMOVE:
+        elif change.name not in runs and change.change in {Change.REMOVE, Change.NONE}:
             leaving[change.subject] = _stopping(services, change.record)
     return {**leaving, **coming}
 

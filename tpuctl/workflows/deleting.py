@@ -24,13 +24,16 @@ def find_tpu(services: Services, found: Found) -> Found | None:
 def delete_tpu(services: Services, first: Found, claim: Claim, decide: Decide) -> Refusal | None:
     """Asks for the deletion of what was read as `first`, if a read right now agrees and proves it ours.
 
-    What is not found any more is as wanted. Returns why nothing was deleted otherwise. To be called under the
-    lease of its slice.
+    What is not found any more is as wanted, what is being deleted will be. Returns why nothing was deleted
+    otherwise. To be called under the lease of its slice.
     """
     again = find_tpu(services, first)
     if again is None:
         return None
-    refused = disprove(first, again, claim) or decide(again)
+    refused = disprove(first, again, claim)
+    if refused is not None or again.state == "DELETING":
+        return refused
+    refused = decide(again)
     if refused is not None:
         return refused
     if first.kind == "queued":

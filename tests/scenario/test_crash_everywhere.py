@@ -1,0 +1,497 @@
+"""Killed at any changing call of any workflow, or left without an answer: it converges, leaks nothing, makes
+nothing twice and deletes nothing that lives, by the same command again or by a watchdog alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.crashing import Accident, Repair, Story, accidents, settled, survive
+from tests.support.jobs import SPEC, bring_up, limit, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.codec import to_data
+from tpuctl.core.grants import AtEnd, Grant
+from tpuctl.core.model import USER_LABEL, Tier
+from tpuctl.core.plan_fleet import How, WantedFleet, WantedRun, WantedSlice
+from tpuctl.core.reap import Fate
+from tpuctl.core.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.core.request import RunRequest
+from tpuctl.core.tree import make_tree
+from tpuctl.resources import load_accelerators
+from tpuctl.workflows.adopt import adopt, find_candidate
+from tpuctl.workflows.apply import Order, apply_fleet, observe_and_plan
+from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
+from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.follow import start_run
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.pausing import current_pause, pause_fleet, resume_fleet
+from tpuctl.workflows.reap import caller_of, reap, survey
+from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.workflows.submit import FrozenCode
+
+ZONE, ELSEWHERE = SPEC.zone, "europe-west4-b"
+HOUR = 3600.0
+V5P: dict[str, Any] = {
+    "accelerator_type": "v5p-8",
+    "zone": "us-east5-a",
+    "runtime_version": "v2-alpha-tpuv5",
+    "hosts": 1,
+    "chips": 4,
+}
+
+
+def nodes(place: MemoryPlace) -> list[str]:
+    return sorted(each.path.id for each in place.world.census() if each.kind == "node")
+
+
+def state_of(place: MemoryPlace, name: str) -> SliceState:
+    return get_slice(place.machine("server"), name).record.state
+
+
+def passes(services: MemoryServices, minutes: int) -> None:
+    """What a watchdog does in that time."""
+    for _ in range(minutes):
+        services.clock.sleep(60.0)
+        run_pass(services)
+
+
+def long_program(place: MemoryPlace) -> None:
+    place.hosts.programs["main.py"] = scripted(6 * HOUR, lines=["working"])
+
+
+def begin_run(services: MemoryServices) -> None:
+    start_run(services, submit(services, "big", "hours", policy=Policy(grace_s=1.0)).id)
+
+
+class Up:
+    """One slice comes up."""
+
+    watched = True
+
+    def __init__(self, zones: tuple[str, ...] = (), **spec: object) -> None:
+        self.spec: SliceSpec = replace(SPEC, **spec)  # type: ignore[arg-type]
+        self.zones = zones
+
+    def prepare(self, place: MemoryPlace) -> None:
+        """A fleet without slices."""
+
+    def command(self, services: MemoryServices) -> None:
+        request_slice(services, "big", self.spec, pay=True, zones=self.zones, permit=lambda: None)
+        wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert len(nodes(place)) == self.spec.slices
+
+
+class Hunt(Up):
+    """The first zone has no capacity, or refuses."""
+
+    def __init__(self, preset: str, **spec: object) -> None:
+        super().__init__(("us-east5-a", ELSEWHERE), **{**V5P, **spec})
+        self.preset = preset
+
+    def prepare(self, place: MemoryPlace) -> None:
+        place.world.faults.add({"preset": self.preset, "zone": "us-east5-a", "times": 0})
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        assert get_slice(place.machine("server"), "big").record.spec.zone == ELSEWHERE
+
+
+class UpAgain(Up):
+    """`up NAME` of a slice that a person had removed, and that waited since."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        services = place.machine()
+        bring_up(services, "big", **{"queued": self.spec.queued})
+        parent = f"projects/{services.project}/locations/{ZONE}"
+        place.world.call("DeleteNode", {"name": f"{parent}/nodes/big-1"})
+        passes(place.machine("server"), 15)
+        assert state_of(place, "big") is SliceState.REMOVED
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        assert nodes(place) == ["big-2"]
+
+
+class UpRefused(Up):
+    """`up NAME` of a slice that was refused."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        fault = {"kind": "error", "method": "*.create", "code": 3, "message": "no such thing"}
+        place.world.faults.add(fault)
+        with pytest.raises(Exception, match="no such thing"):
+            self.command(place.machine())
+        assert state_of(place, "big") is SliceState.REFUSED
+
+
+class UpAfterDown(Up):
+    """A second life under the same name."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        services = place.machine()
+        self.command(services)
+        take_down(services, "big")
+
+
+class Down:
+    """A slice with a run on it goes."""
+
+    watched = True
+
+    def __init__(self, **spec: object) -> None:
+        self.spec = spec
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "big", **self.spec)
+        begin_run(services)
+        bring_up(services, "other")
+
+    def command(self, services: MemoryServices) -> None:
+        take_down(services, "big", deadline=services.clock.now() + HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.GONE
+        assert nodes(place) == ["other-1"]
+        [run] = list_runs(place.machine("server"))
+        assert run.state is RunState.STOPPED
+
+
+class Adopt:
+    """A node made by hand becomes a slice."""
+
+    watched = True
+
+    queued = ""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        services = place.machine()
+        parent = f"projects/{services.project}/locations/{ZONE}"
+        body = {
+            "acceleratorType": "v4-8",
+            "runtimeVersion": SPEC.runtime_version,
+            "metadata": {
+                "ssh-keys": f"tpuctl:{services.public_key}\ntpuctl:{place.machine('server').public_key}"
+            },
+        }
+        if self.queued:
+            spec = {"parent": parent, "nodeId": "hand", "node": body}
+            asked = {"parent": parent, "queuedResourceId": self.queued}
+            place.world.call("CreateQueuedResource", {**asked, "queuedResource": {"tpu": {"nodeSpec": [spec]}}})
+        else:
+            place.world.call("CreateNode", {"parent": parent, "nodeId": "hand", "node": body})
+        place.clock.advance(600.0)
+
+    def command(self, services: MemoryServices) -> None:
+        found = find_candidate(services, "hand", None, None)
+        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+        services.clock.sleep(60.0)
+        wait_for_slice(services, "hand", deadline=services.clock.now() + HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "hand") is SliceState.READY
+        assert nodes(place) == ["hand"]
+        services = place.machine()
+        node = services.cloud.find_node(ZONE, "hand")
+        assert node.labels[USER_LABEL] == "ada"
+        assert survey(services).of(Fate.DELETE) == []
+
+
+class AdoptQueued(Adopt):
+    """A queued resource of another name becomes one."""
+
+    queued = "outer"
+
+
+class Reap:
+    """Two leftovers of ours go, what is wanted and what is others' stays."""
+
+    watched = False
+
+    def prepare(self, place: MemoryPlace) -> None:
+        services = place.machine()
+        for name in ("a", "b", "big"):
+            bring_up(services, name, queued=name == "a")
+        for name in ("a", "b"):
+            loaded = find_slice(services, name)
+            assert loaded is not None
+            services.store.delete(f"slices/{name}", if_generation=loaded.generation)
+
+    def command(self, services: MemoryServices) -> None:
+        caller = caller_of(services, all_users=False)
+        doomed = survey(services).of(Fate.DELETE)
+        ends = reap(services, doomed, caller, deadline=services.clock.now() + HOUR)
+        assert {end.result for end in ends} <= {"gone", "failed"}
+        if any(end.result == "failed" for end in ends):
+            self.command(services)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert nodes(place) == ["big-1"]
+        assert len(place.world.census()) == 1
+
+
+class Pause:
+    """A pause, and its end; in between nothing is done."""
+
+    watched = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        bring_up(place.machine(), "big")
+
+    def command(self, services: MemoryServices) -> None:
+        pause_fleet(services, until=None, reason="a talk")
+        assert {line.result for line in run_pass(services)} == {"paused"}
+        resume_fleet(services)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert current_pause(place.machine("server")) is None
+        assert state_of(place, "big") is SliceState.READY
+
+
+class Watched:
+    """What a watchdog does by itself: the command is its passes, and one dies in the middle."""
+
+    watched = True
+
+    minutes = 45
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "other")
+        bring_up(services, "big")
+        begin_run(services)
+
+    def command(self, services: MemoryServices) -> None:
+        for _ in range(3):
+            passes(services, self.minutes // 3)
+
+    def check(self, place: MemoryPlace) -> None:
+        raise NotImplementedError
+
+
+class WatchedRecovery(Watched):
+    """A preempted slice comes back with its run."""
+
+    minutes = 15
+
+    def __init__(self, **spec: object) -> None:
+        self.spec = spec
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "big", **self.spec)
+        begin_run(services)
+        place.world.preempt("big-1")
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert {name[:5] for name in nodes(place)} == {"big-2"}
+        [run] = list_runs(place.machine("server"))
+        assert run.attempt is not None
+        assert (run.state, run.preemptions, run.failures) == (RunState.RUNNING, 1, 0)
+        assert run.attempt.number == 2
+
+
+class WatchedGrantEnd(Watched):
+    """A grant is over, and its slice was to go with it."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "big")
+        begin_run(services)
+        grant = Grant(ZONE, Tier.SPOT, "v4", 32, "2020-01-01", at_end=AtEnd.DOWN)
+        services.store.put(grant.key, to_data(grant), if_generation=0)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.GONE
+        assert nodes(place) == []
+        [run] = list_runs(place.machine("server"))
+        assert run.state is RunState.STOPPED
+
+
+class WatchedTimeLimit(Watched):
+    """The time of a slice is over; others stay."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        limit(place.machine(), "big", ttl_s=660.0)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.GONE
+        assert nodes(place) == ["other-1"]
+
+
+class WatchedSilence(Watched):
+    """Hosts that stay silent while those of another slice answer are given up."""
+
+    minutes = 60
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        place.world.fail_hosts("big-1")
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert nodes(place) == ["big-2", "other-1"]
+
+
+class WatchedHunt(Watched):
+    """A slice that waits in a queue without capacity moves on to another zone."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        place.world.set_capacity("us-east5-a", 0)
+        spec = replace(SPEC, **V5P)
+        services = place.machine()
+        zones = ("us-east5-a", ELSEWHERE)
+        request_slice(services, "big", spec, pay=True, zones=zones, permit=lambda: None)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert get_slice(place.machine("server"), "big").record.spec.zone == ELSEWHERE
+        assert nodes(place) == ["big-2"]
+
+
+class WatchedLeftover(Watched):
+    """What a create made whose answer was lost, shown after its slice was gone."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        place.world.faults.add({"kind": "late", "method": "*.create", "seconds": 600.0})
+        place.world.faults.add({"kind": "drop", "method": "*.create"})
+        services = place.machine()
+        with pytest.raises(Exception, match="connection"):
+            bring_up(services, "big", queued=False)
+        take_down(services, "big")
+        assert nodes(place) == ["big-1"]
+
+    def check(self, place: MemoryPlace) -> None:
+        assert nodes(place) == []
+
+
+def _fleet(small: SliceSpec | None, *, run: bool) -> tuple[WantedFleet, dict[str, FrozenCode]]:
+    code = FrozenCode(make_tree({"main.py": b"hours"}), b"", None, None, False, None)
+    request = RunRequest("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    slices = [WantedSlice("big", SPEC, (ZONE,), pay=True)]
+    slices += [] if small is None else [WantedSlice("small", small, (ZONE,), pay=True)]
+    runs = [WantedRun("train", request, code.bundle.sha256)] if run else []
+    return WantedFleet("lab", tuple(slices), tuple(runs)), {"train": code}
+
+
+SMALL = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)
+
+
+class Apply:
+    """A file with two slices and a run is brought about."""
+
+    watched = True
+
+    how = How(replace=True, prune=True)
+    small: SliceSpec | None = SMALL
+    run = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+
+    def command(self, services: MemoryServices) -> None:
+        self.apply(services, *_fleet(self.small, run=self.run))
+
+    def apply(self, services: MemoryServices, wanted: WantedFleet, code: dict[str, FrozenCode]) -> None:
+        changes = observe_and_plan(services, wanted, self.how)
+        order = Order(wanted, code, permit=lambda _: None)
+        apply_fleet(services, order, changes, deadline=services.clock.now() + 2 * HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        wanted, _ = _fleet(self.small, run=self.run)
+        server = place.machine("server")
+        up = {record.name for record in list_slices(server) if record.desired is Desired.UP}
+        assert up == {item.name for item in wanted.slices}
+        assert settled(place)
+        running = [run.id for run in list_runs(server) if not run.state.final]
+        assert len(running) == len(wanted.runs)
+        assert len(nodes(place)) == len(wanted.slices)
+
+
+class ApplyReplace(Apply):
+    """One of the slices is to be another."""
+
+    small = replace(SPEC, queued=False)
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        self.apply(place.machine(), *_fleet(SMALL, run=True))
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        assert nodes(place) == ["big-1", "small-2"]
+
+
+class ApplyPrune(ApplyReplace):
+    """A slice and a run are no longer in the file."""
+
+    small = None
+    run = False
+
+    def check(self, place: MemoryPlace) -> None:
+        Apply.check(self, place)
+        assert nodes(place) == ["big-1"]
+
+
+STORIES: dict[str, Callable[[], Story]] = {
+    "up queued": Up,
+    "up direct": lambda: Up(queued=False),
+    "up multislice": lambda: Up(accelerator_type="v4-8", hosts=2, chips=8, slices=2),
+    "hunt after a stockout": lambda: Hunt("stockout", queued=False),
+    "hunt after a stockout at once": lambda: Hunt("stockout-now", queued=False),
+    "hunt after a refusal for good": lambda: Hunt("stockout", runtime_version=SPEC.runtime_version),
+    "hunt in queues": lambda: Hunt("queued-internal"),
+    "up of what a person removed": lambda: UpAgain(queued=False),
+    "up of what was refused": UpRefused,
+    "up after down": UpAfterDown,
+    "down queued": Down,
+    "down direct": lambda: Down(queued=False),
+    "down multislice": lambda: Down(accelerator_type="v4-8", hosts=2, chips=8, slices=2),
+    "adopt": Adopt,
+    "adopt a queued resource": AdoptQueued,
+    "reap": Reap,
+    "pause and resume": Pause,
+    "pass: recovery queued": WatchedRecovery,
+    "pass: recovery direct": lambda: WatchedRecovery(queued=False),
+    "pass: recovery multislice": lambda: WatchedRecovery(accelerator_type="v4-8", hosts=2, chips=8, slices=2),
+    "pass: end of a grant": WatchedGrantEnd,
+    "pass: end of a time limit": WatchedTimeLimit,
+    "pass: silent hosts": WatchedSilence,
+    "pass: another zone": WatchedHunt,
+    "pass: leftovers": WatchedLeftover,
+    "apply": Apply,
+    "apply --replace": ApplyReplace,
+    "apply --prune": ApplyPrune,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("repair", Repair)
+@pytest.mark.parametrize("name", STORIES)
+def test_every_accident_of_every_workflow_is_survived(name: str, repair: Repair) -> None:
+    make = STORIES[name]
+    failed = []
+    for where in accidents(make):
+        try:
+            survive(make(), where, repair)
+        except Exception as error:  # noqa: BLE001 - all of them are told, not the first
+            failed.append(f"{where.accident} call {where.at}: {type(error).__name__}: {error}")
+    assert failed == []
+
+
+def test_a_story_has_accidents_of_every_kind() -> None:
+    kinds = {where.accident for where in accidents(Up)}
+    assert kinds == set(Accident)
