@@ -262,6 +262,7 @@ def test_durations_are_words(seconds: float, shown: str) -> None:
         ("capacity", "waiting for capacity"),
         ("big-1 to be gone", "waiting for big-1 to be gone"),
         ("its turn: creates per minute are limited", "waiting: its turn: creates per minute are limited"),
+        ("slice big (node big-1 is CREATING)", "waiting for slice big (node big-1 is CREATING)"),
         ("queued resource big-1 is ACCEPTED", "waiting: queued resource big-1 is ACCEPTED"),
     ],
 )

@@ -286,6 +286,9 @@ def main() -> int:
     SCHEMA.write_text(render_schema(), encoding="utf-8")
     if options.transcript:
         fresh = replace_part(fresh, TRANSCRIPT, record_session())
+        from tests.docs.json_page import PAGE, record_page  # it imports this module
+
+        PAGE.write_text(record_page(), encoding="utf-8")
     README.write_text(fresh, encoding="utf-8")
     return 0
 

@@ -49,6 +49,8 @@ def trouble(command: str) -> str:
     known = _options(found)
     while words:
         word = _END.sub("", words.pop(0))
+        if word == "--":
+            return ""
         if word.startswith("-") and word != "-":
             for option in word.partition("=")[0].split("/"):
                 if option not in known and option not in {"--help", "-h"}:

@@ -29,7 +29,7 @@ _FINITE = re.compile(r":|\b(is|are|was|were|has|have|does|do|did|failed|could|ca
 
 def waiting_words(why: str) -> str:
     """`waiting for capacity`, `waiting: node a-1 is CREATING`."""
-    return f"waiting: {why}" if _FINITE.search(why) else f"waiting for {why}"
+    return f"waiting: {why}" if _FINITE.search(why.partition(" (")[0]) else f"waiting for {why}"
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _prefer_slice_wait(result: Outcome, look: SliceLook | None) -> Outcome:
     """While the slice is on its way, say what the cloud shows rather than that the run waits for it."""
     waiting = isinstance(result.verdict, Wait) and look is not None
     if waiting and look is not None and look.record.state is not SliceState.READY and not result.acted:
-        return Outcome(Wait(f"slice {look.record.name}: {look.sighting.why}"), acted=False)
+        return Outcome(Wait(f"slice {look.record.name} ({look.sighting.why})"), acted=False)
     return result
 
 

@@ -1,0 +1,97 @@
+"""docs/json.md: the keys of what commands print with `--json`, as the commands print them on the simulator."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.docs.generate import ROOT
+from tests.support.session import Session, open_session
+
+PAGE = ROOT / "docs" / "json.md"
+COMMANDS = (
+    ("ls", "slices and all other TPUs of the project"),
+    ("status big", "one slice"),
+    ("why big", "decisions, oldest first"),
+    ("runs", "runs, newest first"),
+    ("manifest hello", "the manifest of an attempt"),
+    ("exec big -- hostname", "one row per worker"),
+    ("capacity", "what was learnt, by zone, type and tier"),
+    ("quota", "quotas, holders, grants and cost"),
+    ("grant show", "grants"),
+    ("bill", "what can cost money"),
+    ("types v4", "accelerator types"),
+    ("config show", "settings and where each came from"),
+    ("watch once", "what a pass did"),
+    ("watch status", "who passes"),
+    ("doctor", "findings"),
+    ("sim status", "the simulator"),
+)
+"""What is shown, in a fleet with one slice and one run that has ended."""
+_HOUR = re.compile(r"^hours\.\d\d$")
+HEAD = """\
+# What `--json` prints
+
+Every command that lists something takes `--json`: one JSON document on stdout, nothing else there and nothing
+on stderr. Keys do not change their name or meaning; new ones may come, so ignore what you do not know. Moments
+are RFC 3339 in UTC where they are text, and seconds since 1970 where they are numbers; what is not known or does
+not apply is `null` or an empty text. The exit status is the same as without `--json`.
+
+When a command fails, the document is `{"error": {"code", "message", "hint", "details"}}`; the codes are
+[in the README](../README.md#exit-status-and-error-codes).
+
+The keys below are those that the commands print on the simulator; `x[]` is a list, `x.y` a key within a key.
+"""
+
+
+def keys_of(value: Any, path: str = "", depth: int = 2) -> Iterator[str]:
+    """The keys of a document, in order; what lies deeper than `depth` is not looked at."""
+    if isinstance(value, list):
+        rows = [row for row in value if isinstance(row, dict)]
+        merged = {key: row[key] for row in rows for key in row}
+        yield from keys_of(merged, f"{path}[]" if path else "", depth) if rows else ()
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            name = f"{path}.{key}" if path else str(key)
+            nested = list(keys_of(inner, name, depth - 1)) if depth > 1 else []
+            yield from nested or [f"{name}[]" if isinstance(inner, list) else name]
+
+
+def prepare(session: Session) -> None:
+    """A fleet in which every list has a row."""
+    session.type("up", "v4-8", "big", "--spot", "--pay")
+    session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
+    session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "true")
+    session.type("watch", "once")
+
+
+def documents(session: Session) -> dict[str, Any]:
+    """What each command prints; stderr has to be empty."""
+    found = {}
+    for command, _ in COMMANDS:
+        own, dashes, theirs = command.partition(" -- ")
+        done = session.finish(
+            session.start(*own.split(), "--json", *([dashes.strip(), theirs] if theirs else []))
+        )
+        assert done.stderr == "", command
+        found[command] = json.loads(done.stdout)
+    return found
+
+
+def render_page(found: dict[str, Any]) -> str:
+    parts = [HEAD]
+    for command, what in COMMANDS:
+        value = found[command]
+        kind = "list of objects" if isinstance(value, list) else "object"
+        named = dict.fromkeys(_HOUR.sub("hours.HH", key) for key in keys_of(value))
+        keys = ", ".join(f"`{key}`" for key in named)
+        parts.append(f"## `tpuctl {command} --json`\n\n{what[0].upper()}{what[1:]}: {kind}.\n\n{keys}\n")
+    return "\n".join(parts)
+
+
+def record_page() -> str:
+    with open_session() as session:
+        prepare(session)
+        return render_page(documents(session))
