@@ -36,8 +36,8 @@ HEAD = """\
 
 Every command that lists something takes `--json`: one JSON document on stdout, nothing else there and nothing
 on stderr. Keys do not change their name or meaning; new ones may come, so ignore what you do not know. Moments
-are RFC 3339 in UTC where they are text, and seconds since 1970 where they are numbers; what is not known or does
-not apply is `null` or an empty text. The exit status is the same as without `--json`.
+are RFC 3339 in UTC where they are text, and seconds since 1970 where they are numbers; what is not known or
+does not apply is `null` or an empty text. The exit status is the same as without `--json`.
 
 When a command fails, the document is `{"error": {"code", "message", "hint", "details"}}`; the codes are
 [in the README](../README.md#exit-status-and-error-codes).
