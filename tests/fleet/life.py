@@ -33,8 +33,6 @@ SMALL = 0.3
 """The share of twelve slices."""
 KILLED = 1 / 150
 """How often a pass is killed."""
-ONE_RUNS_IN = 3
-"""Of so many slices one has a run."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class Plan:
     share: float = 1.0
     skew_s: float = 2 * MINUTE
     """How far the second machine's clock is ahead."""
+    one_runs_in: int = 3
+    """Of so many slices one has a run, which costs a pass as much as ten without."""
     calm_s: float = 75 * MINUTE
     """Longer than any back-off, boot, doubt and patience in a row."""
 
@@ -68,8 +68,8 @@ def week(seed: int) -> Plan:
     return Plan(seed, 7 * DAY, 3 * DAY, DAY)
 
 
-def half_a_day(seed: int, share: float = 1.0) -> Plan:
-    return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR, share)
+def half_a_day(seed: int, share: float = 1.0, one_runs_in: int = 3) -> Plan:
+    return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR, share, one_runs_in=one_runs_in)
 
 
 def draw_wishes(chance: random.Random, share: float) -> list[Wish]:
@@ -109,7 +109,7 @@ class Life:
         self.results: Counter[str] = Counter()
         self.kills = self.passes = 0
         self._wishes = draw_wishes(self._chance, plan.share)
-        self._run_on = {wish.name for wish in self._wishes[::ONE_RUNS_IN]}
+        self._run_on = {wish.name for wish in self._wishes[:: plan.one_runs_in]}
         self._next_whim = self._began + HOUR
 
     def live(self) -> None:
