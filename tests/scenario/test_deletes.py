@@ -20,7 +20,7 @@ from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.resources import load_accelerators
 from tpuctl.workflows.adopt import adopt, find_candidate
 from tpuctl.workflows.apply import end_slice
-from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.documents import Loaded, get_slice, save
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.intents import request_slice
@@ -221,3 +221,14 @@ def test_nobody_begins_a_new_life_over_what_is_left_of_another_persons_slice(pla
     take_down(services, "big")
     request_slice(bob, "big", spec, pay=False, permit=lambda: None)
     assert get_slice(services, "big").record.owner == "bob"
+
+
+def test_a_slice_of_a_type_that_no_table_has_keeps_no_other_on_a_grant_that_is_over(place, services):
+    bring_up(services, "big", queued=False)
+    loaded = get_slice(services, "big")
+    strange = replace(loaded.record, name="alien", spec=replace(loaded.record.spec, accelerator_type="v99-8"))
+    save(services, Loaded(strange, 0), strange)
+    by_grants_end(services)
+    minutes(place, 10)
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    assert standing(place) == []

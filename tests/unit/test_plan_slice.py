@@ -10,7 +10,7 @@ from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Wait
 from tpuctl.core.plan_slice import next_incarnation, plan_slice
-from tpuctl.core.records import Loss, SliceState
+from tpuctl.core.records import Desired, Loss, SliceState
 from tpuctl.core.timeouts import CREATE_STALLED_S
 
 NOW = 5000.0
@@ -116,3 +116,15 @@ def test_an_operation_that_never_ends_is_not_waited_for_when_nothing_exists(stat
     assert "operation-1 is running for 15 min" in answer.why
     listed = Sighting(SliceEvent.CREATING, "node big-1 is CREATING")
     assert plan_slice(stalled, listed, NOW).state is state
+
+
+def test_a_lost_slice_in_a_state_that_nobody_knows_is_left_to_a_person():
+    record = a_slice(state=SliceState.LOST)
+    plan = plan_slice(record, Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0)
+    assert (plan.state, plan.effect) == (SliceState.LOST, None)
+    assert isinstance(plan.verdict, Blocked)
+    assert "tpuctl down big" in str(plan.verdict.hint)
+    going = replace(record, state=SliceState.DELETING, desired=Desired.DOWN)
+    assert (
+        plan_slice(going, Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0).effect is Effect.DELETE
+    )

@@ -109,7 +109,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     **{
         (_S.LOST, event): To(_S.LOST, Effect.DELETE)
         for event in _E
-        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.NODE_READY, _E.VANISHED}
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.UNCLEAR, _E.DELETING, _E.NODE_READY, _E.VANISHED}
     },
     # It is there and has its id: it was not removed, or somebody brought it back. It must not cost unseen.
     (_S.REMOVED, _E.NODE_READY): To(_S.BOOTING),
@@ -151,7 +151,8 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.READY, _E.CREATE_REFUSED),
         (_S.READY, _E.FOREIGN),
         *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
-        *((state, _E.UNCLEAR) for state in _S if state not in {_S.LOST, _S.DELETING}),
+        # Nothing is deleted by itself in a state that we do not know; `down` does it.
+        *((state, _E.UNCLEAR) for state in _S if state is not _S.DELETING),
         *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.REFUSED)),
         *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
         (_S.REFUSED, _E.SUSPENDED_BY_USER),

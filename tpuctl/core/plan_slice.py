@@ -157,6 +157,9 @@ def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting, over: s
         return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
     if state is SliceState.REFUSED:
         return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl down {record.name}")
+    if state is SliceState.LOST and sighting.event is SliceEvent.UNCLEAR:
+        why = f"{sighting.why}, which this tpuctl does not know; nothing is deleted on a guess"
+        return Blocked(why, f"tpuctl down {record.name}, then up")
     if sighting.event is SliceEvent.STOPPED:
         return Blocked(sighting.why, f"tpuctl down {record.name}")
     return Wait(sighting.why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpuctl.core.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
 from tpuctl.core.records import Desired, SliceRecord
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.resources import load_accelerators
 from tpuctl.workflows.documents import Loaded
 from tpuctl.workflows.intents import request_down
@@ -30,7 +30,7 @@ def heed_grant_ends(services: Services, slices: Iterable[Loaded[SliceRecord]]) -
     grants = list_grants(services)
     now = services.store.now()
     news = [_warn(services, grant, now) for grant in grants]
-    ending = [_take_along(services, loaded.record, grants, now) for loaded in slices]
+    ending = [_guarded(services, loaded.record, grants, now) for loaded in slices]
     return [item for item in [*news, *ending] if item is not None]
 
 
@@ -50,6 +50,16 @@ def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
         return None
     record_decision(services, "fleet", "grant-ends", f"the grant for {subject} {text}")
     return GrantNews(subject, f"the grant {text}; nothing is created or restarted after that day")
+
+
+def _guarded(services: Services, record: SliceRecord, grants: Iterable[Grant], now: float) -> GrantNews | None:
+    """One slice's trouble does not keep the others on a grant that is over."""
+    try:
+        return _take_along(services, record, grants, now)
+    except (StaleRecordError, UsageError):
+        # Somebody is at work on it, and the next pass looks again; or no table has its type any more, which the
+        # look at the slice itself tells.
+        return None
 
 
 def _take_along(

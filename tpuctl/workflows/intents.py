@@ -25,8 +25,12 @@ def enroll_machine(services: Services) -> None:
     key = f"machines/{services.machine}"
     document = services.store.get(key)
     data = {"public_key": services.public_key, "user": services.user}
-    if document is None or dict(document.data) != data:
+    if document is not None and dict(document.data) == data:
+        return
+    try:
         services.store.put(key, data, if_generation=0 if document is None else document.generation)
+    except ConflictError:
+        return  # another command of this machine has just written the same
 
 
 def request_slice(
