@@ -83,7 +83,7 @@ def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
 def test_hosts_that_only_do_not_answer_this_machine_are_left_alone_for_a_day(place):
     services = place.machine()
     run_id = running(place, services)
-    cut_off = place.machine("office", reaches=lambda _host: False)
+    cut_off = place.machine(process=2, reaches=lambda _host: False)
     before, stored = mutations(place), get_run(services, run_id).generation
     for _ in range(24):
         (line,) = passes(place, cut_off, HOUR)

@@ -73,7 +73,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
     "Set up and try": (
         Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),
         Entry("config", "config", "app", "Show settings and where each came from."),
-        Entry("store", "store", "app", "Remove what the store keeps for nothing."),
+        Entry("store", "store", "app", "Show and tidy what the store keeps for all machines."),
         Entry("sim", "sim", "app", "Run the simulated cloud."),
         Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
     ),

@@ -15,7 +15,7 @@ from tpuctl.cli.slice import confirm
 if TYPE_CHECKING:
     from tpuctl.workflows.prune import Waste
 
-app = new_group("Remove what the store keeps for nothing.")
+app = new_group("Show and tidy what the store keeps for all machines.")
 
 COLUMNS = (
     Column("kind", "WHAT"),
@@ -27,7 +27,7 @@ COLUMNS = (
 
 @app.callback()
 def store() -> None:
-    """Remove what the store keeps for nothing."""
+    """Show and tidy what the store keeps for all machines."""
 
 
 @app.command("prune")
@@ -92,3 +92,41 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
         context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": [*blobs, *slices]})
         return
     context.console.table([*blobs, *slices], COLUMNS, empty="the store keeps nothing for nothing")
+
+
+MACHINES = (
+    Column("machine", "MACHINE", give=1),
+    Column("user", "USER"),
+    Column("enrolled", "LOGS IN"),
+    Column("this", "THIS ONE"),
+)
+
+
+@app.command("machines")
+def machines(
+    ctx: typer.Context,
+    remove: Annotated[
+        str | None,
+        typer.Option("--remove", metavar="MACHINE", help="Take its key from all hosts, now and in future."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the machines whose keys hosts accept, or shut one out.
+
+    Passes of any machine bring the keys of live hosts up to date. A machine that was removed comes back only
+    with its own `up` or `watch install`; close the store to it as well.
+    """
+    from tpuctl.workflows.enrolment import list_machines, remove_machine
+
+    with open_context(ctx) as context:
+        if remove is not None and not dry_run:
+            confirm(context, f"take the key of {remove} from all hosts?", yes=yes)
+            gone = remove_machine(context, remove)
+            context.console.say(
+                f"{remove} is out; the next pass tells live hosts" if gone else "nothing to change"
+            )
+        elif remove is not None:
+            context.console.say(f"would take the key of {remove} from all hosts")
+        context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")

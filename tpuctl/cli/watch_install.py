@@ -166,8 +166,8 @@ def _warnings(context: AppContext, *, systemd: bool) -> list[str]:
     strangers = slices_without_our_key(context)
     if strangers:
         found.append(
-            f"the hosts of {', '.join(strangers)} do not know this machine's key: passes from here cannot log "
-            "in to them until they are made anew"
+            f"the hosts of {', '.join(strangers)} do not know this machine's key yet: the first passes send "
+            "it, and it takes minutes to arrive"
         )
     return found
 

@@ -107,6 +107,8 @@ class Incarnation:
     """When its queued resource was created, which can never be labelled."""
     request_name: str = ""
     """Name of its queued resource where that is not `cloud_name`."""
+    keys_sent_at: float | None = None
+    """When the keys of machines that were enrolled after its create were sent to it last."""
     by_hand: bool = False
     """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
     given_up: bool = False

@@ -46,6 +46,8 @@ BEAT_STILL_READS = 8
 that lives has written five times. Reads are counted, because clocks jump."""
 BEAT_FORGET_S = 3600.0
 """What was read of heartbeats longer ago says nothing about what is read now."""
+KEYS_RETRY_S = 600.0
+"""Between two tries to give a live node the keys of machines: a PATCH of its metadata takes minutes to show."""
 NODE_MISSING_MAX_S = 600.0
 """How long a node may be missing under a queued resource that says ACTIVE: the API shows the suspension within
 minutes, and single reads have been wrong."""

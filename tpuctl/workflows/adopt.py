@@ -6,7 +6,6 @@ labelling may fail. Doing it again is a no-op, or does what is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tpuctl.core.lifecycle import owner_labels
@@ -25,14 +24,13 @@ from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, Sl
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
 from tpuctl.workflows.documents import Loaded, find_slice, list_slices, save
+from tpuctl.workflows.enrolment import read_machines
 from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
-from tpuctl.workflows.probing import enrolled_keys, find_workers, greet_workers
+from tpuctl.workflows.probing import find_workers, greet_workers
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
-
-KEYS = "ssh-keys"
 
 
 @dataclass(frozen=True)
@@ -227,12 +225,8 @@ def _update_node(services: Services, record: SliceRecord, node: NodeInfo, *, add
         return
     ours = owner_labels(record, record.incarnation, services.store.identity())
     labels = {**node.labels, **ours, USER_LABEL: label_value(record.owner)}
-    metadata = _with_keys(node.metadata, enrolled_keys(services, record.spec.login_user)) if add_key else None
+    machines = read_machines(services)
+    metadata = machines.metadata_of(node, record.spec.login_user) if add_key else None
     if labels == dict(node.labels) and metadata in (None, dict(node.metadata)):
         return
     services.cloud.update_node(node.zone, node.name, labels=labels, metadata=metadata)
-
-
-def _with_keys(metadata: Mapping[str, str], keys: str) -> dict[str, str]:
-    lines = metadata.get(KEYS, "").splitlines()
-    return {**metadata, KEYS: "\n".join([*lines, *(key for key in keys.splitlines() if key not in lines)])}

@@ -25,6 +25,7 @@ from tpuctl.workflows.documents import (
     load_run,
     load_slice,
 )
+from tpuctl.workflows.enrolment import enroll_if_new, lacks_keys, read_machines, send_keys
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
@@ -82,6 +83,7 @@ def run_pass(services: Services) -> list[PassLine]:
     now = services.store.now()
     if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
         return unread
+    enroll_if_new(services)
     try:
         snapshot = take_snapshot(services)
     except TpuctlError as error:
@@ -158,6 +160,7 @@ class _Pass:
             view = views[loaded.record.name]
             if loaded.record.name not in with_run and not self._at_rest(view):
                 lines.append(self._slice_line(view))
+        lines += self._keys(views, now)
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
         return lines
@@ -175,6 +178,23 @@ class _Pass:
             under = views.get(run.slice_name)
             found.append(Turn(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
         return found
+
+    def _keys(self, views: Mapping[str, _View], now: float) -> list[PassLine]:
+        """Lets machines that came later into the hosts that live already, this one among them."""
+        machines = read_machines(self._services)
+        lines = []
+        for name, view in views.items():
+            if not lacks_keys(view.look.record, view.look.view.node, machines, now):
+                continue
+
+            def work(name: str = name) -> PassLine:
+                said = send_keys(self._services, name, machines)
+                return PassLine(name, "done", said, acted=bool(said))
+
+            line = _guarded(name, work)
+            if line.why:
+                lines.append(line)
+        return lines
 
     def _collected(self) -> list[PassLine]:
         found = collect_obsolete(self._services, self._snapshot, self._slices)

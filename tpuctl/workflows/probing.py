@@ -138,9 +138,3 @@ def _keys_at_first_use(
         record_decision(services, record.key, "host-keys-first-use", text, incarnation=name)
         services.emit(Warn(record.name, text))
     return keys
-
-
-def enrolled_keys(services: Services, login_user: str) -> str:
-    """`ssh-keys` metadata with the keys of every enrolled machine."""
-    documents = services.store.list("machines/")
-    return "\n".join(f"{login_user}:{document.data['public_key']}" for document in documents)

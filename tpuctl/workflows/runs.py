@@ -149,7 +149,7 @@ def _blind(
     closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
     if closed:
         reach.saw(slice_.name)
-        return f"{describe_trouble(closed)}; was it enrolled before the slice was made?"
+        return f"{describe_trouble(closed)}; its key is not there yet: passes send it"
     silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
     if len(silent) < len(workers):
         reach.saw(slice_.name)

@@ -40,6 +40,7 @@ from tpuctl.workflows.capacity import (
 )
 from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import get_slice, save
+from tpuctl.workflows.enrolment import read_machines
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
 from tpuctl.workflows.holders import name_holders, quota_error
 from tpuctl.workflows.host_beats import describe_life, forget_beats, listen_for_life
@@ -49,7 +50,7 @@ from tpuctl.workflows.leases import Lease, lease
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_again, look_at_slice
 from tpuctl.workflows.payment import ended_grant
-from tpuctl.workflows.probing import HostAnswers, Reach, enrolled_keys, find_workers, greet_workers
+from tpuctl.workflows.probing import HostAnswers, Reach, find_workers, greet_workers
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
@@ -214,7 +215,7 @@ class _Wave:
         enroll_machine(services)
         labels = owner_labels(record, incarnation, services.store.identity())
         labels[USER_LABEL] = label_value(record.owner)
-        keys = enrolled_keys(services, record.spec.login_user)
+        keys = read_machines(services).keys_for(record.spec.login_user)
         digest = record.spec.startup_script
         script = None if digest is None else services.store.get_blob(digest).decode()
         request = node_request(record, incarnation, labels, keys, script)
@@ -405,7 +406,7 @@ class _Wave:
         if answers.answered:
             self._reach.saw(self._record.name)
         if answers.closed:
-            why = f"{answers.trouble}: was this machine enrolled before the slice was made?"
+            why = f"{answers.trouble}: its key is not there yet: passes send it"
             return Outcome(Blind(why), acted=False)
         if not answers.all_well:
             return self._silent(answers)

@@ -1,0 +1,121 @@
+"""Machines that come later to a shared store: their keys reach hosts that live already, and go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.jobs import bring_up, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.records import RunState
+from tpuctl.errors import NotFoundError
+from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.enrolment import KEYS, list_machines, remove_machine
+from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.probing import greet_workers
+from tpuctl.workflows.report import decisions
+
+ZONE = "us-central2-b"
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace(cut_cable=True)
+    made.hosts.programs["main.py"] = scripted(24 * 3600.0)
+    yield made
+    made.close()
+
+
+def passes(place: MemoryPlace, services: MemoryServices, minutes: int) -> list[PassLine]:
+    lines: list[PassLine] = []
+    for _ in range(minutes):
+        place.clock.advance(60.0)
+        lines = run_pass(services)
+    return lines
+
+
+def key_lines(services: MemoryServices, name: str = "big-1") -> list[str]:
+    node = services.cloud.find_node(ZONE, name)
+    return sorted(node.metadata[KEYS].splitlines())
+
+
+def patches(place: MemoryPlace) -> int:
+    return sum(entry.method == "nodes.patch" for entry in place.world.journal.entries())
+
+
+def lets_in(services: MemoryServices) -> bool:
+    return greet_workers(services, get_slice(services, "big").record).all_well
+
+
+def test_a_machine_that_comes_later_is_let_in_by_its_own_passes(place):
+    laptop = place.machine("laptop")
+    bring_up(laptop, "big")
+    run = submit(laptop, "big", "for a day")
+    passes(place, laptop, 5)
+    office = place.machine("office")
+    assert not lets_in(office)
+    passes(place, office, 5)
+    assert lets_in(office)
+    assert lets_in(laptop)
+    assert patches(place) == 1
+    (line,) = passes(place, office, 1)
+    assert (line.subject, line.result) == (run.id, "waiting")
+    record = get_run(office, run.id).record
+    assert (record.state, record.attempt.number) == (RunState.RUNNING, 1)
+    assert "keys" in [row["action"] for row in decisions(office, "big")]
+
+
+def test_a_machine_that_was_removed_is_shut_out_and_does_not_come_back_by_itself(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    assert len(key_lines(laptop)) == 2
+    assert remove_machine(laptop, "office")
+    assert not remove_machine(laptop, "office")
+    passes(place, laptop, 15)
+    assert key_lines(laptop) == [f"tpuctl:{laptop.public_key}"]
+    passes(place, office, 30)
+    assert not lets_in(place.machine("office", process=2))
+    assert [(row["machine"], row["enrolled"]) for row in list_machines(laptop)] == [
+        ("laptop", True),
+        ("office", False),
+    ]
+    with pytest.raises(NotFoundError, match="no machine elsewhere"):
+        remove_machine(laptop, "elsewhere")
+
+
+def test_what_else_is_in_the_metadata_stays_as_it_is(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    node = laptop.cloud.find_node(ZONE, "big-1")
+    theirs = "ada:ssh-rsa AAAAB3Nza ada@desk"
+    metadata = {**node.metadata, KEYS: f"{theirs}\n{node.metadata[KEYS]}", "note": "mine"}
+    laptop.cloud.update_node(ZONE, "big-1", labels=node.labels, metadata=metadata)
+    passes(place, office, 5)
+    after = laptop.cloud.find_node(ZONE, "big-1")
+    assert theirs in key_lines(laptop)
+    assert len(key_lines(laptop)) == 3
+    assert after.metadata["note"] == "mine"
+    assert after.labels == node.labels
+
+
+def test_all_nodes_of_a_multislice_get_the_keys(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big", slices=2, hosts=4, chips=16)
+    passes(place, office, 5)
+    names = [node.name for node in laptop.cloud.list_nodes().items]
+    assert [len(key_lines(laptop, name)) for name in names] == [2, 2]
+    assert lets_in(office)
+
+
+def test_passes_over_hosts_that_know_every_machine_change_nothing(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 10)
+    before = patches(place)
+    for _ in range(30):
+        passes(place, office, 1)
+        passes(place, laptop, 1)
+    assert patches(place) == before == 1

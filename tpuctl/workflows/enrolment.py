@@ -1,0 +1,147 @@
+"""Which machines may log in to hosts: their keys stand in the store and go to nodes that live already, too.
+
+A key reaches a live node through its metadata, as gcloud does it before a first `tpu-vm ssh`: the guest agent
+takes it from there. So it needs no machine that the hosts know already. Metadata is replaced as a whole and has
+no etag: it is read right before, under the slice's lease, and everything else in it is sent back as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tpuctl.core import timeouts
+from tpuctl.core.counting import counted
+from tpuctl.core.model import NodeInfo, NodeState
+from tpuctl.core.naming import node_names
+from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.workflows.documents import get_slice, save
+from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.leases import lease
+from tpuctl.workflows.services import Services
+
+KEYS = "ssh-keys"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The public keys of the machines that may log in, and of those that may not any more."""
+
+    enrolled: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+    def keys_for(self, login_user: str) -> str:
+        """`ssh-keys` metadata of a new node."""
+        return "\n".join(f"{login_user}:{key}" for key in self.enrolled)
+
+    def metadata_of(self, node: NodeInfo, login_user: str) -> dict[str, str]:
+        """The metadata that `node` should have. Lines that are not of these machines stay as they are."""
+        away = {f"{login_user}:{key}" for key in self.removed}
+        lines = [line for line in node.metadata.get(KEYS, "").splitlines() if line not in away]
+        known = {_core(line) for line in lines}
+        lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
+        return {**node.metadata, KEYS: "\n".join(lines)}
+
+    def lack(self, node: NodeInfo, login_user: str) -> bool:
+        """Whether `node` does not have the keys that it should have."""
+        return self.metadata_of(node, login_user)[KEYS] != node.metadata.get(KEYS, "")
+
+
+def _core(line: str) -> str:
+    """A line without the key's comment, which proves nothing."""
+    return " ".join(line.split()[:2])
+
+
+def enroll_if_new(services: Services) -> None:
+    """Enrolls a machine that the store has never seen; not one that was removed."""
+    if services.store.get(_key(services.machine)) is not None:
+        return
+    data = {"public_key": services.public_key, "user": services.user}
+    try:
+        services.store.put(_key(services.machine), data, if_generation=0)
+    except ConflictError:
+        return  # another process of this machine has just done it
+
+
+def remove_machine(services: Services, machine: str) -> bool:
+    """Takes a machine's key out of what hosts accept, from the next pass on; False when it is out already.
+
+    Its record stays as a note of what has to go from live nodes. Raises NotFoundError for one never enrolled.
+    """
+    document = services.store.get(_key(machine))
+    if document is None:
+        raise NotFoundError(f"no machine {machine} is enrolled", hint="tpuctl store machines")
+    if document.data.get("removed"):
+        return False
+    services.store.put(document.key, {**document.data, "removed": True}, if_generation=document.generation)
+    return True
+
+
+def list_machines(services: Services) -> list[dict[str, object]]:
+    """One row per machine that was ever enrolled."""
+    return [
+        {
+            "machine": document.key.removeprefix("machines/"),
+            "user": str(document.data.get("user", "")),
+            "enrolled": not document.data.get("removed"),
+            "this": document.key == _key(services.machine),
+            "public_key": str(document.data["public_key"]),
+        }
+        for document in services.store.list("machines/")
+    ]
+
+
+def read_machines(services: Services) -> Machines:
+    """The keys of all machines. One that two machines share stays as long as either is enrolled."""
+    rows = [document.data for document in services.store.list("machines/")]
+    enrolled = tuple(str(row["public_key"]) for row in rows if not row.get("removed"))
+    removed = tuple(str(row["public_key"]) for row in rows if row.get("removed"))
+    return Machines(enrolled, tuple(key for key in removed if key not in enrolled))
+
+
+def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, now: float) -> bool:
+    """Whether it is time to send keys to the node of a slice that lives. Nothing is written into the metadata
+    of what was made by hand: `adopt --add-key` does that when it is asked to."""
+    incarnation = record.incarnation
+    if record.state not in {SliceState.BOOTING, SliceState.READY} or incarnation is None or incarnation.by_hand:
+        return False
+    if node is None or node.state is not NodeState.READY:
+        return False
+    asked_at = incarnation.keys_sent_at
+    if asked_at is not None and 0 <= now - asked_at < timeouts.KEYS_RETRY_S:
+        return False
+    return any(machines.lack(part, record.spec.login_user) for part in node.parts or (node,))
+
+
+def send_keys(services: Services, name: str, machines: Machines) -> str:
+    """Gives the nodes of a slice the keys that they lack; what was done in words, empty for nothing."""
+    with lease(services, name) as held:
+        loaded = get_slice(services, name)
+        record, incarnation = loaded.record, loaded.record.incarnation
+        if incarnation is None or record.state not in {SliceState.BOOTING, SliceState.READY}:
+            return ""
+        found = [
+            services.cloud.find_node(record.spec.zone, each)
+            for each in node_names(incarnation.cloud_name, record.spec.slices)
+        ]
+        user = record.spec.login_user
+        lacking = [node for node in found if node is not None and machines.lack(node, user)]
+        if not _is_ours(found, incarnation.node_uid) or not lacking:
+            return ""
+        why = f"its hosts get the keys of {counted(len(machines.enrolled), 'enrolled machine')}"
+        record_decision(services, record.key, "keys", why, incarnation=incarnation.cloud_name, fence=held.fence)
+        sent = replace(incarnation, keys_sent_at=services.store.now())
+        save(services, loaded, replace(record, incarnation=sent))
+        for node in lacking:
+            metadata = machines.metadata_of(node, user)
+            services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
+        return why
+
+
+def _is_ours(found: list[NodeInfo | None], uid: str | None) -> bool:
+    """Whether these are the nodes that were pinned, all of them."""
+    return uid is not None and ",".join("" if node is None else node.uid for node in found) == uid
+
+
+def _key(machine: str) -> str:
+    return f"machines/{machine}"
