@@ -261,3 +261,15 @@ def test_a_named_file_of_credentials_that_is_not_there_is_said(monkeypatch: pyte
     assert result.exit_code == 2, result.stderr
     assert "GOOGLE_APPLICATION_CREDENTIALS names" in result.stderr
     assert "/nowhere/key.json" in result.stderr
+
+
+def test_config_show_writes_paths_below_home_short_and_json_in_full(tmp_path: Path) -> None:
+    path = tmp_path / ".config" / "tpuctl" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("settings:\n  project: my-project\n")
+    row = next(
+        line for line in runner.invoke(app, ["config", "show"]).stdout.splitlines() if " my-project " in line
+    )
+    assert row.split() == ["project", "my-project", "~/.config/tpuctl/config.yaml"]
+    rows = {row["name"]: row for row in json.loads(runner.invoke(app, ["config", "show", "--json"]).stdout)}
+    assert rows["project"]["origin"] == str(path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +38,15 @@ def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
             Column("value", "VALUE", give=1),
             Column("origin", "FROM", give=2),
         )
+        if not context.console.json_mode:
+            home = f"{Path.home()}/"
+            rows = [{**row, **{key: _at_home(row[key], home) for key in ("value", "origin")}} for row in rows]
         context.console.table(rows, columns)
+
+
+def _at_home(value: Any, home: str) -> Any:
+    """A path in the short form that people know."""
+    return f"~/{value.removeprefix(home)}" if isinstance(value, str) and value.startswith(home) else value
 
 
 @app.command("init")
