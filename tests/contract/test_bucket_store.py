@@ -13,12 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import from_http_status
 from google.oauth2.credentials import Credentials
 
 from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.buckets import GoogleObjects
+from tpuctl.cloud.buckets import GoogleObjects, translate
 from tpuctl.core.timeouts import LEASE_TTL_S
 from tpuctl.errors import (
     BadConfigError,
@@ -419,3 +420,11 @@ def test_an_answer_that_is_not_what_its_checksum_says_is_passing_trouble(sim, ma
     content.write_bytes(b"other content")
     with pytest.raises(TransientError, match="could not read gs://sim-bucket/x"):
         machines.objects.read("gs://sim-bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(410, TransientError), (408, TransientError), (500, TransientError), (504, TransientError)],
+)
+def test_an_upload_that_the_server_gave_up_is_begun_anew(status, kind):
+    assert isinstance(translate(from_http_status(status, "no"), "write gs://b/o"), kind)

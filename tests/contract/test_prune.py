@@ -267,6 +267,31 @@ def test_nothing_is_removed_when_a_record_cannot_be_followed(place, open_store):
     assert digests(store) == before
 
 
+@pytest.mark.parametrize("skip", range(12))
+def test_nothing_that_is_referred_to_goes_when_reading_stops_half_way(tmp_path, skip):
+    """Whichever read is the first that fails: what could not be read keeps everything it may name."""
+    with open_places("bucket", tmp_path) as make:
+        place: Any = make(tmp_path / "state" / "store.sqlite")
+        store = place.open()
+        store.put_blob(b"lost")
+        tree = store_content(store, make_tree({"a": b"a"}))
+        write_run(store, tree)
+        store.put("manifests/r1/00001", {"diff": store.put_blob(b"diff")}, if_generation=0)
+        referred = digests(store) - {hashlib.sha256(b"lost").hexdigest()}
+        place.pass_time(AGE_S + DAY_S)
+        pruner = place.open()  # its cache is empty: everything is read
+        place.sim.fault(kind="error", method="storage.get", code=7, message="denied", skip=skip, times=1)
+        try:
+            removed = prune(pruner, AGE_S).blobs
+        except TpuctlError:
+            removed = ()
+        place.sim.world.faults.clear()
+        assert {blob.sha256 for blob in removed} <= {hashlib.sha256(b"lost").hexdigest()}
+        assert digests(store) >= referred
+        for each in (store, pruner):
+            each.close()
+
+
 def test_one_of_many_machines_prunes_once_a_day(place, open_store):
     one, two = open_store(), open_store()
     assert prune_if_due(one, AGE_S) is not None

@@ -37,6 +37,9 @@ the store repeats what the client has given up."""
 _READ_RETRY = DEFAULT_RETRY.with_timeout(RETRY_S)
 _BROKEN_TRANSFERS = (DataCorruption, InvalidResponse, RequestException, HTTPError, HTTPException, OSError)
 """What the client and what it builds on raise for an answer that broke off or does not match its checksum."""
+GONE = 410
+"""An upload in several parts that the server gave up; it is begun anew
+(https://cloud.google.com/storage/docs/resumable-uploads#handle-error)."""
 _LISTED = "items(name,generation,size,updated),nextPageToken"
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
@@ -54,6 +57,8 @@ def split_uri(uri: str) -> tuple[str, str]:
 def translate(error: Exception, what: str) -> TpuctlError:
     """Our error for anything the client raised. A bucket has no stockouts: 429 means "more slowly"."""
     ours = _translate_any(error, what)
+    if ours.details.get("status") == GONE:
+        return TransientError(ours.message, hint="try again", details=ours.details)
     if isinstance(ours, NoCapacityError):
         return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
     if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
