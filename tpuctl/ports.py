@@ -232,9 +232,13 @@ class Store(Protocol):
         """NotFoundError if missing, TpuctlError if the content no longer matches its digest."""
         ...
 
-    def has_blob(self, sha256: str) -> bool:
-        """Whether the blob is there and young (`timeouts.BLOB_FRESH_S`), so that who is about to refer to it
-        need not store it again. An old one may be removed before the reference is written."""
+    def put_blobs(self, contents: Iterable[bytes]) -> Sequence[str]:
+        """`put_blob` of each, several at once where that is faster; the digests in the same order."""
+        ...
+
+    def young_blobs(self, digests: Sequence[str]) -> frozenset[str]:
+        """Those blobs that are there and young (`timeouts.BLOB_FRESH_S`), so that who is about to refer to them
+        need not store them again. An old one may be removed before the reference is written."""
         ...
 
     def list_blobs(self) -> Sequence[StoredBlob]:

@@ -170,8 +170,18 @@ def test_a_blob_is_kept_under_its_digest(store, reopen):
     content = bytes(range(256)) * 1000
     digest = store.put_blob(content)
     assert store.put_blob(content) == digest
-    assert store.has_blob(digest)
+    assert store.young_blobs([digest]) == {digest}
     assert reopen().get_blob(digest) == content
+
+
+@everywhere
+def test_many_blobs_are_stored_in_the_order_given(store, reopen):
+    contents = [f"content {number}".encode() for number in range(40)]
+    digests = store.put_blobs(iter(contents))
+    assert [store.get_blob(digest) for digest in digests] == contents
+    assert reopen().young_blobs([*digests, "0" * 64]) == set(digests)
+    assert len(store.put_blobs([])) == 0
+    assert store.young_blobs([]) == frozenset()
 
 
 @everywhere

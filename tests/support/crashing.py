@@ -22,7 +22,7 @@ from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.intents import enroll_machine
 
 READ_VERBS = (" hello", " status", " read", " follow", " attempts")
-STORE_CHANGES = {"put", "append", "put_blob", "delete"}
+STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob"}
 CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
 PASSES_MIN, PASSES_MAX = 12, 90
 """A pass a minute: what looks settled may have something coming, and what is not settled after so many will not

@@ -16,9 +16,10 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,8 +40,8 @@ from tpuctl.store.patience import TRIES, patiently, pause_after
 T = TypeVar("T")
 
 SCHEMA = 1
-READERS = 16
-"""Documents that are read at once when the cache does not have them."""
+READERS = 10
+"""Calls at once: documents that the cache does not have, and blobs. As many as the client keeps connections."""
 TIME_FRESH_S = 60.0
 """How long the difference between the server's clock and ours is believed: clocks drift little in a minute."""
 _BLOCK = 100_000
@@ -136,8 +137,18 @@ class BucketStore:
     def get_blob(self, sha256: str) -> bytes:
         return self._blobs.get(sha256)
 
-    def has_blob(self, sha256: str) -> bool:
-        return self._blobs.has(sha256)
+    def put_blobs(self, contents: Iterable[bytes]) -> Sequence[str]:
+        """A few at a time: what is in flight is in memory."""
+        stored: tuple[str, ...] = ()
+        rest = iter(contents)
+        while some := tuple(islice(rest, READERS)):
+            stored += tuple(self._readers.map(self._blobs.put, some))
+        return stored
+
+    def young_blobs(self, digests: Sequence[str]) -> frozenset[str]:
+        self.now()  # asked once, not by all readers
+        found = zip(digests, self._readers.map(self._blobs.is_young, digests), strict=True)
+        return frozenset(digest for digest, young in found if young)
 
     def list_blobs(self) -> Sequence[StoredBlob]:
         return self._blobs.list()

@@ -65,7 +65,7 @@ class BucketBlobs:
                 # Somebody stored the same content, our own answer was lost, or a pruner was faster.
                 found = self._find(digest)
                 generation = 0 if found is None else found.generation
-                if found is None or not self._is_young(found):
+                if found is None or not self._is_fresh(found):
                     continue
             self._keep(content)
             return digest
@@ -89,11 +89,11 @@ class BucketBlobs:
         self._keep(content)
         return content
 
-    def has(self, sha256: str) -> bool:
+    def is_young(self, sha256: str) -> bool:
         if not _DIGEST.fullmatch(sha256):
             return False
         found = self._find(sha256)
-        return found is not None and self._is_young(found)
+        return found is not None and self._is_fresh(found)
 
     def list(self) -> list[StoredBlob]:
         listed = self._patiently(lambda: self._objects.list(self._uri))
@@ -125,7 +125,7 @@ class BucketBlobs:
         listed = self._patiently(lambda: self._objects.list(uri))
         return next((info for info in listed if info.name == uri.split("/", 3)[3]), None)
 
-    def _is_young(self, found: ObjectInfo) -> bool:
+    def _is_fresh(self, found: ObjectInfo) -> bool:
         at = written_at(found)
         return at is not None and at > self._now() - timeouts.BLOB_FRESH_S
 

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,14 @@ class SqliteStore:
         with self._translated():
             return self._blobs.get(sha256)
 
-    def has_blob(self, sha256: str) -> bool:
+    def put_blobs(self, contents: Iterable[bytes]) -> Sequence[str]:
+        return [self.put_blob(content) for content in contents]
+
+    def young_blobs(self, digests: Sequence[str]) -> frozenset[str]:
+        since = self.now() - timeouts.BLOB_FRESH_S
         with self._translated():
-            written_at = self._blobs.written_at(sha256)
-        return written_at is not None and written_at > self.now() - timeouts.BLOB_FRESH_S
+            ages = {digest: self._blobs.written_at(digest) for digest in digests}
+        return frozenset(digest for digest, at in ages.items() if at is not None and at > since)
 
     def list_blobs(self) -> Sequence[StoredBlob]:
         with self._translated():

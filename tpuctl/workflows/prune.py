@@ -1,8 +1,8 @@
 """Removes what the store keeps for nothing. Whatever cannot be read, nothing is removed.
 
 A blob may go when nothing refers to it and nobody stored it for a long time, by the store's own clock. Who is
-about to refer to a blob makes it young first (`Store.has_blob`), so that the age alone protects him; references
-are read again before each handful, and a blob is only removed as it was listed.
+about to refer to a blob makes it young first (`Store.young_blobs`), so that the age alone protects him;
+references are read again before each handful, and a blob is only removed as it was listed.
 """
 
 from __future__ import annotations

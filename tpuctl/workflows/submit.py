@@ -128,12 +128,12 @@ def store_content(store: Store, content: Content) -> str:
 
     Raises UsageError when a file is not what it was when the tree was made.
     """
-    for blob in list_blobs(parse_tree(content.tree)):
-        if (
-            not store.has_blob(blob.sha256)
-            and store.put_blob(b"".join(content.read(blob.sha256))) != blob.sha256
-        ):
-            raise UsageError("a file changed while the code was being frozen", hint="run the command again")
+    digests = [blob.sha256 for blob in list_blobs(parse_tree(content.tree))]
+    young = store.young_blobs(digests)
+    lacking = [digest for digest in digests if digest not in young]
+    stored = store.put_blobs(b"".join(content.read(digest)) for digest in lacking)
+    if list(stored) != lacking:
+        raise UsageError("a file changed while the code was being frozen", hint="run the command again")
     return store.put_blob(content.tree)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tpuctl.core import timeouts
@@ -136,9 +136,13 @@ class MemoryStore:
             raise NotFoundError(f"the store has no blob {sha256}")
         return self._server.blobs[sha256][0]
 
-    def has_blob(self, sha256: str) -> bool:
-        found = self._server.blobs.get(sha256)
-        return found is not None and (found[1].written_at or 0.0) > self.now() - timeouts.BLOB_FRESH_S
+    def put_blobs(self, contents: Iterable[bytes]) -> list[str]:
+        return [self.put_blob(content) for content in contents]
+
+    def young_blobs(self, digests: Sequence[str]) -> frozenset[str]:
+        since = self.now() - timeouts.BLOB_FRESH_S
+        found = (self._server.blobs[digest][1] for digest in digests if digest in self._server.blobs)
+        return frozenset(entry.sha256 for entry in found if (entry.written_at or 0.0) > since)
 
     def list_blobs(self) -> list[StoredBlob]:
         with self._server.lock:
