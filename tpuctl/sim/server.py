@@ -97,6 +97,8 @@ def main() -> None:
     if os.getppid() != int(guardian_pid):
         return  # the guardian died before the kernel was told to tell us
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # A dozen lines for each connection: an eighth of the time of the hosts' SSH servers, and a log without end.
+    logging.getLogger("asyncssh").setLevel(logging.WARNING)
     serve(Path(state_dir), SimOptions(**json.loads(options)), world_id, int(guardian_pid))
 
 
