@@ -42,7 +42,7 @@ def measure_interpreter(plan: Plan) -> list[Report]:
 def _help(plan: Plan) -> Report:
     contenders = [
         Contender('python -c "import typer"', [sys.executable, "-c", "import typer"]),
-        Contender("tpuctl --help", [TPUCTL, "--help"], check=lambda out: b"Commands" in out.read()),
+        Contender("tpuctl --help", [TPUCTL, "--help"], check=lambda out: b"Usage: tpuctl" in out.read()),
     ]
     found = compare(contenders, 3 * plan.rounds)
     ratio = found["tpuctl --help"].cpu_s / found[contenders[0].name].cpu_s
