@@ -29,9 +29,15 @@ class Stdin:
         line, _, self.rest = self.rest.partition(b"\n")
         return line
 
-    def exactly(self, size):
-        """The next `size` bytes in pieces; Refused when the stream ends before."""
+    def exactly(self, size, patience=None):
+        """The next `size` bytes in pieces; Refused when the stream ends before, or pauses for `patience`
+        seconds."""
         while size:
+            if patience is not None and not self.rest:
+                import select
+
+                if not select.select([0], [], [], patience)[0]:
+                    raise Refused("bad-payload", "the stream stopped %d bytes before the end of a file" % size)
             chunk = self.rest[:size] or os.read(0, min(size, CHUNK))
             self.rest = self.rest[len(chunk) :]
             if not chunk:

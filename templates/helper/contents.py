@@ -7,6 +7,8 @@ import os
 from base import Refused, make_dir, need, need_sha, root
 from client import CHUNK
 
+SILENCE_S = 60.0  # a client that sends nothing for this long is gone, and others may go on with its part
+
 
 def is_inside(path, directory):
     return path == directory or path.startswith(directory + os.sep)
@@ -26,26 +28,74 @@ def has_blob(area, digest, size):
         return False
 
 
-def store_blob(area, digest, size, chunks):
-    """The blob appears whole and right or not at all. Its content is checked again when it is used, so it is
-    not forced to the disk here."""
+def part_of(path):
+    """Where the beginning of a blob waits for the rest."""
+    return path + ".part"
+
+
+def open_part(path, start):
+    """The file into which a blob comes: its name, itself, and whether it is kept when the stream breaks off.
+
+    One writer alone has the part that is kept. Another one at the same time begins anew, beside it.
+    """
+    import fcntl
+
+    part = part_of(path)
+    file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+            return part, file, True
+    file.close()
+    if start:
+        raise Refused("busy", "somebody else is sending the same content")
+    temp = "%s.%d.tmp" % (path, os.getpid())
+    return temp, os.fdopen(os.open(temp, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b"), False
+
+
+def part_size(path):
+    """How much of a blob has come and can be gone on with; none while somebody else does that."""
+    import fcntl
+
+    try:
+        with open(part_of(path), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return os.fstat(file.fileno()).st_size
+    except OSError:
+        return 0
+
+
+def store_blob(area, digest, size, chunks, start=0):
+    """The blob appears whole and right or not at all; `start` bytes of it came before. Its content is checked
+    again when it is used, so it is not forced to the disk here."""
     import hashlib
 
     path = blob_path(area, digest)
-    temp = "%s.%d.tmp" % (path, os.getpid())
+    temp, file, kept = open_part(path, start)
     check, count = hashlib.sha256(), 0
-    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
+            while count < start:
+                chunk = file.read(min(CHUNK, start - count))
+                if not chunk:
+                    raise Refused("bad-payload", "there are %d bytes of it, not %d" % (count, start))
+                check.update(chunk)
+                count += len(chunk)
+            file.seek(start)
+            file.truncate()
             for chunk in chunks:
                 check.update(chunk)
                 count += len(chunk)
                 file.write(chunk)
-        if count != size or check.hexdigest() != digest:
-            raise Refused("bad-payload", "received %d of %d bytes, or another content" % (count, size))
-        os.rename(temp, path)
+            kept = kept and count < size
+            if count != size or check.hexdigest() != digest:
+                raise Refused("bad-payload", "received %d of %d bytes, or another content" % (count, size))
+            file.flush()
+            os.rename(temp, path)
     except BaseException:
-        os.unlink(temp)
+        if not kept:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temp)
         raise
 
 
@@ -186,11 +236,12 @@ def write_file(path, entry, area, mask=0o777):
 
 
 def receive(request, stdin):
-    """Contents one after the other behind the request; each counts as soon as it is whole."""
+    """Contents one after the other behind the request, each from the byte that its row says; each counts as
+    soon as it is whole, and what came of one that broke off is kept."""
     area = request.get("area")
     count = 0
-    for digest, size in need(request, "blobs", list):
+    for digest, size, start in need(request, "blobs", list):
         make_dir(os.path.dirname(blob_path(area, digest)))
-        store_blob(area, digest, int(size), stdin.exactly(int(size)))
+        store_blob(area, digest, int(size), stdin.exactly(int(size) - int(start), SILENCE_S), int(start))
         count += 1
     return {"stored": count}

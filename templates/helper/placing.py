@@ -13,6 +13,7 @@ from contents import (
     find_tree,
     has_blob,
     materialise,
+    part_size,
     store_blob,
     write_file,
 )
@@ -40,13 +41,16 @@ def lacking_of(request):
     lies_at = {}
     if request.get("destination") is not None:
         lies_at = destinations(entries, placement(request))
-    bits = 0
+    bits, begun = 0, []
     for number, blob in enumerate(blobs_of(entries)):
         digest, size = blob
         there = any(file_matches(path, size, digest) for path in lies_at.get(blob, ()))
         if not there and not has_blob(area, digest, size):
             bits |= 1 << number
-    return {"tree": True, "lacking": "%x" % bits}
+            came = part_size(blob_path(area, digest))
+            if 0 < came < size:
+                begun.append([number, came])
+    return {"tree": True, "lacking": "%x" % bits, "begun": begun}
 
 
 def placement(request):

@@ -7,7 +7,7 @@ import time
 
 from base import Refused, answer, make_dir, need
 from client import CHUNK, Lifeline
-from contents import blob_path, blobs_of, find_tree, store_blob
+from contents import blob_path, blobs_of, find_tree, part_size, store_blob
 from placing import lacking_of
 
 PEER_SILENCE_S = 60.0
@@ -72,17 +72,20 @@ def attend(connection, area, token):
         connection.sendall(seal(token, b"serve", theirs[:32], ours))
         connection.settimeout(PEER_SILENCE_S)
         asked = connection.makefile("rb")
-        for line in iter(lambda: asked.readline(80), b""):
-            send_blob(connection, blob_path(area, line.decode("ascii", "replace").strip()))
+        for line in iter(lambda: asked.readline(100), b""):
+            digest, _, start = line.decode("ascii", "replace").strip().partition(" ")
+            send_blob(connection, blob_path(area, digest), int(start) if start.isdigit() else 0)
 
 
-def send_blob(connection, path):
+def send_blob(connection, path, start):
+    """Its size, and its content from byte `start`."""
     import struct
 
     try:
         with open(path, "rb") as file:
             connection.sendall(struct.pack(">q", os.fstat(file.fileno()).st_size))
-            connection.sendfile(file)
+            file.seek(start)
+            connection.sendfile(file, start)
     except FileNotFoundError:
         connection.sendall(struct.pack(">q", -1))
 
@@ -144,16 +147,20 @@ class Peer:
         """Asks in batches, so that neither side waits for the other with full buffers."""
         import struct
 
-        for start in range(0, len(blobs), ASKED_AT_ONCE):
-            batch = blobs[start : start + ASKED_AT_ONCE]
-            self.connection.sendall("".join("%s\n" % digest for digest, _ in batch).encode())
+        for first in range(0, len(blobs), ASKED_AT_ONCE):
+            batch = blobs[first : first + ASKED_AT_ONCE]
+            come = {digest: part_size(blob_path(area, digest)) for digest, _ in batch}
+            self.connection.sendall("".join("%s %d\n" % each for each in come.items()).encode())
             for digest, expected in batch:
                 size = struct.unpack(">q", read_exactly(self.connection, 8))[0]
                 if size < 0:
                     continue
                 if expected is not None and size != expected:
                     raise Refused("bad-payload", "the other host has another %s" % digest)
-                store_blob(area, digest, size, self.content(size))
+                start = come[digest]
+                if start > size:
+                    raise Refused("bad-payload", "more came of %s than there is" % digest)
+                store_blob(area, digest, size, self.content(size - start), start)
 
     def content(self, size):
         while size:

@@ -14,9 +14,11 @@ from tests.support.receivers import Kept
 from tpuctl.core.environment import EnvironmentSpec, render_frozen
 from tpuctl.core.model import FailureKind
 from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
+from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.core.tree import make_tree
 from tpuctl.workflows.copy import push
 from tpuctl.workflows.documents import find_run, get_run, get_slice, save
+from tpuctl.workflows.events import Transfer
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
@@ -179,6 +181,25 @@ def test_files_travel_both_ways(place, services):
     )
     assert (pulled.files, pulled.received_bytes, pulled.size_bytes) == (8, 8 * 256 * 9000, 8 * 256 * 9000)
     assert [each.names[""] for each in kept] == [bytes(range(256)) * 9000] * 8
+
+
+def test_code_over_a_slow_link_takes_several_bounded_passes_and_then_the_run_starts(place):
+    services = place.machine(bytes_per_s=500_000.0)
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "x" * 30_000_000)
+    took: list[float] = []
+    while get_run(services, run.id).record.state is not RunState.RUNNING:
+        assert len(took) < 15
+        began = services.clock.now()
+        run_pass(services)
+        took.append(services.clock.now() - began)
+        place.clock.advance(60.0)
+    assert max(took) <= STEP_MAX_S
+    sending = sum(seconds > 10.0 for seconds in took)
+    assert sending == 5, "60 s of sending in slices of 12 s: nothing was sent twice"
+    expected = [event.total_bytes for event in services.events if isinstance(event, Transfer)]
+    assert sorted(expected, reverse=True) == expected, "each pass has less to send than the one before"
 
 
 def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):

@@ -179,6 +179,26 @@ def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, helper: HostHelper) 
     assert not [event for event in events if isinstance(event, Note)]
 
 
+@pytest.mark.parametrize("hosts", [2, 6], ids=["to each", "from host to host"])
+def test_what_the_time_did_not_suffice_for_is_gone_on_with(
+    farm: SshFarm, helper: HostHelper, hosts: int
+) -> None:
+    content = make_tree({"f": os.urandom(6 << 20)})
+    targets = [farm.add(worker) for worker in range(hosts)]
+    helper.ensure_installed(targets)
+    rounds: list[Distributed] = []
+    while not rounds or rounds[-1].unfinished:
+        assert len(rounds) < 20
+        sent = distribute(helper, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0)
+        assert not sent.failed
+        rounds.append(sent)
+    assert len(rounds) > 1
+    copies = hosts if hosts <= 4 else 1
+    assert sum(each.sent_bytes for each in rounds) < 1.2 * copies * (6 << 20)
+    answers = helper.prepare(targets, run="r1", attempt="1", fence=1, bundle=content.sha256)
+    assert all(answer.value is not None and answer.value.prepared for answer in answers)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The host side of a relay, as a process of its own."""

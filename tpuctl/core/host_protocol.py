@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -86,10 +86,12 @@ class PrepareReply:
 
 @dataclass(frozen=True)
 class LacksReply:
-    """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal."""
+    """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
+    `begun` says of which contents, by their number, it has how many bytes."""
 
     has_tree: bool
     bits: str
+    begun: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,12 @@ def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
         int(bits or "0", 16)
     except ValueError as error:
         raise MalformedReplyError(f"'lacking' is {bits[:40]!r}, not a hexadecimal number") from error
-    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits)
+    begun = data.get("begun") or []
+    try:
+        counts = {int(number): int(count) for number, count in begun}
+    except (TypeError, ValueError) as error:
+        raise MalformedReplyError(f"'begun' is {str(begun)[:40]!r}, not pairs of numbers") from error
+    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits, begun=counts)
 
 
 def parse_start_reply(data: Mapping[str, Any]) -> StartReply:

@@ -78,7 +78,7 @@ class AttemptHosts:
             waiting = self._environment.ensure(self.targets, rows)
             if waiting:
                 return waiting
-        replies = prepare_on(
+        prepared = prepare_on(
             self._services,
             self._helper,
             self.targets,
@@ -87,7 +87,9 @@ class AttemptHosts:
             fence=self._attempt.fence,
             bundle=self._run.code.bundle,
         )
-        return Prepared(f"{self._coordinator_ip}:{replies[0].free_port}", tuple(rows))
+        if isinstance(prepared, str):
+            return prepared
+        return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
 
     def start(self) -> None:
         """Phase two, on every worker at once. A worker that runs the attempt already is left alone."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from tpuctl.core.host_commands import SILENCE_S
 from tpuctl.core.host_protocol import LacksReply
-from tpuctl.core.model import HostTarget
+from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import Blob, Content, list_blobs, parse_tree, select_lacking
 from tpuctl.ports import Clock, EventSink
 from tpuctl.workflows.events import Note
@@ -32,6 +32,10 @@ FLAT_WORKERS = 64
 FAN_OUT = 16
 SEEDS_TRIED = 3
 TRANSFER_TIMEOUT_S = 3600.0
+ASK_TIMEOUT_S = 60.0
+PIECE = 1 << 18
+OVERTIME_S = 4.0
+"""For what is in the pipes when the time is up."""
 SERVE_WAIT_S = 20.0
 
 
@@ -54,6 +58,8 @@ class Distributed:
     failed: Mapping[int, HelperReply]
     sent_bytes: int
     relayed: bool
+    unfinished: frozenset[int] = frozenset()
+    """Workers that lack something because the time was up: the same call goes on there."""
 
 
 @dataclass
@@ -61,6 +67,7 @@ class _State:
     """What is known about each worker: what it lacks (None: it has not seen the tree), why it was given up."""
 
     needs: dict[int, frozenset[Blob] | None] = field(default_factory=dict)
+    begun: dict[int, Mapping[Blob, int]] = field(default_factory=dict)
     failed: dict[int, HelperReply] = field(default_factory=dict)
     relayed: bool = False
 
@@ -76,12 +83,14 @@ def distribute(
     clock: Clock,
     emit: EventSink,
     where: Where = CODE,
+    until: float | None = None,
 ) -> Distributed:
     """Afterwards every target not in `failed` has all contents of `content`, below ~/.tpuctl or in their place.
 
-    Raises ValueError for a tree that is none.
+    With `until` (by `clock`) nothing more is sent from then on, and what is left is `unfinished`; it returns at
+    most OVERTIME_S later. Raises ValueError for a tree that is none.
     """
-    return _Distribution(helper, targets, content, clock, emit, where).run()
+    return _Distribution(helper, targets, content, clock, emit, where, until).run()
 
 
 class _Distribution:
@@ -93,8 +102,11 @@ class _Distribution:
         clock: Clock,
         emit: EventSink,
         where: Where,
+        until: float | None,
     ) -> None:
         self._helper = helper
+        self._clock = clock
+        self._until = until
         self._by_worker = {target.worker: target for target in targets}
         self._content = content
         self._blobs = list_blobs(parse_tree(content.tree))
@@ -110,8 +122,23 @@ class _Distribution:
             self._ask(new, with_tree=True)
         if self._relay_pays():
             self._relay()
-        self._send_directly()
-        return Distributed(dict(self._state.failed), self._meter.moved, self._state.relayed)
+        if not self._late():
+            self._send_directly()
+        unfinished = frozenset(self._state.unfinished())
+        return Distributed(dict(self._state.failed), self._meter.moved, self._state.relayed, unfinished)
+
+    def _late(self) -> bool:
+        return self._until is not None and self._clock.now() >= self._until
+
+    def _limited(self, timeout_s: float) -> float:
+        """What is left of the time, if that is less."""
+        if self._until is None:
+            return timeout_s
+        return max(1.0, min(timeout_s, self._until + OVERTIME_S - self._clock.now()))
+
+    def _cut_off(self, reply: HelperReply) -> bool:
+        """It was this side that ended the call, because the time was up: what arrived counts."""
+        return self._late() and (reply.result.failure is FailureKind.TIMEOUT or reply.error == "bad-payload")
 
     # ------------------------------------------------------------ asking
 
@@ -128,7 +155,9 @@ class _Distribution:
     def _ask(self, workers: Sequence[int], *, with_tree: bool = False) -> None:
         if workers:
             tree = self._content.tree if with_tree else None
-            for answer in self._helper.lacks(self._targets(workers), self._request(), tree=tree):
+            timeout_s = self._limited(ASK_TIMEOUT_S)
+            targets = self._targets(workers)
+            for answer in self._helper.lacks(targets, self._request(), tree=tree, timeout_s=timeout_s):
                 self._note_answer(answer)
             if tree is not None:
                 self._meter.add(len(tree) * len(workers))
@@ -136,9 +165,20 @@ class _Distribution:
 
     def _note_answer(self, answer: Answer[LacksReply]) -> None:
         if answer.value is None:
-            self._give_up(answer.reply)
+            if self._cut_off(answer.reply):
+                self._state.needs.setdefault(answer.worker, None)
+            else:
+                self._give_up(answer.reply)
         else:
-            self._state.needs[answer.worker] = self._lacking(answer.value)
+            self._note_lacking(answer.worker, answer.value)
+
+    def _note_lacking(self, worker: int, reply: LacksReply) -> None:
+        self._state.needs[worker] = self._lacking(reply)
+        self._note_begun(worker, reply)
+
+    def _note_begun(self, worker: int, reply: LacksReply) -> None:
+        count = len(self._blobs)
+        self._state.begun[worker] = {self._blobs[n]: came for n, came in reply.begun.items() if 0 <= n < count}
 
     def _lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
         return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
@@ -159,26 +199,37 @@ class _Distribution:
         def wanted(target: HostTarget) -> list[Blob]:
             return [blob for blob in self._blobs if blob in needs[target.worker]]
 
-        self._meter.expect(sum(blob.size for worker in workers for blob in needs[worker]))
+        def come(worker: int, blob: Blob) -> int:
+            return min(blob.size, max(0, self._state.begun.get(worker, {}).get(blob, 0)))
+
+        self._meter.expect(sum(blob.size - come(worker, blob) for worker in workers for blob in needs[worker]))
         return self._helper.call(
             self._targets(workers),
             "receive",
             lambda target: {
                 "area": self._where.area,
-                "blobs": [[blob.sha256, blob.size] for blob in wanted(target)],
+                "blobs": [[blob.sha256, blob.size, come(target.worker, blob)] for blob in wanted(target)],
             },
-            payload=lambda target: self._pieces(wanted(target)),
-            timeout_s=TRANSFER_TIMEOUT_S,
+            payload=lambda target: self._pieces((b, come(target.worker, b)) for b in wanted(target)),
+            timeout_s=self._limited(TRANSFER_TIMEOUT_S),
         )
 
-    def _pieces(self, blobs: Sequence[Blob]) -> Iterator[bytes]:
-        for blob in blobs:
-            left = blob.size
-            for piece in self._content.read(blob.sha256):
-                self._meter.add(len(piece[:left]))
-                yield piece[:left]
-                left -= len(piece[:left])
-            if left:
+    def _pieces(self, wanted: Iterable[tuple[Blob, int]]) -> Iterator[bytes]:
+        """The rest of each content behind what has come of it, until the time is up."""
+        for blob, come in wanted:
+            at = 0
+            for data in self._content.read(blob.sha256):
+                for start in range(0, len(data), PIECE):
+                    piece = data[start : start + PIECE][: blob.size - at]
+                    at += len(piece)
+                    piece = piece[max(0, len(piece) - max(0, at - come)) :]
+                    if not piece:
+                        continue
+                    if self._late():
+                        return
+                    self._meter.add(len(piece))
+                    yield piece
+            if at < blob.size:
                 return  # the file became shorter meanwhile; the host tells that it is not what was announced
 
     def _send_directly(self) -> None:
@@ -189,7 +240,8 @@ class _Distribution:
 
     def _note_received(self, reply: HelperReply) -> bool:
         if reply.data is None:
-            self._give_up(reply)
+            if not self._cut_off(reply):
+                self._give_up(reply)
             return False
         self._state.needs[reply.worker] = frozenset()
         self._tell_done()
@@ -208,10 +260,23 @@ class _Distribution:
         return sum(blob.size for blob in wanted) + (len(self._content.tree) if unseen else 0) > SMALL_BYTES
 
     def _relay(self) -> None:
-        for seed in self._state.unfinished()[:SEEDS_TRIED]:
+        for seed in self._seeds()[:SEEDS_TRIED]:
+            if self._late():
+                return
             if seed in self._state.needs and self._relay_from(seed):
                 self._state.relayed = True
                 return
+
+    def _seeds(self) -> list[int]:
+        """Those first that lack least, so that one which was begun with is gone on with."""
+
+        def missing(worker: int) -> int:
+            begun = self._state.begun.get(worker, {})
+            needs = self._state.needs.get(worker)
+            blobs = self._blobs if needs is None else needs
+            return sum(blob.size - begun.get(blob, 0) for blob in blobs)
+
+        return sorted(self._state.unfinished(), key=lambda worker: (missing(worker), worker))
 
     def _relay_from(self, seed: int) -> bool:
         """False when this worker could not be given everything; then the next one is tried."""
@@ -226,11 +291,14 @@ class _Distribution:
 
     def _fill(self, seed: int) -> bool:
         """Gives the seed what any of the workers lacks."""
-        [answer] = self._helper.lacks(self._targets([seed]), self._request(whole=True))
+        timeout_s = self._limited(ASK_TIMEOUT_S)
+        [answer] = self._helper.lacks(self._targets([seed]), self._request(whole=True), timeout_s=timeout_s)
         lacking = None if answer.value is None else self._lacking(answer.value)
-        if lacking is None:
-            self._give_up(answer.reply)
+        if lacking is None or answer.value is None:
+            if not self._cut_off(answer.reply):
+                self._give_up(answer.reply)
             return False
+        self._note_begun(seed, answer.value)
         wanted = frozenset().union(*(self._state.needs[w] or () for w in self._state.unfinished())) & lacking
         if not wanted:
             return True
@@ -269,12 +337,14 @@ class _Distribution:
                 "fetch",
                 request,
                 lambda worker, report: self._meter.relayed(worker, int(report.get("bytes", 0))),
-                timeout_s=TRANSFER_TIMEOUT_S,
+                timeout_s=self._limited(TRANSFER_TIMEOUT_S),
             )
         return [reply.worker for reply in replies if self._note_fetched(reply)]
 
     def _note_fetched(self, reply: HelperReply) -> bool:
         if reply.data is None:
+            if self._cut_off(reply):
+                return False
             if reply.unreached:
                 self._give_up(reply)
             else:

@@ -68,9 +68,11 @@ class HostEnvironment:
         files = environment_files(self._spec, minor, self._services.environment_installer)
         bundle = store_content(self._services.store, make_tree(files))
         fence = self._attempt.fence
-        prepare_on(
+        prepared = prepare_on(
             self._services, self._helper, targets, run=job[0], attempt=job[1], fence=fence, bundle=bundle
         )
+        if isinstance(prepared, str):
+            return
         request = {
             "run": job[0],
             "attempt": job[1],

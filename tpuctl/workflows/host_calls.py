@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
@@ -64,6 +65,8 @@ def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
     return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
 
 
+SLICE_S = 0.6 * timeouts.STEP_MAX_S
+"""For sending code in one step; the rest of its time is for asking before and after."""
 PREPARE_ROUNDS = 3
 """A host may lose contents between two calls, to a clean-up or a damaged disk; then they are sent again."""
 
@@ -77,13 +80,14 @@ def prepare_on(
     attempt: str,
     fence: int,
     bundle: str,
-) -> list[PrepareReply]:
+) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
-    free port.
+    free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
 
     Raises PartialError when a worker does not acknowledge.
     """
     first = targets[0].worker
+    until = services.clock.now() + SLICE_S
 
     def ask() -> list[PrepareReply]:
         answers = helper.prepare(
@@ -101,7 +105,9 @@ def prepare_on(
         lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
         if not lacking:
             return replies
-        _send_code(services, helper, lacking, bundle)
+        waiting = _send_code(services, helper, lacking, bundle, until)
+        if waiting:
+            return waiting
     raise PartialError(
         f"{len(lacking)} of {counted(len(targets), 'worker')} lost the code again as soon as it was there",
         hint="is their disk full? tpuctl exec NAME -- df -h",
@@ -109,8 +115,12 @@ def prepare_on(
     )
 
 
-def _send_code(services: Services, helper: HostHelper, targets: Sequence[HostTarget], bundle: str) -> None:
+def _send_code(
+    services: Services, helper: HostHelper, targets: Sequence[HostTarget], bundle: str, until: float
+) -> str:
+    """Sends what is lacking until the time is up; what is waited for then."""
     store = services.store
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
-    sent = distribute(helper, targets, content, clock=services.clock, emit=services.emit)
+    sent = distribute(helper, targets, content, clock=services.clock, emit=services.emit, until=until)
     require_all(list(sent.failed.values()), "receive the code")
+    return f"the code on {counted(len(sent.unfinished), 'worker')}" if sent.unfinished else ""

@@ -47,12 +47,14 @@ def lacking_of(host: MemoryHost, request: Json) -> Json:
         for entry in entries:
             if entry[0] == "f":
                 lies_at.setdefault((entry[3], entry[4]), []).append(find(entry[1]))
-    bits = 0
+    bits, begun = 0, []
     for number, (digest, size) in enumerate(blobs_of(entries)):
         there = any(file_matches(host, path, digest) for path in lies_at.get((digest, size), ()))
         if not there and not has_blob(host, area, digest, size):
             bits |= 1 << number
-    return {"tree": True, "lacking": f"{bits:x}"}
+            came = len(area_of(host, area).get(f"{digest}.part", b""))
+            begun += [[number, came]] if came else []
+    return {"tree": True, "lacking": f"{bits:x}", "begun": begun}
 
 
 def file_matches(host: MemoryHost, path: str, digest: str) -> bool:

@@ -73,6 +73,7 @@ class _Call:
         self._emit = emit
         self.began = self._clock.now()
         self.deadline = NEVER if timeout_s is None else self.began + timeout_s
+        self._line_free_at = -NEVER
         self._steps = self._converse()
 
     def go_on(self) -> None:
@@ -121,7 +122,8 @@ class _Call:
                 raise Failed(FailureKind.LOST, f"no sign of life for {self._remote.silence_s:g} s")
             if now >= self.deadline:
                 raise Failed(FailureKind.TIMEOUT, "the command did not end in time")
-            yield now if moved else min(host.next_event(), lost_at, self.deadline)
+            line_free_at = self._line_free_at if self._line_free_at > now else NEVER
+            yield now if moved else min(host.next_event(), lost_at, self.deadline, line_free_at)
 
     @staticmethod
     def _ending(process: Process) -> int:
@@ -141,7 +143,10 @@ class _Call:
         process = self.process
         if process is None or not process.wants_stdin:
             return False
+        if self._clock.now() < self._line_free_at:
+            return False
         chunk = next((chunk for chunk in self._chunks if chunk), None)
+        self._line_free_at = self._clock.now() + len(chunk or b"") / self._remote.bytes_per_s
         if chunk is not None:
             process.feed(chunk)
         elif not self._hold:
@@ -210,12 +215,14 @@ class MemoryRemote:
         *,
         silence_s: float = SILENCE_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        bytes_per_s: float = NEVER,
         reaches: Callable[[MemoryHost], bool] = lambda _host: True,
     ) -> None:
         self.hosts = hosts
         self.key = public_line.split()[1]
         self.silence_s = silence_s
         self.connect_timeout_s = connect_timeout_s
+        self.bytes_per_s = bytes_per_s
         self.reaches = reaches
         self._connections: dict[HostTarget, Connection] = {}
         self._running: list[_Call] = []

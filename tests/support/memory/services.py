@@ -9,6 +9,7 @@ from tests.support.clocks import FakeClock, WatchedClock
 from tests.support.memory.cloud import ParsedLists, WorldCloud
 from tests.support.memory.host import MemoryHost, MemoryHosts, make_host_key
 from tests.support.memory.objects import MemoryObjects
+from tests.support.memory.process import NEVER
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
@@ -68,6 +69,7 @@ class MemoryServices:
         process: int = 1,
         skew_s: float = 0.0,
         reaches: Callable[[MemoryHost], bool] = lambda _host: True,
+        bytes_per_s: float = NEVER,
     ) -> None:
         self.public_key = f"{make_host_key(sum(machine.encode()) << 16)} {machine}"
         self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
@@ -76,7 +78,7 @@ class MemoryServices:
         self.project = place.world.options.project
         self.project_api: Any = None  # quotas and permissions have tests of their own
         self.store: Any = MemoryStore(place.server)
-        direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches)
+        direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
         self.ids: Any = CountingIds()
         self.pacer: Any = PlentifulPacer()

@@ -19,6 +19,7 @@ from tests.support.memory.requests import (
     Json,
     Refused,
     Row,
+    area_of,
     blobs_of,
     find_tree,
     has_blob,
@@ -389,8 +390,19 @@ def write_tree(host: MemoryHost, entries: Sequence[Row], folder: str) -> None:
 
 def receive(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
     listed = need(request, "blobs", list)
-    for digest, size in listed:
-        data = yield from process.read_exactly(int(size))
+    area = area_of(process.host, request.get("area"))
+    for digest, size, start in listed:
+        part = area.get(f"{digest}.part", b"")
+        if start > len(part):
+            raise Refused("bad-payload", f"there are {len(part)} bytes of it, not {start}")
+        area[f"{digest}.part"] = data = part[:start]
+        while len(data) < size and (chunk := (yield from process.read_exactly(min(1 << 20, size - len(data))))):
+            area[f"{digest}.part"] = data = data + chunk
+        if len(data) < size:
+            raise Refused(
+                "bad-payload", f"the stream broke off {size - len(data)} bytes before the end of a file"
+            )
+        del area[f"{digest}.part"]
         store_blob(process.host, request.get("area"), digest, int(size), data)
     return {"stored": len(listed)}
 
