@@ -165,7 +165,7 @@ def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
 
 
 def test_damaged_content_is_refused(runs: Runs):
-    request = {"area": "blobs", "blobs": [[hashlib.sha256(b"right").hexdigest(), 5]]}
+    request = {"area": "blobs", "blobs": [[hashlib.sha256(b"right").hexdigest(), 5, 0]]}
     [reply] = runs.helper.call([runs.target], "receive", request, payload=b"wrong")
     assert reply.error == "bad-payload"
     [short] = runs.helper.call([runs.target], "receive", request, payload=b"rig")

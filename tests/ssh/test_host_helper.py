@@ -80,7 +80,7 @@ def deliver(helper: HostHelper, targets: list[HostTarget], content: Content) -> 
     with contextlib.suppress(ValueError):
         blobs = list_blobs(parse_tree(content.tree))
         pieces = [piece for blob in blobs for piece in content.read(blob.sha256)]
-        listed = [[blob.sha256, blob.size] for blob in blobs]
+        listed = [[blob.sha256, blob.size, 0] for blob in blobs]
         wanted = {"area": "blobs", "blobs": listed}
         replies = helper.call(targets, "receive", wanted, payload=b"".join(pieces))
         assert all(reply.error is None for reply in replies)
@@ -206,11 +206,22 @@ def test_a_host_names_the_blob_it_lacks(helper: HostHelper, target: HostTarget) 
 def test_a_damaged_blob_is_refused_and_leaves_nothing(
     helper: HostHelper, target: HostTarget, home: Path
 ) -> None:
-    for payload in (b"abc", b"ab"):
-        request = {"area": "blobs", "blobs": [["0" * 64, 3]]}
-        [reply] = helper.call([target], "receive", request, payload=payload)
-        assert reply.error == "bad-payload"
-        assert list((home / ".tpuctl/blobs").iterdir()) == []
+    request = {"area": "blobs", "blobs": [["0" * 64, 3, 0]]}
+    [reply] = helper.call([target], "receive", request, payload=b"abc")
+    assert reply.error == "bad-payload"
+    assert list((home / ".tpuctl/blobs").iterdir()) == []
+
+
+def test_a_blob_that_broke_off_goes_on_where_it_was(helper: HostHelper, target: HostTarget, home: Path) -> None:
+    digest = hashlib.sha256(b"abc").hexdigest()
+    request = {"area": "blobs", "blobs": [[digest, 3, 0]]}
+    [reply] = helper.call([target], "receive", request, payload=b"ab")
+    assert reply.error == "bad-payload"
+    assert [path.name for path in (home / ".tpuctl/blobs").iterdir()] == [f"{digest}.part"]
+    request = {"area": "blobs", "blobs": [[digest, 3, 2]]}
+    [reply] = helper.call([target], "receive", request, payload=b"c")
+    assert reply.error is None, reply
+    assert [(path.name, path.read_bytes()) for path in (home / ".tpuctl/blobs").iterdir()] == [(digest, b"abc")]
 
 
 def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, home: Path) -> None:
