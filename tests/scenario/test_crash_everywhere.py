@@ -1,5 +1,5 @@
-"""Killed at any changing call of any workflow, or left without an answer: it converges, leaks nothing, makes
-nothing twice and deletes nothing that lives, by the same command again or by a watchdog alone."""
+"""Killed at any changing call of any workflow, left without an answer, or met by a rival: it converges, leaks
+nothing, makes nothing twice and deletes nothing that lives; the same command or a watchdog sees to it."""
 
 from __future__ import annotations
 

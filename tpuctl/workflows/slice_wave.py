@@ -139,8 +139,9 @@ class SliceWave:
         self._journal("create", self._plan.why)
         before = self._incarnation
         called = replace(before, create_called_at=now, unseen_since=now)
+        remember_asked(services, record)
+        # Last before the call: it fails when somebody took the slice over while this process slept.
         self._save(replace(record, incarnation=called, state=SliceState.REQUESTED))
-        remember_asked(services, self._record)
         kind = "queued resource" if record.spec.queued else "node"
         services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", self._plan.why))
         try:
