@@ -320,3 +320,9 @@ def test_a_node_that_was_missing_has_the_whole_time_for_its_silent_hosts(place, 
         host.recover()
     pass_for(place, services, 60)
     assert get_slice(services, "big").record.state is SliceState.READY
+
+
+def test_a_node_taken_between_two_reads_of_it_is_looked_at_again(place, services):
+    gone = {"kind": "error", "method": "nodes.getGuestAttributes", "code": 5, "message": "was not found"}
+    place.world.faults.add({**gone, "times": 3})
+    assert bring_up(services, "big").state is SliceState.READY

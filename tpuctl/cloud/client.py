@@ -131,7 +131,7 @@ class GoogleCloud:
         full = f"{self._parent(zone)}/nodes/{name}"
         request = tpu_v2.GetGuestAttributesRequest(name=full, query_path="", worker_ids=[""])
         answer = read(
-            f"host keys of node {name} in {zone}",
+            f"read host keys of node {name} in {zone}",
             lambda: self._client.get_guest_attributes(request=request, **_ONCE),
         )
         return nodes.parse_host_keys(answer)
@@ -142,7 +142,7 @@ class GoogleCloud:
             name=full, query_path=nodes.BEAT_NAMESPACE + "/", worker_ids=[""]
         )
         answer = read(
-            f"heartbeats of node {name} in {zone}",
+            f"read heartbeats of node {name} in {zone}",
             lambda: self._client.get_guest_attributes(request=request, **_ONCE),
         )
         return nodes.parse_host_beats(answer)

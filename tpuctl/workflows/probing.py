@@ -8,6 +8,7 @@ from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
 from tpuctl.core.model import GuestHostKey, HostTarget, NodeInfo
 from tpuctl.core.records import Incarnation, SliceRecord, SliceState, Worker
+from tpuctl.errors import NotFoundError
 from tpuctl.workflows.documents import list_slices
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.host_calls import CLOSED_TO_US
@@ -95,7 +96,10 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         current = tuple(worker.endpoint for worker in incarnation.workers)
         if current == node.endpoints:
             return incarnation.workers
-    keys = published_keys(services, node)
+    try:
+        keys = published_keys(services, node)
+    except NotFoundError:
+        return "a second look: the node was there a moment ago"  # taken away between two reads
     if not keys and services.trust_first_use:
         keys = _keys_at_first_use(services, record, incarnation, node)
     missing = [index for index in range(len(node.endpoints)) if index not in keys]

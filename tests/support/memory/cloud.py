@@ -156,14 +156,14 @@ class WorldCloud:
 
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         request = {"name": self._name(zone, "nodes", name), "queryPath": "", "workerIds": [""]}
-        answer = self._read(f"host keys of node {name} in {zone}", "GetGuestAttributes", request)
+        answer = self._read(f"read host keys of node {name} in {zone}", "GetGuestAttributes", request)
         return nodes.parse_host_keys(_message(tpu_v2.GetGuestAttributesResponse, answer))
 
     def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
         self._beat()
         path = nodes.BEAT_NAMESPACE + "/"
         request = {"name": self._name(zone, "nodes", name), "queryPath": path, "workerIds": [""]}
-        answer = self._read(f"heartbeats of node {name} in {zone}", "GetGuestAttributes", request)
+        answer = self._read(f"read heartbeats of node {name} in {zone}", "GetGuestAttributes", request)
         return nodes.parse_host_beats(_message(tpu_v2.GetGuestAttributesResponse, answer))
 
     def _parent(self, zone: str) -> str:
