@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpuctl.core.model import HostTarget
 from tpuctl.core.records import SliceState
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, UnreachableError
 from tpuctl.ports import Forwarding
 from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.events import Warn
@@ -27,9 +27,16 @@ def forward_port(
     """Listens until closed. Each connection goes to the worker as it is then; a slice that is being recovered
     refuses it, and takes the next one when it is back.
 
-    Raises ConflictError when the slice is not ready now or the local port is taken.
+    Raises ConflictError when the slice is not ready now or the local port is taken, and UnreachableError when
+    the worker does not answer now.
     """
-    current_target(services, name, worker)
+    target = current_target(services, name, worker)
+    [result] = services.remote.run([target], "true")
+    if result.failure is not None:
+        raise UnreachableError(
+            f"{target.label} does not answer: {result.detail or result.failure}",
+            hint=f"tpuctl status {name}, or tpuctl up {name} to bring it back",
+        )
     return services.remote.forward(
         lambda: current_target(services, name, worker),
         remote_port,
