@@ -218,6 +218,7 @@ def test_an_environment_is_installed_on_all_workers_before_the_run(place, servic
 
 def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(place):
     first, second = place.machine("a"), place.machine("b", skew_s=120.0)
+    enroll_machine(second)
     bring_up(first, "big")
     before = (place.server.changes, len(place.world.journal.entries()))
     for services in (first, second):

@@ -23,6 +23,7 @@ from tpuctl.workflows.targets import host_targets
 LOG_CHUNK = 4 << 20
 """Bytes of log fetched per call, so that no call takes longer than a step may."""
 STREAMS = ("stdout", "stderr")
+_BEGUN = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING, HostAttemptState.EXITED})
 _ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
 
 
@@ -91,8 +92,9 @@ class AttemptHosts:
             return prepared
         return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
 
-    def start(self) -> None:
-        """Phase two, on every worker at once. A worker that runs the attempt already is left alone."""
+    def start(self) -> bool:
+        """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt
+        already is left alone. Raises PartialError when a worker cannot start it."""
         secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.secrets.items()}
         prepend = self._environment_path()
         pinned = self._environment.variables() if self._environment else {}
@@ -111,7 +113,8 @@ class AttemptHosts:
                 "beat_s": timeouts.HOST_BEAT_S,
             }
 
-        require_values(self._helper.start(self.targets, request), "start")
+        replies = require_values(self._helper.start(self.targets, request), "start")
+        return all(reply.state in _BEGUN for reply in replies)
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self._attempt.hosts

@@ -163,7 +163,8 @@ class RunWave:
                 self._services.store.now() - attempt.created_at,
             )
         )
-        return Outcome(Wait("the start"), acted=True)
+        # At once: to ask every worker whether it is prepared would only repeat what each has just said.
+        return self._start_workers(hosts, "every worker acknowledged the code")
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
@@ -186,14 +187,20 @@ class RunWave:
         hosts = self._hosts()
         if hosts is None:
             return Outcome(Wait("its slice"), acted=False)
-        self._journal("start", plan.why)
+        return self._start_workers(hosts, plan.why)
+
+    def _start_workers(self, hosts: AttemptHosts, why: str) -> Outcome:
+        self._journal("start", why)
         try:
-            hosts.start()
+            begun = hosts.start()
         except PartialError as error:
             return self._not_acknowledged(error)
-        return Outcome(Wait("every worker to run"), acted=True)
+        return self._record_start() if begun else Outcome(Wait("every worker to run"), acted=True)
 
     def _mark_running(self, _plan: RunPlan) -> Outcome:
+        return self._record_start()
+
+    def _record_start(self) -> Outcome:
         attempt = replace(
             self._attempt,
             state=AttemptState.RUNNING,
