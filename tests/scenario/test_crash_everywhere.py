@@ -478,7 +478,7 @@ STORIES: dict[str, Callable[[], Story]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("repair", Repair)
 @pytest.mark.parametrize("name", STORIES)
 def test_every_accident_of_every_workflow_is_survived(name: str, repair: Repair) -> None:
