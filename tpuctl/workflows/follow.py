@@ -9,7 +9,7 @@ from tpuctl.core.plan_run import WorkerState
 from tpuctl.core.plan_slice import plan_slice
 from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
-from tpuctl.workflows.documents import Loaded, find_slice, get_run
+from tpuctl.workflows.documents import Loaded, find_slice, get_run, get_slice
 from tpuctl.workflows.events import WorkerOutput
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_at_slice
@@ -38,6 +38,9 @@ def step_run_and_slice(
             return outcome
         if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
             return _blocked(services, run_id, look, outcome)
+        if get_slice(services, run.slice_name).record.last_incarnation != look.record.last_incarnation:
+            # This process slept: what it saw says nothing about an attempt that others began since.
+            return Outcome(Wait("another look at its slice"), acted=True)
     result = advance_run(services, run_id, look, reach)
     return _prefer_slice_wait(result, look)
 
