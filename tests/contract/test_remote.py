@@ -1,4 +1,4 @@
-"""What every `Remote` must do: over real SSH servers, the simulator's hosts, and hosts in memory."""
+"""What every `Remote` must do: over real SSH servers, both tiers of simulated hosts, and hosts in memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.memory.host import make_host_key
 from tests.support.remotes import LABS, SILENCE_S, SSHD, Lab
+from tests.support.require import require_isolated_hosts
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.shell import Shell
 from tpuctl.errors import ConflictError
@@ -23,8 +24,8 @@ from tpuctl.ports import Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 
 no_sshd = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not installed")
-EVERYWHERE = ["memory", "simulated", pytest.param("sshd", marks=no_sshd)]
-OBSERVABLE = ["memory", pytest.param("sshd", marks=no_sshd)]
+EVERYWHERE = ["memory", "simulated", "isolated", pytest.param("sshd", marks=no_sshd)]
+OBSERVABLE = ["memory", "isolated", pytest.param("sshd", marks=no_sshd)]
 """Labs that can hang one host alone and tell what it heard."""
 
 
@@ -33,11 +34,18 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
     return ensure_keypair(tmp_path_factory.mktemp("state"))
 
 
+@contextlib.contextmanager
+def open_lab(kind: str, folder: Path, key: KeyPair) -> Iterator[Lab]:
+    if kind == "isolated":
+        require_isolated_hosts()
+    with contextlib.closing(LABS[kind](folder, key)) as made:
+        yield made
+
+
 @pytest.fixture(params=EVERYWHERE)
 def lab(request: pytest.FixtureRequest, tmp_path: Path, key: KeyPair) -> Iterator[Lab]:
-    made = LABS[request.param](tmp_path, key)
-    yield made
-    made.close()
+    with open_lab(request.param, tmp_path, key) as made:
+        yield made
 
 
 @pytest.fixture
@@ -298,35 +306,34 @@ def test_a_forwarded_connection_that_fails_is_closed_and_reported(lab: Lab, targ
 
 
 @pytest.fixture(params=OBSERVABLE)
-def open_lab(request: pytest.FixtureRequest, tmp_path: Path, key: KeyPair) -> Iterator[Lab]:
-    made = LABS[request.param](tmp_path, key)
-    yield made
-    made.close()
+def observed(request: pytest.FixtureRequest, tmp_path: Path, key: KeyPair) -> Iterator[Lab]:
+    with open_lab(request.param, tmp_path, key) as made:
+        yield made
 
 
-def test_nothing_is_sent_to_a_host_with_another_key(open_lab: Lab):
-    target, remote = open_lab.add(0), open_lab.remote()
+def test_nothing_is_sent_to_a_host_with_another_key(observed: Lab):
+    target, remote = observed.add(0), observed.remote()
     remote.run([replace(target, host_key=make_host_key(77))], "echo never")
-    assert open_lab.logins(target) == 0
+    assert observed.logins(target) == 0
     remote.run([target], "echo fine")
-    assert open_lab.logins(target) == 1
+    assert observed.logins(target) == 1
 
 
-def test_connections_are_kept_between_commands(open_lab: Lab):
-    target, remote = open_lab.add(0), open_lab.remote()
+def test_connections_are_kept_between_commands(observed: Lab):
+    target, remote = observed.add(0), observed.remote()
     for _ in range(3):
         assert remote.run([target], "true")[0].ok
-    assert open_lab.logins(target) == 1
+    assert observed.logins(target) == 1
 
 
-def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost_alone(open_lab: Lab):
-    target, other = open_lab.add(0), open_lab.add(1)
-    remote = open_lab.remote(silence_s=SILENCE_S)
+def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost_alone(observed: Lab):
+    target, other = observed.add(0), observed.add(1)
+    remote = observed.remote(silence_s=SILENCE_S)
     assert remote.run([target], words.LATE)[0].stdout == b"quiet but alive\n"
 
     def sink(worker: int, name: str, data: bytes) -> None:
         if worker == target.worker:
-            open_lab.stack.enter_context(open_lab.hang(target))
+            observed.stack.enter_context(observed.hang(target))
 
     hung, fine = remote.stream(
         [target, other],

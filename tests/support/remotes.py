@@ -1,4 +1,4 @@
-"""Places to run one suite of the `Remote` port against: real sshd, the simulator's hosts, and memory.
+"""Places to run one suite of the `Remote` port against: real sshd, both tiers of simulated hosts, and memory.
 
 A lab has hosts that understand the same commands; in memory they are Python programs of the same meaning.
 """
@@ -12,7 +12,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -23,12 +24,13 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts
 from tests.support.memory.remote import MemoryRemote
 from tests.support.proc import command_lines, descendants, name_of
+from tests.support.real_lab import RealLab, count_logins, stopped
 from tests.support.vocabulary import MEANINGS
 from tpuctl.core.model import HostTarget
 from tpuctl.ports import Clock, Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.sim.hosts.interface import HostSpec
+from tpuctl.sim.hosts.interface import HostBackend, HostSpec
+from tpuctl.sim.hosts.isolated import IsolatedHosts
 from tpuctl.sim.hosts.process import ProcessHosts
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
@@ -164,81 +166,7 @@ class MemoryLab:
         self.stack.close()
 
 
-class RealClock:
-    """Implements `ports.Clock`."""
-
-    def now(self) -> float:
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-class _RealLab:
-    """What labs with real sockets have in common."""
-
-    def __init__(self, folder: Path, key: KeyPair) -> None:
-        self.stack = ExitStack()
-        self.clock = RealClock()
-        self.folder = folder
-        self.key = key
-
-    def remote(self, **options: float) -> Remote:
-        settings: dict[str, Any] = {"connect_timeout_s": 1.0, "handshake_timeout_s": 1.0, **options}
-        return self.stack.enter_context(closing(SshRemote(self.key.private_path, **settings)))
-
-    def stranger(self) -> Remote:
-        key = ensure_keypair(self.folder / "stranger")
-        return self.stack.enter_context(closing(SshRemote(key.private_path)))
-
-    def unreachable(self) -> HostTarget:
-        return self._at_silent_server("127.78.0.91", full=True)
-
-    def mute(self) -> HostTarget:
-        return self._at_silent_server("127.78.0.90", full=False)
-
-    def refuse(self, target: HostTarget) -> HostTarget:
-        with closing(socket.socket()) as probe:
-            probe.bind((target.address, 0))
-            return replace(target, port=probe.getsockname()[1])
-
-    def serve(self, target: HostTarget, answer: bytes) -> int:
-        import threading
-
-        del target  # all hosts of a real lab share this machine's loopback
-        server = self.stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
-
-        def attend() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.recv(100)
-                        connection.sendall(answer)
-
-        thread = threading.Thread(target=attend, daemon=True)
-        thread.start()
-        self.stack.callback(lambda: server.shutdown(socket.SHUT_RDWR))
-        return int(server.getsockname()[1])
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not happen"
-            time.sleep(0.02)
-
-    def _at_silent_server(self, address: str, *, full: bool) -> HostTarget:
-        server = self.stack.enter_context(closing(socket.socket()))
-        server.bind((address, 0))
-        server.listen(0 if full else 16)
-        for _ in range(4 if full else 0):
-            filler = self.stack.enter_context(closing(socket.socket()))
-            filler.setblocking(False)
-            filler.connect_ex(server.getsockname())
-        return HostTarget("big", 9, address, server.getsockname()[1], "tester", self.key.public_line)
-
-
-class SimulatedLab(_RealLab):
+class SimulatedLab(RealLab):
     """The simulator's hosts of the process tier, one node each."""
 
     def __init__(self, folder: Path, key: KeyPair) -> None:
@@ -247,12 +175,7 @@ class SimulatedLab(_RealLab):
         self.hosts = self.stack.enter_context(closing(ProcessHosts(folder / "hosts", world_id="remotes")))
 
     def add(self, worker: int) -> HostTarget:
-        spec = HostSpec(
-            f"n{worker}", worker, f"w-{worker}", lambda: {"TPU_WORKER_ID": str(worker)}, lambda _path: None
-        )
-        [address] = self.hosts.create([spec])
-        self.hosts.set_ssh_keys(spec.node_key, f"tester:{self.key.public_line}")
-        return HostTarget("big", worker, address.external_ip, address.ssh_port, "tester", address.host_key)
+        return _single(self.hosts, worker, self.key)
 
     def read(self, target: HostTarget, name: str) -> str:
         found = list((self.folder / "hosts" / f"n{target.worker}").rglob(name))
@@ -271,6 +194,84 @@ class SimulatedLab(_RealLab):
         self.stack.close()
 
 
+def _single(hosts: HostBackend, worker: int, key: KeyPair) -> HostTarget:
+    """A new node of one host, into which `tester` may log in."""
+    spec = HostSpec(
+        f"n{worker}", worker, f"w-{worker}", lambda: {"TPU_WORKER_ID": str(worker)}, lambda _path: None
+    )
+    [address] = hosts.create([spec])
+    hosts.set_ssh_keys(spec.node_key, f"tester:{key.public_line}")
+    return HostTarget("big", worker, address.external_ip, address.ssh_port, "tester", address.host_key)
+
+
+ANSWERER = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(100)
+        connection.sendall(sys.argv[1].encode())
+"""
+
+
+class IsolatedLab(RealLab):
+    """The simulator's hosts of the isolated tier, one node each: a lost host is a cable that was pulled out."""
+
+    def __init__(self, folder: Path, key: KeyPair) -> None:
+        super().__init__(folder, key)
+        (folder / "hosts").mkdir()
+        world_id = f"remotes-{uuid.uuid4().hex}"
+        self.hosts = self.stack.enter_context(closing(IsolatedHosts(folder / "hosts", world_id=world_id)))
+
+    def add(self, worker: int) -> HostTarget:
+        return _single(self.hosts, worker, self.key)
+
+    def read(self, target: HostTarget, name: str) -> str:
+        path = Path(f"/proc/{self._first(target)}/root/home/tester/{name}")
+        return path.read_text() if path.exists() else ""
+
+    def logins(self, target: HostTarget) -> int:
+        return count_logins(Path(f"/proc/{self._first(target)}/fd/2").read_text())
+
+    def unreachable(self) -> HostTarget:
+        target = self.add(91)
+        self.hosts.set_cable("n91", 91, plugged=False)
+        return target
+
+    def mute(self) -> HostTarget:
+        target = self.add(90)
+        self.stack.enter_context(self.hang(target))
+        return target
+
+    def refuse(self, target: HostTarget) -> HostTarget:
+        return replace(target, port=2222)  # its ports are its own: nobody else listens there
+
+    def cut(self, target: HostTarget) -> None:
+        self.hosts.cut(f"n{target.worker}")
+
+    def hang(self, target: HostTarget) -> contextlib.AbstractContextManager[None]:
+        processes = self.hosts.processes(f"n{target.worker}", target.worker)
+        return stopped([pid for pid in processes if name_of(pid).startswith("sshd")])
+
+    def serve(self, target: HostTarget, answer: bytes) -> int:
+        inside = ("nsenter", "--target", str(self._first(target)), "--net")
+        server = self.stack.enter_context(
+            subprocess.Popen([*inside, sys.executable, "-c", ANSWERER, answer], stdout=subprocess.PIPE)
+        )
+        self.stack.callback(server.kill)
+        assert server.stdout is not None
+        return int(server.stdout.readline())
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def _first(self, target: HostTarget) -> int:
+        """The host's sshd: its first process, whose root is the host's."""
+        return self.hosts.processes(f"n{target.worker}", target.worker)[0]
+
+
 CONFIG = """
 ListenAddress {address}:{port}
 HostKey {key}
@@ -285,7 +286,7 @@ SetEnv HOME={home} TPU_WORKER_ID={worker}
 """
 
 
-class SshdLab(_RealLab):
+class SshdLab(RealLab):
     """OpenSSH's own server, one per host."""
 
     def __init__(self, folder: Path, key: KeyPair) -> None:
@@ -326,25 +327,15 @@ class SshdLab(_RealLab):
         return path.read_text() if path.exists() else ""
 
     def logins(self, target: HostTarget) -> int:
-        text = self._log(target.worker).read_text()
-        return text.count("Accepted publickey") + text.count("Failed publickey") + text.count("Invalid user")
+        return count_logins(self._log(target.worker).read_text())
 
     def cut(self, target: HostTarget) -> None:
         for pid in self._sessions(target.worker):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    @contextmanager
-    def hang(self, target: HostTarget) -> Iterator[None]:
-        stopped = [self._servers[target.worker].pid, *self._sessions(target.worker)]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+    def hang(self, target: HostTarget) -> contextlib.AbstractContextManager[None]:
+        return stopped([self._servers[target.worker].pid, *self._sessions(target.worker)])
 
     def close(self) -> None:
         self.stack.close()
@@ -373,6 +364,7 @@ def _answers(target: HostTarget) -> bool:
 LABS: dict[str, Callable[[Path, KeyPair], Any]] = {
     "memory": MemoryLab,
     "simulated": SimulatedLab,
+    "isolated": IsolatedLab,
     "sshd": SshdLab,
 }
 

@@ -108,11 +108,15 @@ class IsolatedHosts(HostBackend):
 
     def set_cable(self, node_key: str, worker: int, *, plugged: bool) -> None:
         """Pulls the cable of one worker out, or plugs it in again; nobody is told."""
-        self._bridge.set_up(self._nodes[node_key][worker].cable, up=plugged)
+        self._bridge.set_up(self._host(node_key, worker).cable, up=plugged)
 
     def processes(self, node_key: str, worker: int) -> list[int]:
         """Every process of one worker as the machine numbers them, its first one first."""
-        return self._nodes[node_key][worker].processes()
+        return self._host(node_key, worker).processes()
+
+    def _host(self, node_key: str, worker: int) -> IsolatedHost:
+        """KeyError if the node has no such worker; workers may have been made in any order."""
+        return {host.spec.worker: host for host in self._nodes[node_key]}[worker]
 
     def stop(self, node_key: str) -> None:
         with self._lock(node_key):
