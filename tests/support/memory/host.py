@@ -213,6 +213,7 @@ class MemoryHost:
         self.crash()
         self._boots += 1
         self.condition = Condition.UP
+        self.quiet_since = NEVER
 
     def die(self, condition: Condition) -> None:
         """The VM is gone with all that was on it."""
