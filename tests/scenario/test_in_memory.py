@@ -81,6 +81,21 @@ def test_a_run_of_an_hour_is_followed_to_its_end_with_its_output_kept(place, ser
     assert sorted(line for each in kept for line in each) == lines
 
 
+def test_every_worker_is_told_where_the_coordinator_of_its_attempt_listens(place, services):
+    told: dict[str, str] = {}
+
+    def train(process: Process) -> Steps:
+        told[process.env["TPUCTL_RANK"]] = process.env["TPUCTL_COORDINATOR"]
+        yield 60.0
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "tells")
+    assert run.attempt.coordinator
+    assert told == {"0": run.attempt.coordinator, "1": run.attempt.coordinator}
+
+
 def test_passes_bring_a_preempted_slice_and_its_run_back(place, services):
     place.hosts.programs["main.py"] = scripted(2 * HOUR, lines=["working"])
     bring_up(services, "big")

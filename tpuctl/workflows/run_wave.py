@@ -163,8 +163,12 @@ class RunWave:
                 self._services.store.now() - attempt.created_at,
             )
         )
-        # At once: to ask every worker whether it is prepared would only repeat what each has just said.
-        return self._start_workers(hosts, "every worker acknowledged the code")
+        # At once: to ask every worker whether it is prepared would only repeat what each has just said. By the
+        # attempt as it is now: it has the coordinator's address and the environment of each worker.
+        ready = self._hosts()
+        if ready is None:
+            return Outcome(Wait("its slice"), acted=False)
+        return self._start_workers(ready, "every worker acknowledged the code")
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
