@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -93,6 +94,34 @@ def test_a_reference_counts_wherever_it_stands(place, open_store, key):
     assert len(before) == 2
     assert prune(open_store(), AGE_S).blobs == ()
     assert digests(store) == before
+
+
+@pytest.mark.parametrize("text", ["code:\n{}\n", "\t{}", "caf\u00e9{}", "\u00e9{}\u00e9", "\\{}", "_{}_"])
+def test_a_reference_counts_whatever_stands_beside_it(place, open_store, text):
+    store = open_store()
+    digest = store.put_blob(b"code")
+    store.put("of-a-newer-tpuctl/x", {"text": text.format(digest)}, if_generation=0)
+    place.pass_time(AGE_S + DAY_S)
+    assert prune(open_store(), AGE_S).blobs == ()
+
+
+def test_a_reference_may_be_a_key(place, open_store):
+    store = open_store()
+    digest = store.put_blob(b"code")
+    store.put("of-a-newer-tpuctl/x", {"by digest": {digest: 1}}, if_generation=0)
+    place.pass_time(AGE_S + DAY_S)
+    assert prune(open_store(), AGE_S).blobs == ()
+
+
+def test_what_a_tree_of_a_newer_tpuctl_names_is_kept(place, open_store):
+    store = open_store()
+    inner = store.put_blob(b"print(1)")
+    rows = [["newer", "a", {"parts": [inner]}]]
+    tree = store.put_blob(json.dumps({"schema": 2, "entries": rows}).encode())
+    write_run(store, tree)
+    place.pass_time(AGE_S + DAY_S)
+    prune(open_store(), AGE_S)
+    assert digests(store) == {inner, tree}
 
 
 def test_a_journal_keeps_nothing(place, open_store):

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.durations import parse_duration, render_duration
-from tpuctl.core.tree import list_blobs, parse_tree
 from tpuctl.errors import UsageError
 
-_DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
+_DIGEST = re.compile(r"(?=([0-9a-f]{64}))")
+"""Wherever one may begin, whatever stands beside it: one too many only keeps a blob."""
 MAIN_REFERRERS = ("runs/", "slices/")
 """What refers to blobs, and is known to every machine that makes passes, so that reading it costs pages."""
 WITHOUT_REFERENCES = frozenset(
@@ -39,17 +39,25 @@ def parse_prune_age(word: str, flag: str) -> float:
     return seconds
 
 
-def find_digests(data: Mapping[str, Any]) -> frozenset[str]:
-    """Everything in a document that looks like the sha256 of a blob."""
-    return frozenset(_DIGEST.findall(json.dumps(data)))
+def find_digests(data: Any) -> frozenset[str]:
+    """Everything in a document that looks like the sha256 of a blob, keys included."""
+    if isinstance(data, str):
+        return frozenset(_DIGEST.findall(data))
+    if isinstance(data, Mapping):
+        return find_digests([*data.keys(), *data.values()])
+    if isinstance(data, Sequence):
+        return frozenset[str]().union(*(find_digests(each) for each in data))
+    return frozenset()
 
 
 def find_children(content: bytes) -> frozenset[str]:
-    """The blobs that a blob refers to in its turn, if it is a tree; none if it is anything else."""
+    """The blobs that a blob refers to in its turn: a tree does, also one of a newer tpuctl, and so may whatever
+    else is a JSON object."""
     try:
-        return frozenset(blob.sha256 for blob in list_blobs(parse_tree(content)))
+        data = json.loads(content) if content.startswith(b"{") else None
     except ValueError:
         return frozenset()
+    return find_digests(data)
 
 
 def group_of(key: str) -> str:
