@@ -9,11 +9,12 @@ import pytest
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import RunState
+from tpuctl.core.records import RunState, SliceState
 from tpuctl.errors import NotFoundError
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.enrolment import KEYS, list_machines, remove_machine
 from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.probing import greet_workers
 from tpuctl.workflows.report import decisions
 
@@ -119,3 +120,41 @@ def test_passes_over_hosts_that_know_every_machine_change_nothing(place):
         passes(place, office, 1)
         passes(place, laptop, 1)
     assert patches(place) == before == 1
+
+
+def test_a_machine_that_was_removed_does_not_come_back_by_making_a_slice_anew(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    remove_machine(laptop, "office")
+    passes(place, laptop, 15)
+    place.world.preempt("big-1")
+    passes(place, office, 15)
+    assert key_lines(laptop, "big-2") == [f"tpuctl:{laptop.public_key}"]
+    assert not lets_in(office)
+    passes(place, laptop, 15)
+    assert get_slice(laptop, "big").record.state is SliceState.READY
+
+
+def test_a_key_is_taken_away_whatever_its_comment_was_when_it_was_sent(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    office.public_key = f"{office.public_key.rpartition(' ')[0]} renamed"
+    enroll_machine(office)
+    remove_machine(laptop, "office")
+    passes(place, laptop, 15)
+    assert key_lines(laptop) == [f"tpuctl:{laptop.public_key}"]
+
+
+def test_a_key_that_another_machine_has_too_stays_for_that_one(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bare = laptop.public_key.rpartition(" ")[0]
+    office.public_key = f"{bare} the same key"
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    remove_machine(laptop, "office")
+    passes(place, laptop, 15)
+    assert len(key_lines(laptop)) == 1
+    assert key_lines(laptop)[0].startswith(f"tpuctl:{bare}")
+    assert lets_in(laptop)

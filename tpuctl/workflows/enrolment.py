@@ -25,7 +25,10 @@ KEYS = "ssh-keys"
 
 @dataclass(frozen=True)
 class Machines:
-    """The public keys of the machines that may log in, and of those that may not any more."""
+    """The public keys of the machines that may log in, and of those that may not any more.
+
+    A key is the same whatever its comment says. One that two machines share stays as long as either may.
+    """
 
     enrolled: tuple[str, ...]
     removed: tuple[str, ...] = ()
@@ -36,8 +39,9 @@ class Machines:
 
     def metadata_of(self, node: NodeInfo, login_user: str) -> dict[str, str]:
         """The metadata that `node` should have. Lines that are not of these machines stay as they are."""
-        away = {f"{login_user}:{key}" for key in self.removed}
-        lines = [line for line in node.metadata.get(KEYS, "").splitlines() if line not in away]
+        away = {_core(f"{login_user}:{key}") for key in self.removed}
+        away -= {_core(f"{login_user}:{key}") for key in self.enrolled}
+        lines = [line for line in node.metadata.get(KEYS, "").splitlines() if _core(line) not in away]
         known = {_core(line) for line in lines}
         lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
         return {**node.metadata, KEYS: "\n".join(lines)}
@@ -92,11 +96,11 @@ def list_machines(services: Services) -> list[dict[str, object]]:
 
 
 def read_machines(services: Services) -> Machines:
-    """The keys of all machines. One that two machines share stays as long as either is enrolled."""
+    """The keys of all machines."""
     rows = [document.data for document in services.store.list("machines/")]
     enrolled = tuple(str(row["public_key"]) for row in rows if not row.get("removed"))
     removed = tuple(str(row["public_key"]) for row in rows if row.get("removed"))
-    return Machines(enrolled, tuple(key for key in removed if key not in enrolled))
+    return Machines(enrolled, removed)
 
 
 def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, now: float) -> bool:

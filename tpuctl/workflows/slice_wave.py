@@ -37,11 +37,10 @@ from tpuctl.workflows.capacity import (
 )
 from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import save
-from tpuctl.workflows.enrolment import read_machines
+from tpuctl.workflows.enrolment import enroll_if_new, read_machines
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Warn
 from tpuctl.workflows.holders import name_holders, quota_error
 from tpuctl.workflows.host_beats import describe_life, forget_beats, listen_for_life
-from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import Lease
 from tpuctl.workflows.loop import Outcome
@@ -180,7 +179,7 @@ class SliceWave:
 
     def _call_create(self, incarnation: Incarnation) -> OperationInfo:
         services, record = self._services, self._record
-        enroll_machine(services)
+        enroll_if_new(services)
         labels = owner_labels(record, incarnation, services.store.identity())
         labels[USER_LABEL] = label_value(record.owner)
         keys = read_machines(services).keys_for(record.spec.login_user)
