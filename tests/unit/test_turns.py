@@ -50,3 +50,11 @@ def test_those_in_need_come_first_but_not_at_the_cost_of_all_others():
     chosen = take_turns(giant, 0.0)
     assert "doubts/0" in chosen
     assert len(chosen) == 2
+
+
+def test_a_small_one_among_giants_and_a_giant_among_small_ones_have_their_turn_within_hours():
+    giants = [*turns(2, 8 * PASS_HOSTS_MAX, "giants"), *turns(1, 1, "small")]
+    crowd = [*turns(40 * PASS_HOSTS_MAX, 1, "small"), *turns(1, 4 * PASS_HOSTS_MAX, "giant")]
+    for waiting, key in ((giants, "small/0"), (crowd, "giant/0")):
+        served = [number for number in range(180) if key in take_turns(waiting, number * 60.0)]
+        assert served, key

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tpuctl.core.timeouts import PASS_HOSTS_MAX
 
@@ -36,22 +38,25 @@ def _round_robin(turns: Sequence[Turn], limit: int, now: float) -> list[Turn]:
     """Those of `turns` that fit into `limit` hosts, and at least one of them.
 
     Where the round begins is drawn by the minute: no pass needs to remember where the last one stopped, and no
-    interval between passes leaves one out for ever.
+    interval between passes leaves one out for ever. One draw in two is among hosts, so that a giant comes first
+    in time among many small ones; the other among turns, so that a small one does among giants.
     """
-    total = sum(max(1, turn.hosts) for turn in turns)
-    if total <= limit:
+    sizes = [max(1, turn.hosts) for turn in turns]
+    if sum(sizes) <= limit:
         return list(turns)
     minute = hashlib.sha256(str(int(now / 60)).encode()).digest()
-    start = int.from_bytes(minute[:8]) % total
+    drawn = int.from_bytes(minute[:8])
+    start = _owner(sizes, drawn % sum(sizes)) if minute[-1] % 2 else drawn % len(turns)
     chosen: list[Turn] = []
-    seen = hosts = 0
-    for turn in [*turns, *turns]:
-        size = max(1, turn.hosts)
-        seen += size
-        if seen <= start or turn in chosen:
-            continue
+    hosts = 0
+    for turn, size in zip([*turns[start:], *turns[:start]], [*sizes[start:], *sizes[:start]], strict=True):
         if chosen and hosts + size > limit:
             break
         chosen.append(turn)
         hosts += size
     return chosen
+
+
+def _owner(sizes: Sequence[int], host: int) -> int:
+    """Which of them a host belongs to, when the hosts of all are counted through."""
+    return bisect_right(list(accumulate(sizes)), host)
