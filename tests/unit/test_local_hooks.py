@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -168,3 +169,28 @@ def test_a_project_file_names_no_program_and_no_address(tmp_path: Path, text: st
     with pytest.raises(BadConfigError, match="your own") as caught:
         load_config({}, cwd=work, environ={"USER": "ada"}, home=tmp_path)
     assert "config.yaml" in caught.value.hint
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"])
+def test_a_webhook_that_dribbles_is_given_up_as_a_whole_and_hung_up_on(head: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hung_up = threading.Event()
+
+        def dribble() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(head)
+                try:
+                    while True:  # a byte well within each read's timeout, for ever
+                        connection.sendall(b"0")
+                        time.sleep(0.02)
+                except OSError:
+                    hung_up.set()
+
+        thread = threading.Thread(target=dribble, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        made = hook(webhook=f"http://127.0.0.1:{port}/", timeout_s=1)
+        assert send(made)[0] == "TimeoutError: timed out"
+        assert hung_up.wait(20.0)
+        thread.join(20.0)
