@@ -17,11 +17,12 @@ from tpuctl.core.plan import Wait
 from tpuctl.core.records import SliceState
 from tpuctl.errors import TpuctlError
 from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.events import Note
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.report import decisions, fleet_rows, slice_status
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.workflows.slices import advance_slice, renew_if_removed, wait_for_slice
 
 
 @pytest.fixture
@@ -124,3 +125,43 @@ def test_one_read_removes_nothing(services):
     assert isinstance(outcome.verdict, Wait)
     assert outcome.verdict.why.startswith("two reads that agree")
     assert get_slice(services, "big").record.state is SliceState.READY
+
+
+def ask(services: SimServices) -> None:
+    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["node", "request-and-node"])
+def test_up_of_a_slice_that_is_gone_behind_its_record_goes_on_by_itself(sim, services, whole):
+    bring_up(services, "big")
+    if whole:
+        services.cloud.delete_queued(SPEC.zone, "big-1")
+    else:
+        services.cloud.delete_node(SPEC.zone, "big-1")
+    assert sim.world.settle()
+    ask(services)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    renew_if_removed(services, "big", lambda: ask(services), patient=True)
+    record = wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
+    assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
+    assert "removed" in [entry["action"] for entry in decisions(services, "big")]
+    assert [event.text for event in services.events if isinstance(event, Note)] == [
+        "big-1 is gone, somebody removed it: asking anew"
+    ]
+
+
+def test_one_read_does_not_make_up_ask_anew(services):
+    bring_up(services, "big")
+    services.cloud = LyingOnce(services.cloud)
+    renew_if_removed(services, "big", lambda: ask(services), patient=True)
+    record = get_slice(services, "big").record
+    assert (record.state, record.last_incarnation) == (SliceState.READY, 1)
+
+
+def test_what_is_removed_while_up_waits_stays_removed(sim, services):
+    bring_up(services, "big")
+    renew_if_removed(services, "big", lambda: ask(services), patient=True)
+    services.cloud.delete_node(SPEC.zone, "big-1")
+    assert sim.world.settle()
+    with pytest.raises(TpuctlError, match="somebody removed it"):
+        wait_for_slice(services, "big", deadline=services.clock.now() + 3600)

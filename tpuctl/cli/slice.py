@@ -18,7 +18,7 @@ from tpuctl.cli.slice_status import status_lines
 from tpuctl.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.core.acquisition import SliceChoice
     from tpuctl.core.grants import Grant
@@ -68,7 +68,11 @@ def up(
             f"slice {record.name} is still wanted and may cost money: `tpuctl up {record.name}` waits on, "
             f"`tpuctl down {record.name}` gives it up"
         )
-        _bring_up(context, record, wait=not no_wait, timeout=timeout)
+
+        def ask_again() -> None:
+            wanted_slice(context, capacity.wish(accelerator), name, dry_run=False)
+
+        _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
 
 
 def wanted_slice(
@@ -210,11 +214,20 @@ def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str, li
     context.console.line(f"{context.console.mark}would ask for {line}{f'; it goes {ends}' if ends else ''}")
 
 
-def _bring_up(context: AppContext, record: SliceRecord, *, wait: bool, timeout: float | None) -> None:
+def _bring_up(
+    context: AppContext,
+    record: SliceRecord,
+    ask_again: Callable[[], None],
+    *,
+    wait: bool,
+    timeout: float | None,
+) -> None:
+    """`ask_again` writes the request down once more, for a slice that was removed behind its record's back."""
     from tpuctl.workflows.report import slice_status
-    from tpuctl.workflows.slices import advance_slice, wait_for_slice
+    from tpuctl.workflows.slices import advance_slice, renew_if_removed, wait_for_slice
 
     deadline = None if timeout is None else context.clock.now() + timeout
+    renew_if_removed(context, record.name, ask_again, patient=wait, deadline=deadline)
     if wait:
         wait_for_slice(context, record.name, deadline=deadline)
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from tpuctl.core.lifecycle import Effect
-from tpuctl.core.plan import Failed, Wait
+from tpuctl.core import timeouts
+from tpuctl.core.lifecycle import Effect, SliceEvent
+from tpuctl.core.plan import Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, plan_slice
 from tpuctl.core.records import Desired, Doubt, SliceRecord, SliceState
 from tpuctl.errors import (
@@ -17,6 +19,7 @@ from tpuctl.workflows.capacity import (
     UsualWait,
 )
 from tpuctl.workflows.documents import get_slice, save
+from tpuctl.workflows.events import Note
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome, converge
@@ -24,6 +27,9 @@ from tpuctl.workflows.observe import SliceLook, look_again, look_at_slice
 from tpuctl.workflows.probing import Reach, greet_workers
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slice_wave import SliceWave
+
+_CAME_UP = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+"""States in which the cloud is expected to show a slice."""
 
 
 def advance_slice(services: Services, name: str, reach: Reach | None = None) -> tuple[Outcome, SliceLook]:
@@ -54,6 +60,37 @@ def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
     if plan.effect is Effect.DELETE:
         return record.desired is Desired.UP
     return plan.effect is Effect.RECORD_LOSS or plan.state is SliceState.REMOVED
+
+
+def renew_if_removed(
+    services: Services, name: str, ask: Callable[[], object], *, patient: bool, deadline: float | None = None
+) -> None:
+    """Calls `ask`, which asks anew, where the record says up but somebody removed the slice before now.
+
+    For a person who says `up`: that settles what passes leave to a person. What is removed while this person
+    waits is another decision, later than theirs, and stays removed. The removal is proved as ever and written
+    down first. `patient`: waits until the cloud can be read. Raises as `converge` does.
+    """
+    before = get_slice(services, name).record
+    if before.state not in _CAME_UP:
+        return
+
+    def step() -> Outcome:
+        look = look_at_slice(services, name)
+        if look.record.state in _CAME_UP:
+            if look.sighting.event is SliceEvent.UNKNOWN and patient:
+                return Outcome(Wait(look.sighting.why), acted=False)
+            if plan_slice(look.record, look.sighting, services.store.now()).state is SliceState.REMOVED:
+                return advance_slice(services, name)[0]
+        return Outcome(Done(), acted=False)
+
+    soon = services.clock.now() + timeouts.LEASE_TTL_S
+    converge(services, name, step, deadline=deadline if patient else soon)
+    record = get_slice(services, name).record
+    if record.state is SliceState.REMOVED and record.incarnation is not None:
+        gone = record.incarnation.cloud_name
+        services.emit(Note(name, f"{gone} is gone, somebody removed it: asking anew"))
+        ask()
 
 
 def wait_for_slice(services: Services, name: str, *, deadline: float | None = None) -> SliceRecord:
