@@ -27,7 +27,7 @@ from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice, save
 from tpuctl.workflows.events import Warn
-from tpuctl.workflows.fleet import PassLine, run_pass
+from tpuctl.workflows.fleet import JUST_UP, PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
@@ -480,3 +480,9 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
         assert look_at_slice(services, "big").sighting.event == "node-ready"
         request_slice(services, "big", replace(SPEC, queued=False), pay=False, permit=lambda: None)
         assert wait_for_slice(services, "big").incarnation.number == 2
+
+
+def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
+    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    assert [(line.result, line.why) for line in run_pass(services)] == [("later", JUST_UP)]
+    assert [line.result for line in run_pass(services)] == ["done"]

@@ -88,3 +88,14 @@ def test_an_end_that_is_near_is_told_although_the_hosts_have_no_turn_yet(place):
     place.clock.advance(120.0)
     lines = run_pass(laptop)
     assert sum(line.why.startswith("warned") for line in lines) == SLICES
+
+
+def test_a_fresh_request_is_told_by_what_it_waits_for(place):
+    """Nothing boots yet, so nothing is said of turns: neither of a slice nor of a run on one."""
+    laptop = place.machine()
+    spec = get_slice(laptop, bring_up(laptop, "first", **EIGHT_HOSTS).name).record.spec
+    for number in range(SLICES):
+        request_slice(laptop, f"s{number}", spec, pay=False, permit=lambda: None)
+        submit(laptop, f"s{number}", "as registered")
+    lines = [line for line in run_pass(laptop) if line.subject != "first"]
+    assert {line.result for line in lines} == {"waiting"}

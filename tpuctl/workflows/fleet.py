@@ -48,6 +48,7 @@ _RESTING = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 _WITH_HOSTS = {SliceState.BOOTING, SliceState.READY}
 LATER = "its hosts have their turn in another pass"
+JUST_UP = "its node is there now; its hosts are asked in another pass"
 _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
 """Their dead requests eat quota until they are deleted, so they have the first turn."""
 
@@ -254,7 +255,8 @@ class _Pass:
         cut_off = self._reach.cut_off and may_connect and not moved
         if cut_off and not may_look_although_cut_off(self._services, run):
             return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
-        if not may_connect and not moved:
+        has_hosts = view is None or view.look.record.state in _WITH_HOSTS
+        if not may_connect and not moved and has_hosts:
             return PassLine(run.id, "later", LATER, acted=False)
 
         seen = None if view is None else view.look
@@ -276,7 +278,7 @@ class _Pass:
             if not outcome.acted:
                 break
             if not may_connect and get_slice(self._services, slice_name).record.state in _WITH_HOSTS:
-                return PassLine(subject, "later", LATER, acted)
+                return PassLine(subject, "later", JUST_UP, acted)
         return _line(subject, outcome, acted)
 
 
