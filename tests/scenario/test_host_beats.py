@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.jobs import bring_up, submit
+from tests.support.memory.host import BEAT
 from tests.support.memory.process import Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.services import SimServices, sim_services
@@ -14,7 +15,7 @@ from tests.support.sim import running_sim
 from tpuctl.core import timeouts
 from tpuctl.core.evidence import Life
 from tpuctl.core.records import RunState, SliceState
-from tpuctl.errors import DeniedError, TransientError
+from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.fleet import PassLine, run_pass, take_down
 from tpuctl.workflows.host_beats import beats_key
@@ -175,6 +176,20 @@ def test_heartbeats_that_cannot_be_read_prove_nothing(place, error):
     services.cloud = Refusing(services.cloud, error)
     (line,) = passes(place, services, 2 * HOUR)
     assert (line.subject, line.result) == (run_id, "blind")
+
+
+def test_a_heartbeat_that_a_killed_supervisor_left_behind_does_not_condemn_a_live_slice(place):
+    bring_up(place.machine(), "big")
+    for host in place.hosts.all():
+        host.publish(BEAT, "of a run that was killed with all that belonged to it")
+    before = mutations(place)
+    cut_off = place.machine(process=2, reaches=lambda _host: False)
+    with pytest.raises(PendingError):
+        bring_up(cut_off, "big")
+    (line,) = passes(place, cut_off, 2 * HOUR)
+    assert line.result == "blind"
+    assert mutations(place) == before
+    assert get_slice(cut_off, "big").record.incarnation.number == 1
 
 
 def test_two_silent_slices_are_both_replaced(place):

@@ -13,8 +13,9 @@ from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.evidence import Beats, Life, count_read, due, judge_beats
 from tpuctl.core.fold import fold_workers
 from tpuctl.core.naming import node_names
-from tpuctl.core.records import Incarnation, SliceRecord
+from tpuctl.core.records import Cause, Incarnation, SliceRecord
 from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.workflows.documents import list_runs
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
 
@@ -22,7 +23,11 @@ from tpuctl.workflows.services import Services
 def listen_for_life(
     services: Services, record: SliceRecord, silent: Collection[int], *, others_answer: bool
 ) -> Life:
-    """What the heartbeats of the `silent` workers of a slice amount to, after one more read if it is time."""
+    """What the heartbeats of the `silent` workers of a slice amount to, after one more read if it is time.
+
+    They stand still also where a supervisor was killed and left its last one behind: that says something of the
+    host only while a run is known that would have it beat.
+    """
     incarnation = record.incarnation
     if incarnation is None:
         return Life.UNKNOWN
@@ -33,6 +38,8 @@ def listen_for_life(
     if beats is None:
         return Life.UNKNOWN
     life = judge_beats(beats, silent, others_answer=others_answer)
+    if life is Life.STILL and not _expected(services, record.name, incarnation):
+        life = Life.UNKNOWN
     told = beats.told
     if life not in (told, Life.UNKNOWN):
         beats = replace(beats, told=life)
@@ -67,6 +74,20 @@ def describe_life(life: Life) -> str:
 
 def beats_key(slice_name: str) -> str:
     return f"host-beats/{slice_name}"
+
+
+def _expected(services: Services, slice_name: str, incarnation: Incarnation) -> bool:
+    """Whether a run was started on this incarnation that nobody saw end: its supervisors should beat."""
+    attempts = [
+        run.attempt for run in list_runs(services) if run.slice_name == slice_name and not run.state.final
+    ]
+    return any(
+        attempt.incarnation == incarnation.number
+        and attempt.started_at is not None
+        and attempt.cause in (None, Cause.HOST_LOST)
+        for attempt in attempts
+        if attempt is not None
+    )
 
 
 def _read_again(
