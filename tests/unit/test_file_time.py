@@ -37,3 +37,12 @@ def test_where_nothing_can_be_written_this_machines_clock_has_to_do(monkeypatch)
     set_clock(monkeypatch, 600.0)
     before = time.time()
     assert before <= FileTime(Path("/proc/clock")).now() <= time.time()
+
+
+@pytest.mark.parametrize(("wrong_s", "later_s"), [(-3600.0, 0.0), (0.0, 3600.0)])
+def test_a_clock_that_is_set_does_not_move_the_time_of_the_files(tmp_path, monkeypatch, wrong_s, later_s):
+    set_clock(monkeypatch, wrong_s)
+    files = FileTime(tmp_path / "clock")
+    assert abs(files.now() - REAL()) < COARSE_S
+    set_clock(monkeypatch, later_s)
+    assert abs(files.now() - REAL()) < COARSE_S

@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 FRESH_S = 60.0
-"""How long a measured difference between two clocks is believed: clocks drift little in a minute."""
+"""How long it is counted on from a reading of the files' clock: clocks drift little in a minute."""
 COARSE_S = 1.0
 """A smaller difference is the grain of the file system's timestamps, not another clock."""
+_TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock that goes on while a laptop sleeps (clock_gettime(2))."""
 
 
 class FileTime:
@@ -20,15 +22,18 @@ class FileTime:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._ahead_s = 0.0
-        self._measured_at: float | None = None
+        self._read: tuple[float, float] | None = None
 
     def now(self) -> float:
-        ticks = time.monotonic()
-        if self._measured_at is None or ticks - self._measured_at > FRESH_S:
-            self._ahead_s = self._measure()
-            self._measured_at = ticks
-        return time.time() + self._ahead_s
+        """Counted on by a clock that nobody sets: this machine's may be put right at any moment, and a lease
+        would look expired."""
+        ticks = time.clock_gettime(_TICKS)
+        if self._read is None or ticks - self._read[1] > FRESH_S:
+            ahead_s = self._measure()
+            ticks = time.clock_gettime(_TICKS)
+            self._read = (time.time() + ahead_s, ticks)
+        at, then = self._read
+        return at + ticks - then
 
     def _measure(self) -> float:
         """How far the clock of the files is ahead of this machine's."""
