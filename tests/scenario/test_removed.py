@@ -15,12 +15,12 @@ from tpuctl.core.lifecycle import SliceEvent
 from tpuctl.core.model import NodeInfo, QueuedInfo, QueuedState
 from tpuctl.core.plan import Wait
 from tpuctl.core.records import SliceState
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import StaleRecordError, TpuctlError
 from tpuctl.workflows.documents import get_run, get_slice, save
 from tpuctl.workflows.events import Note
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.intents import request_slice, withdraw_if_unsent
 from tpuctl.workflows.report import decisions, fleet_rows, slice_status
 from tpuctl.workflows.slices import advance_slice, renew_if_removed, wait_for_slice
 
@@ -165,3 +165,15 @@ def test_what_is_removed_while_up_waits_stays_removed(sim, services):
     assert sim.world.settle()
     with pytest.raises(TpuctlError, match="somebody removed it"):
         wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
+
+
+def test_a_request_is_withdrawn_only_before_its_create(services):
+    ask(services)
+    held = get_slice(services, "big")
+    assert withdraw_if_unsent(services, "big", "no login")
+    assert get_slice(services, "big").record.state is SliceState.GONE
+    with pytest.raises(StaleRecordError):
+        save(services, held, held.record)  # what a pass writes before its create
+    ask(services)
+    wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
+    assert not withdraw_if_unsent(services, "big", "no login")

@@ -15,7 +15,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet, Timeout, Yes
 from tpuctl.cli.slice_status import status_lines
-from tpuctl.errors import InterruptedByUserError, UsageError
+from tpuctl.errors import DeniedError, InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +61,7 @@ def up(
     The same command again means the same slice and changes nothing once it is ready.
     """
     with open_context(ctx) as context:
+        began = context.store.now()
         record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
         if record is None:
             return
@@ -72,7 +73,26 @@ def up(
         def ask_again() -> None:
             wanted_slice(context, capacity.wish(accelerator), name, dry_run=False)
 
-        _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
+        try:
+            _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
+        except DeniedError as error:
+            raise _after_refused_login(context, record, error, first=record.created_at >= began) from error
+
+
+def _after_refused_login(
+    context: AppContext, record: SliceRecord, error: DeniedError, *, first: bool
+) -> DeniedError:
+    """What became of the request when credentials were refused: a command that failed before anything was sent
+    leaves nothing that a later pass would create; what was wanted before stays wanted."""
+    from tpuctl.workflows.intents import withdraw_if_unsent
+
+    if error.details.get("status") != 401:
+        return error
+    if first and withdraw_if_unsent(context, record.name, error.message):
+        told = "nothing was asked for; then the same command again"
+    else:
+        told = f"{record.name} stays wanted; `tpuctl down {record.name}` withdraws it"
+    return DeniedError(error.message, hint=f"{error.hint}; {told}", details=error.details)
 
 
 def wanted_slice(

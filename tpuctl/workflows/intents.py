@@ -203,6 +203,25 @@ def _check_successor(services: Services, old: SliceRecord) -> None:
     )
 
 
+def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
+    """Takes back a request of which nothing was sent to the cloud yet; False where something may have been.
+
+    A create is written down before it is called, in the same record: whoever is about to call it, here or on
+    another machine, either wrote first, and the request stays, or writes in vain, and nothing is created.
+    """
+    loaded = get_slice(services, name)
+    record = loaded.record
+    life = record.incarnation
+    if record.state is not SliceState.REQUESTED or life is None or life.create_called_at is not None:
+        return False
+    try:
+        save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
+    except StaleRecordError:
+        return False
+    record_decision(services, record.key, "withdrawn", why)
+    return True
+
+
 def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:
     """Writes down that slice `name` is to go; with `all_users` whoever's label its TPUs carry.
 

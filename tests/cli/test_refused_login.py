@@ -1,0 +1,40 @@
+"""`up` while credentials are refused: what never left this machine is not wanted afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+UP = ("up", "v4-8", "mine", "--spot", "--pay")
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        yield opened
+
+
+def test_a_first_request_that_never_left_is_withdrawn_and_can_be_repeated(session: Session) -> None:
+    session.type("sim", "fault", "expired-token")
+    refused = session.type(*UP, status=4)
+    assert "nothing was asked for" in refused.stderr
+    session.type("sim", "fault", "--clear")
+    session.type("watch", "once")
+    assert session.json("ls") == []
+    assert [entry["action"] for entry in session.json("why", "mine")] == ["up", "withdrawn"]
+    session.type(*UP)
+    (row,) = session.json("ls")
+    assert (row["name"], row["state"]) == ("mine", "ready")
+
+
+def test_what_was_wanted_before_stays_wanted_and_that_is_said(session: Session) -> None:
+    session.type(*UP)
+    session.type("sim", "fault", "expired-token")
+    refused = session.type("up", "mine", "--pay", status=4)
+    assert "`tpuctl down mine` withdraws it" in " ".join(refused.stderr.split())
+    session.type("sim", "fault", "--clear")
+    (row,) = session.json("ls")
+    assert row["state"] == "ready"
