@@ -33,7 +33,7 @@ from tpuctl.workflows.observe import look_at_slice
 from tpuctl.workflows.pausing import pause_fleet, resume_fleet
 from tpuctl.workflows.payment import quote
 from tpuctl.workflows.progress import go_on
-from tpuctl.workflows.report import decisions
+from tpuctl.workflows.report import decisions, fleet_rows
 from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
 from tpuctl.workflows.submit import RunRequest, check_request
 
@@ -486,3 +486,21 @@ def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
     request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
     assert [(line.result, line.why) for line in run_pass(services)] == [("later", JUST_UP)]
     assert [line.result for line in run_pass(services)] == ["done"]
+
+
+def test_a_slice_whose_run_never_began_needs_a_person_until_a_run_takes_it(services):
+    def ask(run_id: str) -> None:
+        request_slice(services, "big", SPEC, pay=False, run_id=run_id, permit=lambda: None)
+
+    ask("r-lost")
+    wait_for_slice(services, "big")
+    assert [line.result for line in run_pass(services)] == ["done"]
+    services.clock.skip(timeouts.RUN_BEGINS_S)
+    (line,) = run_pass(services)
+    assert line.needs_a_human
+    assert "run r-lost, which never began: `tpuctl down big`" in line.why
+    assert "which never began" in fleet_rows(services)[0][0]["remark"]
+    ask("run-0001")
+    submit(services, "big", SLEEPS)
+    assert [line.subject for line in run_pass(services)] == ["run-0001"]
+    assert fleet_rows(services)[0][0]["remark"] == ""

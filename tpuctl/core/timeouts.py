@@ -69,6 +69,10 @@ FOLLOW_STATUS_S = 1.0
 FOLLOW_CLOUD_S = 5.0
 """While output is followed: between two looks at the node in the API."""
 
+RUN_BEGINS_S = 600.0
+"""From a slice that is made for a run to the record of that run only its code is stored; what takes longer was
+ended in between."""
+
 LEASE_TTL_S = 60.0
 """A lease outlives the longest wave (3 steps of 20 s)."""
 

@@ -35,7 +35,7 @@ from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
 from tpuctl.workflows.pausing import paused_why
 from tpuctl.workflows.probing import Reach
-from tpuctl.workflows.runs import active_run, may_look_although_cut_off, request_stop
+from tpuctl.workflows.runs import active_run, may_look_although_cut_off, never_began, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
 
@@ -160,7 +160,7 @@ class _Pass:
         for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
             view = views[loaded.record.name]
             if loaded.record.name not in with_run and not self._at_rest(view):
-                lines.append(self._slice_line(view))
+                lines.append(self._unused(view.look.record) or self._slice_line(view))
         lines += self._keys(views, now)
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
@@ -237,6 +237,11 @@ class _Pass:
         if run.attempt is not None:
             return len(run.attempt.workers)
         return next((each.record.spec.hosts for each in self._slices if each.record.name == run.slice_name), 0)
+
+    def _unused(self, record: SliceRecord) -> PassLine | None:
+        """What was made for a run that never began costs for nothing: a person says how it goes on."""
+        why = never_began(self._services, record)
+        return PassLine(record.name, "blocked", why, acted=False) if why else None
 
     def _slice_line(self, view: _View) -> PassLine:
         record = view.look.record

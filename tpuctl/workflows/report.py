@@ -14,6 +14,7 @@ from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.core.standing import cloud_word, remark
 from tpuctl.workflows.documents import find_slice, get_slice, list_attempts, list_runs, list_slices
 from tpuctl.workflows.observe import SliceLook, look_at_slice
+from tpuctl.workflows.runs import never_began
 from tpuctl.workflows.services import Services
 
 _STATES: Mapping[Fate, str] = {
@@ -39,7 +40,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     states = {(node.zone, node.name): str(node.state) for node in nodes.items}
     waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
     unread = nodes.unreachable | queued.unreachable
-    rows = [_slice_row(record, {**waiting, **states}, unread) for record in live]
+    rows = [_slice_row(services, record, {**waiting, **states}, unread) for record in live]
     lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
@@ -52,7 +53,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _slice_row(
-    record: SliceRecord, shown: Mapping[tuple[str, str], str], unread: AbstractSet[str]
+    services: Services, record: SliceRecord, shown: Mapping[tuple[str, str], str], unread: AbstractSet[str]
 ) -> dict[str, Any]:
     """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
     cloud_name = record.incarnation.cloud_name if record.incarnation else ""
@@ -71,7 +72,7 @@ def _slice_row(
         "user": record.owner,
         "created": render_time(record.created_at),
         "managed": True,
-        "remark": remark(record, cloud),
+        "remark": _remark(services, record, cloud),
         "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
 
@@ -127,7 +128,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": look.sighting.why,
-        "remark": remark(record, _word_of(look)),
+        "remark": _remark(services, record, _word_of(look)),
         "event": str(look.sighting.event),
         "last_loss": None
         if record.loss is None
@@ -152,7 +153,13 @@ def _word_of(look: SliceLook) -> str:
 def remark_on(services: Services, name: str) -> str:
     """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
     loaded = find_slice(services, name)
-    return remark(loaded.record, "") if loaded is not None else ""
+    return _remark(services, loaded.record, "") if loaded is not None else ""
+
+
+def _remark(services: Services, record: SliceRecord, cloud: str) -> str:
+    """What is remarkable about a slice, by itself or for want of its run."""
+    unused = never_began(services, record)
+    return remark(record, cloud) or (f"{record.name} was {unused}" if unused else "")
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from tpuctl.core.plan_run import (
 )
 from tpuctl.core.records import (
     AttemptState,
+    Desired,
     RunRecord,
     RunState,
     SliceRecord,
@@ -94,6 +95,21 @@ def active_run(services: Services, slice_name: str) -> RunRecord | None:
         if run.slice_name == slice_name and not run.state.final:
             return run
     return None
+
+
+def never_began(services: Services, record: SliceRecord) -> str:
+    """Why nobody uses a slice that was made for a run, or an empty string: the command that wanted both ended
+    before it wrote the run down. The same command again makes use of the slice."""
+    life = record.incarnation
+    if record.run_id is None or record.desired is not Desired.UP or life is None:
+        return ""
+    if services.store.now() < life.requested_at + timeouts.RUN_BEGINS_S:
+        return ""
+    if services.store.get(f"runs/{record.run_id}") is not None:
+        return ""
+    return (
+        f"made for run {record.run_id}, which never began: `tpuctl down {record.name}`, or the same run again"
+    )
 
 
 def advance_run(
