@@ -101,6 +101,17 @@ def test_a_failing_run_ends_with_its_workers_and_exit_three(session: Session) ->
     assert "tpuctl logs bad" in done.stderr
 
 
+def test_attach_to_a_run_that_is_over_ends_like_the_run(session: Session) -> None:
+    words = ("run", "--no-checkpoint", "--on", "big", "--name")
+    session.type(*words, "good-end", "--", "true")
+    session.type("attach", "good-end")
+    assert "run bad-end failed" in session.type(*words, "bad-end", "--", "sh", "-c", "exit 9", status=3).stderr
+    done = session.type("attach", "bad-end", status=3)
+    assert "run bad-end failed" in done.stderr
+    assert "hint: tpuctl logs bad-end" in done.stderr
+    session.type("attach", "no-end", status=5)
+
+
 def test_a_slice_made_for_a_run_goes_with_it_and_others_are_not_taken(session: Session) -> None:
     words = ("--no-checkpoint", "--spot", "--pay", "--zone", "us-central2-b")
     session.type("run", "--up", "v4-8", *words, "--", "true")

@@ -1,4 +1,4 @@
-"""Ways to simulated hosts: other host keys, proxies, forwarded ports, and the real ssh, scp and rsync."""
+"""Ways to simulated hosts: other host keys, proxies, forwarded ports, and the real ssh."""
 
 from __future__ import annotations
 
@@ -262,21 +262,6 @@ def test_ssh_reaches_workers_by_name_with_pinned_keys_and_follows_recovery(sim, 
     take_down(services, "big")
     assert not conf.exists()
     assert not known.exists()
-
-
-@pytest.mark.parametrize("program", ["scp", "rsync"])
-def test_scp_and_rsync_reach_workers_by_name(services, tmp_path, program):
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not on PATH")
-    bring_up(services, "big")
-    conf = written(services)
-    (tmp_path / "file").write_text("content")
-    how = ["-F", str(conf)] if program == "scp" else ["-e", f"ssh -F {conf}"]
-    done = call(program, *how, tmp_path / "file", "big-0:there")
-    assert done.returncode == 0, done.stderr
-    done = call(program, *how, "big-0:there", tmp_path / "back")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "back").read_text() == "content"
 
 
 def test_entries_that_nobody_asked_for_are_not_written(services):

@@ -6,6 +6,7 @@ One file per slice below tpuctl's own directory. The user's ~/.ssh/config is nev
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from tpuctl.core.nouns import HostTarget
 from tpuctl.core.ways import render_proxy_option
 from tpuctl.remote.openssh import host_alias, quoted_path, write_known_hosts
+
+_SPECIAL = r"""[*?\[\]\\%$"']"""
 
 
 class SshConfigFiles:
@@ -26,7 +29,7 @@ class SshConfigFiles:
     @property
     def include(self) -> str:
         """The line for ~/.ssh/config."""
-        return f"Include {quoted_path(self._folder / '*.conf')}"
+        return f"Include {_quoted_pattern(self._folder)}"
 
     def path(self, slice_name: str) -> Path:
         return self._folder / f"{slice_name}.conf"
@@ -83,3 +86,13 @@ class SshConfigFiles:
             options["ProxyCommand"] = render_proxy_option(self._proxy, target)
         lines = "".join(f"    {name} {value}\n" for name, value in options.items())
         return f"Host {target.label}\n{lines}"
+
+
+def _quoted_pattern(folder: Path) -> str:
+    """The entries below `folder` as a value of Include, which takes patterns of glob(7).
+
+    Whether it also expands tokens depends on OpenSSH's version (9.2 does not, and takes `%%` for two signs), so
+    what could start one is matched as any character, like what glob would not take literally.
+    """
+    text = f"{re.sub(_SPECIAL, '?', str(folder))}/*.conf"
+    return f'"{text}"' if any(character.isspace() for character in text) else text
