@@ -504,3 +504,34 @@ def test_a_slice_whose_run_never_began_needs_a_person_until_a_run_takes_it(servi
     submit(services, "big", SLEEPS)
     assert [line.subject for line in run_pass(services)] == ["run-0001"]
     assert fleet_rows(services)[0][0]["remark"] == ""
+
+
+class Strange:
+    """A cloud that shows every node in a state that this tpuctl does not know."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def find_node(self, zone: str, name: str) -> Any:
+        return replace(self._inner.find_node(zone, name), state=NodeState.UNKNOWN)
+
+    def list_nodes(self) -> Any:
+        found = self._inner.list_nodes()
+        return replace(found, items=tuple(replace(each, state=NodeState.UNKNOWN) for each in found.items))
+
+
+def test_a_state_that_nobody_knows_needs_a_person_after_an_hour_and_is_forgotten_when_it_ends(services):
+    bring_up(services, "big")
+    honest, services.cloud = services.cloud, Strange(services.cloud)
+    assert [line.result for line in run_pass(services)] == ["waiting"]
+    services.clock.skip(timeouts.UNCLEAR_MAX_S)
+    (line,) = run_pass(services)
+    assert line.needs_a_human
+    assert decisions(services, "big")[-1]["action"] == "unclear"
+    services.cloud = honest
+    assert [line.result for line in run_pass(services)] == ["waiting"]
+    assert decisions(services, "big")[-1]["action"] == "clear"
+    assert [line.result for line in run_pass(services)] == ["done"]

@@ -11,7 +11,7 @@ from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Wait
 from tpuctl.core.plan_slice import next_incarnation, plan_slice
 from tpuctl.core.records import Desired, Loss, SliceState
-from tpuctl.core.timeouts import CREATE_STALLED_S
+from tpuctl.core.timeouts import CREATE_STALLED_S, UNCLEAR_MAX_S
 
 NOW = 5000.0
 
@@ -128,3 +128,20 @@ def test_a_lost_slice_in_a_state_that_nobody_knows_is_left_to_a_person():
     assert (
         plan_slice(going, Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0).effect is Effect.DELETE
     )
+
+
+@pytest.mark.parametrize("state", [SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY])
+def test_a_state_that_nobody_knows_is_timed_and_then_left_to_a_person(state):
+    unclear = Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN")
+    fresh = a_slice(state=state)
+    assert plan_slice(fresh, unclear, NOW).effect is Effect.MARK_UNCLEAR
+    timed = a_slice(state=state, incarnation=an_incarnation(unclear_since=NOW))
+    early = plan_slice(timed, unclear, NOW + UNCLEAR_MAX_S - 1)
+    assert (early.effect, early.verdict) == (None, Wait("node big-1 is UNKNOWN", NOW + UNCLEAR_MAX_S))
+    late = plan_slice(timed, unclear, NOW + UNCLEAR_MAX_S)
+    assert (late.state, late.effect) == (state, None)
+    assert isinstance(late.verdict, Blocked)
+    assert "UNKNOWN for 60 min" in late.why
+    assert plan_slice(timed, Sighting(SliceEvent.UNKNOWN, "unread"), NOW).effect is not Effect.MARK_UNCLEAR
+    known = plan_slice(timed, Sighting(SliceEvent.NODE_READY, "node big-1 is READY"), NOW)
+    assert (known.state, known.effect) == (state, Effect.MARK_UNCLEAR)

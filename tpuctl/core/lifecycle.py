@@ -57,6 +57,8 @@ class Effect(StrEnum):
     """Write down since when something is wrong."""
     TRUST = "trust"
     """Forget the doubt: the cloud is at work on it."""
+    MARK_UNCLEAR = "mark-unclear"
+    """Write down since when its state is one that we do not know, or that it is known again."""
     RECORD_LOSS = "record-loss"
     DELETE = "delete"
     RENEW = "renew"

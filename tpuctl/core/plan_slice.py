@@ -11,6 +11,9 @@ from tpuctl.core.model import NodeRequest
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceState
 
+_TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+"""States in which nothing else tells a person of a slice that does not come on."""
+
 
 @dataclass(frozen=True)
 class SlicePlan:
@@ -33,6 +36,9 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
         # Not taken back as one that came up late: its hosts do not answer.
         to = To(SliceState.LOST, Effect.DELETE)
+    unclear = _plan_unclear(record, sighting, now)
+    if unclear is not None:
+        return unclear
     over = _time_is_over(record, now)
     if to is None:
         if pair not in IGNORED:
@@ -78,6 +84,25 @@ def _unseen(record: SliceRecord, to: To, sighting: Sighting, now: float) -> Wait
     if now >= until:
         return None
     return Wait(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
+
+
+def _plan_unclear(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan | None:
+    """A slice on its way, or up, in a state that we do not know: timed, and after long left to a person."""
+    life, why = record.incarnation, sighting.why
+    if life is None or record.state not in _TIMED or sighting.event is SliceEvent.UNKNOWN:
+        return None
+    if sighting.event is not SliceEvent.UNCLEAR:
+        known = SlicePlan(record.state, Effect.MARK_UNCLEAR, why, Wait(why))
+        return None if life.unclear_since is None else known
+    if life.unclear_since is None:
+        return SlicePlan(
+            record.state, Effect.MARK_UNCLEAR, f"{why}, which this tpuctl does not know", Wait(why)
+        )
+    until = life.unclear_since + timeouts.UNCLEAR_MAX_S
+    if now < until:
+        return SlicePlan(record.state, None, why, Wait(why, until))
+    long = f"{why} for {(now - life.unclear_since) / 60:.0f} min, which this tpuctl does not know"
+    return SlicePlan(record.state, None, long, Blocked(long, f"tpuctl down {record.name}, then up"))
 
 
 def _only_by_hand(record: SliceRecord) -> bool:

@@ -115,6 +115,8 @@ class Incarnation:
     """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
     unseen_since: float | None = None
     """When a create was called that may have made what nobody saw yet; None once it was shown or refused."""
+    unclear_since: float | None = None
+    """Since when the cloud shows it in a state that this tpuctl does not know."""
     kept: str = ""
     """Why its deletion was refused when that was last written down."""
 

@@ -69,6 +69,9 @@ FOLLOW_STATUS_S = 1.0
 FOLLOW_CLOUD_S = 5.0
 """While output is followed: between two looks at the node in the API."""
 
+UNCLEAR_MAX_S = 3600.0
+"""After so long in a state that we do not know a slice needs a human: every state that is known to pass does so
+within the hour."""
 RUN_BEGINS_S = 600.0
 """From a slice that is made for a run to the record of that run only its code is stored; what takes longer was
 ended in between."""

@@ -72,6 +72,7 @@ class SliceWave:
             Effect.PROBE_HOSTS: self._probe_hosts,
             Effect.DOUBT: self._doubt,
             Effect.TRUST: self._trust,
+            Effect.MARK_UNCLEAR: self._mark_unclear,
             Effect.RECORD_LOSS: self._record_loss,
             Effect.DELETE: self._delete,
             Effect.RENEW: self._renew,
@@ -307,6 +308,12 @@ class SliceWave:
         self._journal("trust", self._plan.why)
         self._save(replace(self._record, incarnation=replace(self._incarnation, doubt=None)))
         return Outcome(self._plan.verdict, acted=True)
+
+    def _mark_unclear(self) -> Outcome:
+        begins = self._incarnation.unclear_since is None
+        self._journal("unclear" if begins else "clear", self._plan.why)
+        self._save(self._with(unclear_since=self._services.store.now() if begins else None))
+        return Outcome(self._plan.verdict, acted=False)
 
     def _delete(self) -> Outcome:
         services, name = self._services, self._incarnation.cloud_name
