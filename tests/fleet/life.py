@@ -170,6 +170,7 @@ class Life:
         self.place.clock.advance(30.0)
         if not self._calm:
             self._weather.blow()
+        self.observer.see_who_is_well()
         self._pass(machine, skew_s, kill=not self._calm and self._chance.random() < KILLED)
         self.observer.look()
         self.auditor.look()
