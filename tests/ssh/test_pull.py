@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -12,7 +13,8 @@ import pytest
 from tests.ssh.test_copy import SystemClock, fetch
 from tests.ssh.test_distribute import Hurried
 from tests.support.sshd import SshFarm
-from tpuctl.core.arrival import Begin, Done, End, Frame, Piece, parse_survey
+from tpuctl.core.arrival import Begin, Done, End, Frame, FrameReader, Piece, parse_survey
+from tpuctl.core.host_protocol import MalformedReplyError
 from tpuctl.core.model import HostTarget
 from tpuctl.errors import TpuctlError
 from tpuctl.remote.landing import Landing
@@ -290,21 +292,129 @@ def test_nothing_is_written_through_links_that_lie_in_the_target(tmp_path: Path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TpuctlError, match="symbolic link"):
+        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_that_comes_into_the_way_while_files_come_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
     landing = plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
     landing.take(Begin(0, 0, 0, 0o644, 0))
     with pytest.raises(TpuctlError, match="symbolic link"):
-        landing.take(End(0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"))
+        landing.take(End(0, hashlib.sha256().hexdigest()))
     landing.close()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_the_host_learns_and_changes_nothing_of_files_behind_links_here(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    secret = tmp_path / "elsewhere" / "known"
+    secret.write_bytes(b"data")
+    secret.chmod(0o600)
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TpuctlError, match="symbolic link"):
+        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/known", 0o777, 4, 0])
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def begin_anew(landing: Landing) -> None:
+    landing.plan(parse_survey({"entries": [FILE]}))
+    landing.wants()
+    landing.take(BEGIN)
+
+
+@pytest.mark.parametrize("hidden", ["folder", "lock", "part"])
+def test_what_is_kept_of_a_copy_is_not_written_through_links(tmp_path: Path, hidden: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    first = plan(tmp_path / "x", FILE)
+    first.take(BEGIN)
+    first.take(Piece(b"da"))
+    first.close()
+    [parts] = tmp_path.glob(".tpuctl-part.*")
+    if hidden == "folder":
+        parts.rename(tmp_path / "moved")
+        parts.symlink_to(tmp_path / "moved")
+    else:
+        name = next(each for each in parts.iterdir() if (each.name == "lock") == (hidden == "lock"))
+        name.unlink()
+        name.symlink_to(victim)
+    again = Landing(tmp_path / "x")
+    with pytest.raises(TpuctlError):
+        begin_anew(again)
+    again.close()
+    assert victim.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["f", "\ud800", 0o644, 1, 0],
+        ["f", "n\0l", 0o644, 1, 0],
+        ["l", "link", "a\0b"],
+        ["l", "link", "\ud800"],
+        ["f", "big", 0o644, 1 << 70, 0],
+        ["f", "endless", 0o644, float("inf"), 0],
+    ],
+    ids=["no-bytes", "nul", "nul-in-link", "no-bytes-in-link", "size", "infinite"],
+)
+def test_a_list_that_no_file_system_takes_is_malformed(entry: list[object]) -> None:
+    with pytest.raises(MalformedReplyError):
+        parse_survey({"entries": [["d", "", 0o755], entry]})
+
+
+def test_a_name_that_is_too_long_for_this_machine_is_an_error_of_that_worker(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    with pytest.raises(TpuctlError, match="too long"):
+        plan(tmp_path / "to", ["d", "", 0o755], ["f", "n" * 300, 0o644, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 60_000,
+        b'{"data": Infinity}',
+        b'{"file": 0, "from": 0, "size": 1e999, "mode": 0, "mtime_ns": 0}',
+        b'{"file": 0, "from": -1, "size": 4, "mode": 0, "mtime_ns": 0}',
+    ],
+    ids=["deep", "infinite", "too-big", "negative"],
+)
+def test_lines_between_files_that_make_no_sense_are_malformed(line: bytes) -> None:
+    reader = FrameReader()
+    assert list(reader.feed(b'{"sending": 1}\n')) == []
+    with pytest.raises(MalformedReplyError):
+        list(reader.feed(line + b"\n"))
+
+
+def test_a_time_that_no_file_can_have_is_made_one(tmp_path: Path) -> None:
+    reader = FrameReader()
+    line = b'{"file": 0, "from": 0, "size": 0, "mode": 420, "mtime_ns": 1%s}\n' % (b"0" * 40)
+    [begin] = reader.feed(b'{"sending": 1}\n' + line)
+    landing = plan(tmp_path / "x", ["f", "", 0o644, 0, 0])
+    landing.take(begin)
+    landing.take(End(0, hashlib.sha256().hexdigest()))
+    landing.finish()
+    assert (tmp_path / "x").read_bytes() == b""
+
+
 def test_a_chain_of_links_that_leads_out_is_refused(tmp_path: Path) -> None:
     entries = (["d", "", 0o755], ["d", "a", 0o755], ["d", "a/b", 0o755])
-    landing = plan(tmp_path / "to", *entries, ["l", "a/b/up", "../.."], ["l", "out", "a/b/up/.."])
+    landing = plan(
+        tmp_path / "to",
+        *entries,
+        ["l", "a/b/up", "../.."],
+        ["l", "out", "a/b/up/.."],
+        ["l", "out2", "a/b/up/.."],
+    )
     with pytest.raises(TpuctlError, match="leaves the target"):
         landing.finish()
     landing.close()
     assert not (tmp_path / "to" / "out").is_symlink()
+    assert not (tmp_path / "to" / "out2").is_symlink()
 
 
 def test_a_file_does_not_take_the_place_of_a_directory(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tpuctl.core.host_protocol import MalformedReplyError
 from tpuctl.errors import TpuctlError
 
 MAX_LINE = 64 << 10
+MAX_NUMBER = (1 << 63) - 1
+"""Sizes and times in ns are signed 64-bit numbers to every file system."""
 CHANGED = "changed"
 """The code of a file that was written to while it was read: another try may succeed."""
 
@@ -101,7 +103,7 @@ def parse_survey(data: Mapping[str, Any]) -> tuple[Found, ...]:
     """The entries of a survey. MalformedReplyError for what is none; TpuctlError for what leaves the target."""
     try:
         found = tuple(_entry(row) for row in data["entries"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise MalformedReplyError(f"not a list of files: {error}") from error
     _check(found)
     return found
@@ -111,16 +113,34 @@ def _entry(row: Sequence[Any]) -> Found:
     kind, name = row[0], row[1]
     if not isinstance(name, str):
         raise ValueError(f"{name!r} is no name")
+    _check_bytes(name)
     if kind == "f":
-        size = int(row[3])
-        if size < 0:
-            raise ValueError(f"{size} bytes in {name!r}")
-        return FoundFile(name, int(row[2]) & 0o777, size, int(row[4]))
+        return FoundFile(name, int(row[2]) & 0o777, _size(row[3]), _time(row[4]))
     if kind == "l":
+        _check_bytes(str(row[2]))
         return FoundLink(name, str(row[2]))
     if kind == "d":
         return FoundFolder(name, int(row[2]) & 0o777)
     raise ValueError(f"{name!r} is of kind {kind!r}")
+
+
+def _check_bytes(name: str) -> None:
+    """ValueError for text that stands for no bytes, or that no system call takes."""
+    if "\0" in name:
+        raise ValueError(f"{name!r} holds a NUL")
+    name.encode("utf-8", "surrogateescape")
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if not 0 <= size < MAX_NUMBER:
+        raise ValueError(f"{size} is no size of a file")
+    return size
+
+
+def _time(value: Any) -> int:
+    """A time of change that `utime` takes."""
+    return max(-MAX_NUMBER, min(MAX_NUMBER, int(value)))
 
 
 def _check(found: Sequence[Found]) -> None:
@@ -181,7 +201,7 @@ class FrameReader:
         try:
             data = json.loads(line)
             return self._frame(data)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise MalformedReplyError(f"the host sent {line[:80]!r} between files") from error
 
     def _frame(self, data: Mapping[str, Any]) -> Frame | None:
@@ -191,10 +211,10 @@ class FrameReader:
         if "file" in data:
             return Begin(
                 int(data["file"]),
-                int(data["from"]),
-                int(data["size"]),
+                _size(data["from"]),
+                _size(data["size"]),
                 int(data["mode"]) & 0o777,
-                int(data["mtime_ns"]),
+                _time(data["mtime_ns"]),
             )
         if "end" in data:
             return End(int(data["end"]), str(data["sha256"]))

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from tpuctl.core.arrival import (
     CHANGED,
@@ -68,6 +68,12 @@ class Landing:
 
     def plan(self, found: Sequence[Found]) -> None:
         """Takes the list of what comes, and looks at what lies here, which may take long."""
+        try:
+            self._look(found)
+        except OSError as error:  # such as a name that is too long for this file system
+            raise _cannot_write(self._place, error) from error
+
+    def _look(self, found: Sequence[Found]) -> None:
         self._found = found
         self._refuse_links("")
         if self._place.is_dir() and not any(isinstance(e, FoundFolder) and not e.name for e in found):
@@ -110,7 +116,7 @@ class Landing:
             raise TpuctlError(f"{len(self._missing)} files could not be copied: {name or 'the file'}: {why}")
         self._make_folders_and_links()
         if self._lock is not None:
-            shutil.rmtree(self._parts)
+            shutil.rmtree(self._parts, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -128,7 +134,9 @@ class Landing:
         """Two copies to one place at once would write into each other's files."""
         try:
             self._parts.mkdir(parents=True, exist_ok=True)
-            self._lock = (self._parts / "lock").open("wb")
+            if self._parts.is_symlink():
+                raise TpuctlError(f"refused: {self._parts} is a symbolic link; remove it")
+            self._lock = _open_here(self._parts / "lock", "wb")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(self._lock.fileno()), (self._parts / "lock").stat()):
                 raise BlockingIOError  # the holder has just finished and removed it
@@ -140,7 +148,11 @@ class Landing:
             raise _cannot_write(self._parts, error) from error
 
     def _want(self, entry: FoundFile) -> Want:
-        """What has arrived of the file goes first: it is newer than what lies in its place."""
+        """What has arrived of the file goes first: it is newer than what lies in its place.
+
+        Nothing behind a link is looked at: the worker would learn its digest, and set its mode.
+        """
+        self._refuse_links(entry.name.rpartition("/")[0])
         count = _size(self._part(entry.name))
         if 0 < count <= entry.size:
             return self._want_part(entry.name, count)
@@ -190,7 +202,7 @@ class Landing:
     def _open_part(self, name: str, start: int) -> BinaryIO:
         path = self._part(name)
         try:
-            file = path.open("r+b" if start else "wb")
+            file = _open_here(path, "r+b" if start else "wb")
             file.truncate(start)
             file.seek(start)
         except OSError as error:
@@ -282,11 +294,12 @@ class Landing:
     def _remove_escaping(self, links: Sequence[FoundLink]) -> None:
         """A chain of links, each harmless by itself, can lead out; that shows only when all are there."""
         root = os.path.realpath(self._place)
-        for link in links:
-            path = self._path(link.name)
-            if not Path(os.path.realpath(path)).is_relative_to(root):
-                path.unlink()
-                raise TpuctlError(f"refused: the host sent a link that leaves the target: {path}")
+        paths = [self._path(link.name) for link in links]
+        out = [path for path in paths if not Path(os.path.realpath(path)).is_relative_to(root)]
+        for path in out:
+            path.unlink()
+        if out:
+            raise TpuctlError(f"refused: the host sent a link that leaves the target: {out[0]}")
 
 
 def _short(name: str) -> str:
@@ -294,7 +307,16 @@ def _short(name: str) -> str:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+    return path.stat().st_size if path.is_file() and not path.is_symlink() else 0
+
+
+def _open_here(path: Path, mode: str) -> BinaryIO:
+    """As `open` for bytes; OSError where a link lies."""
+    handle = os.open(path, (os.O_RDWR if "+" in mode else os.O_WRONLY | os.O_CREAT) | os.O_NOFOLLOW, 0o666)
+    file = cast("BinaryIO", os.fdopen(handle, mode))
+    if "w" in mode:
+        file.truncate(0)
+    return file
 
 
 def _cannot_write(path: Path, error: OSError) -> TpuctlError:
