@@ -217,6 +217,81 @@ def test_code_over_a_slow_link_takes_several_bounded_passes_and_then_the_run_sta
     assert sorted(expected, reverse=True) == expected, "each pass has less to send than the one before"
 
 
+def step_until_running(place: MemoryPlace, services: MemoryServices, run_id: str, passes: int) -> list[float]:
+    """Steps as passes do, one pass a minute; how long each step took."""
+    took: list[float] = []
+    for _ in range(passes):
+        acted = True
+        while acted:
+            began = services.clock.now()
+            acted = advance_run(services, run_id).acted
+            took.append(services.clock.now() - began)
+            if get_run(services, run_id).record.state is RunState.RUNNING:
+                return took
+        place.clock.advance(60.0)
+    raise AssertionError(f"not running after {passes} passes: {get_run(services, run_id).record.attempt}")
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 1.5, 3.0, 5.0])
+def test_no_step_outlasts_its_limit_where_hosts_answer_slowly_and_the_code_is_large(place, answer_s):
+    services = place.machine(bytes_per_s=500_000.0)
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "x" * 10_000_000)
+    place.hosts.answer_s = answer_s
+    took = step_until_running(place, services, run.id, passes=15)
+    assert max(took) <= STEP_MAX_S
+    attempt = get_run(services, run.id).record.attempt
+    assert (attempt.number, attempt.suspect_since) == (1, None), "slow is not lost"
+    assert [row["worker"] for row in attempt.hosts] == ["0", "1"]
+
+
+@pytest.mark.parametrize("answer_s", [1.5, 3.0])
+def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, services, answer_s):
+    lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "in its environment")
+    loaded = find_run(services, run.id)
+    blob = services.store.put_blob(render_frozen(EnvironmentSpec("small", {"3.10": lock})))
+    save(services, loaded, replace(loaded.record, environment=EnvironmentRef("small", blob)))
+    place.hosts.answer_s = answer_s
+    took = step_until_running(place, services, run.id, passes=15)
+    assert max(took) <= STEP_MAX_S
+    attempt = get_run(services, run.id).record.attempt
+    assert (attempt.number, [row["packages"] for row in attempt.hosts]) == (1, ["numpy==2.0.0"] * 2)
+
+
+def test_steps_that_meet_hosts_too_slow_for_them_end_in_time_and_start_nothing(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "for hosts that hang")
+    place.hosts.answer_s = 30.0
+    for _ in range(3):
+        began = services.clock.now()
+        outcome = advance_run(services, run.id)
+        assert services.clock.now() - began <= STEP_MAX_S
+    assert (outcome.acted, "did not answer" in outcome.verdict.why) == (False, True)
+    assert worker_processes(place, run.id) == []
+
+
+def test_a_worker_that_says_nothing_leaves_time_to_stop_the_others(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "one of two")
+    start_run(services, run.id)
+    request_stop(services, run.id)
+    advance_run(services, run.id)
+    first, second = place.hosts.all()
+    first.hang()
+    began = services.clock.now()
+    advance_run(services, run.id)
+    assert services.clock.now() - began <= STEP_MAX_S
+    place.clock.advance(5.0)
+    second.advance()
+    assert [process.argv for process in second.processes if process.alive] == []
+
+
 def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):
     lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
     spec = EnvironmentSpec("small", {"3.10": lock})

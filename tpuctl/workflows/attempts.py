@@ -18,6 +18,7 @@ from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.step_time import TimedRemote, is_late
 from tpuctl.workflows.targets import host_targets
 
 LOG_CHUNK = 4 << 20
@@ -35,10 +36,25 @@ class Prepared:
     hosts: tuple[Mapping[str, str], ...]
 
 
-class AttemptHosts:
-    """The workers of one attempt."""
+@dataclass(frozen=True)
+class Greeted:
+    """Every worker answered, nothing is left of earlier attempts, and that took so long that the rest is for
+    further steps. `hosts` is what of `Prepared.hosts` is known."""
 
-    def __init__(self, services: Services, run: RunRecord, attempt: Attempt, slice_: SliceRecord) -> None:
+    hosts: tuple[Mapping[str, str], ...]
+
+
+class AttemptHosts:
+    """The workers of one attempt. No call to them outlasts `until`, by this machine's clock."""
+
+    def __init__(
+        self,
+        services: Services,
+        run: RunRecord,
+        attempt: Attempt,
+        slice_: SliceRecord,
+        until: float | None = None,
+    ) -> None:
         self._services = services
         self._run = run
         self._attempt = attempt
@@ -48,7 +64,9 @@ class AttemptHosts:
             incarnation.workers[attempt.workers[0]].endpoint.internal_ip if incarnation else ""
         )
         self.targets: list[HostTarget] = [everyone[worker] for worker in attempt.workers]
-        self._helper = HostHelper(services.remote, services.helper_source)
+        self._until = until
+        remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
+        self._helper = HostHelper(remote, services.helper_source)
         self._environment = host_environment(services, self._helper, run, attempt)
 
     @property
@@ -65,20 +83,31 @@ class AttemptHosts:
     def _status(self, targets: Sequence[HostTarget], run: str, attempt: str) -> list[WorkerView]:
         return [view_of(answer) for answer in self._helper.status(targets, run, attempt)]
 
-    def prepare(self) -> Prepared | str:
-        """Phase one. Returns what is still being waited for, or the acknowledgement of all workers.
+    def late(self) -> bool:
+        """So much of the step is over that what may take long is for the next one."""
+        return is_late(self._services.clock, self._until)
+
+    def prepare(self) -> Prepared | Greeted | str:
+        """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
+        answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
         Raises PartialError when a worker cannot be prepared.
         """
-        facts = require_values(self._helper.hello(self.targets), "answer")
-        rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
-        leftovers = self._stop_leftovers()
-        if leftovers:
-            return leftovers
-        if self._environment is not None:
-            waiting = self._environment.ensure(self.targets, rows)
+        rows = [dict(row) for row in self._attempt.hosts]
+        if not rows:
+            facts = require_values(self._helper.hello(self.targets), "answer")
+            rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
+            leftovers = self._stop_leftovers()
+            if leftovers:
+                return leftovers
+            if self.late():
+                return Greeted(tuple(rows))
+        if self._environment is not None and not all(row.get("environment_key") for row in rows):
+            waiting = self._environment.ensure(self.targets, rows, self._until)
             if waiting:
                 return waiting
+            if self.late():
+                return Greeted(tuple(rows))
         prepared = prepare_on(
             self._services,
             self._helper,
@@ -87,6 +116,8 @@ class AttemptHosts:
             attempt=self._attempt.attempt_id,
             fence=self._attempt.fence,
             bundle=self._run.code.bundle,
+            until=self._until,
+            send_first=bool(self._attempt.hosts),
         )
         if isinstance(prepared, str):
             return prepared
@@ -197,15 +228,17 @@ class AttemptHosts:
         self._append(worker, stream, data)
 
 
-def attempt_hosts(services: Services, run: RunRecord, slice_: SliceRecord | None) -> AttemptHosts | None:
-    """The hosts of the current attempt while its incarnation lives; None otherwise."""
+def attempt_hosts(
+    services: Services, run: RunRecord, slice_: SliceRecord | None, until: float | None = None
+) -> AttemptHosts | None:
+    """The hosts of the current attempt while its incarnation lives; None otherwise. See `AttemptHosts`."""
     attempt = run.attempt
     if attempt is None or slice_ is None or slice_.incarnation is None:
         return None
     alive = slice_.state in {SliceState.READY, SliceState.BOOTING}
     if slice_.incarnation.number != attempt.incarnation or not alive:
         return None
-    return AttemptHosts(services, run, attempt, slice_)
+    return AttemptHosts(services, run, attempt, slice_, until)
 
 
 def _host_row(target: HostTarget, facts: HostFacts) -> dict[str, str]:

@@ -321,7 +321,8 @@ class _Distribution:
     def _fetch_round(self, servers: Sequence[int], clients: Sequence[int]) -> list[int]:
         """Lets `clients` fetch from `servers`; returns the clients that lack nothing any more."""
         token = secrets.token_hex(32)
-        with _Serving(self._helper, self._targets(servers), self._where.area, token) as ports:
+        wait_s = self._limited(SERVE_WAIT_S)
+        with _Serving(self._helper, self._targets(servers), self._where.area, token, wait_s) as ports:
             ready = [worker for worker in servers if worker in ports]
             if not ready:
                 return []
@@ -364,7 +365,10 @@ def _inside(target: HostTarget) -> str:
 class _Serving:
     """Hosts that serve their contents while this context lasts; entering gives the ports by worker."""
 
-    def __init__(self, helper: HostHelper, targets: Sequence[HostTarget], area: str, token: str) -> None:
+    def __init__(
+        self, helper: HostHelper, targets: Sequence[HostTarget], area: str, token: str, wait_s: float
+    ) -> None:
+        self._wait_s = wait_s
         self._helper = helper
         self._targets = targets
         self._area = area
@@ -376,7 +380,7 @@ class _Serving:
 
     def __enter__(self) -> Mapping[int, int]:
         self._thread.start()
-        self._changed.wait(SERVE_WAIT_S)
+        self._changed.wait(self._wait_s)
         return dict(self._ports)
 
     def __exit__(self, *_: object) -> None:

@@ -17,6 +17,7 @@ from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.step_time import is_late
 from tpuctl.workflows.submit import store_content
 
 
@@ -36,26 +37,30 @@ class HostEnvironment:
         """What the environment sets for every run in it."""
         return dict(self._spec.variables)
 
-    def ensure(self, targets: Sequence[HostTarget], rows: list[dict[str, str]]) -> str:
+    def ensure(
+        self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None
+    ) -> str:
         """Installs and verifies where that is not done; says what is waited for, or nothing when all is there.
 
-        Adds `environment_key` and `packages_sha256` to `rows`, one per target. Raises PartialError when an
-        install failed or when hosts of one Python report different packages.
+        Adds `environment_key` and `packages_sha256` to `rows`, one per target. Sends nothing after `until`.
+        Raises PartialError when an install failed or when hosts of one Python report different packages.
         """
         unfinished = 0
         for minor in sorted({row["python_minor"] for row in rows}):
             chosen = [(t, row) for t, row in zip(targets, rows, strict=True) if row["python_minor"] == minor]
-            unfinished += self._ensure_on(minor, [t for t, _ in chosen], [row for _, row in chosen])
+            unfinished += self._ensure_on(minor, [t for t, _ in chosen], [row for _, row in chosen], until)
         return f"environment {self._spec.name} on {counted(unfinished, 'worker')}" if unfinished else ""
 
-    def _ensure_on(self, minor: str, targets: list[HostTarget], rows: list[dict[str, str]]) -> int:
+    def _ensure_on(
+        self, minor: str, targets: list[HostTarget], rows: list[dict[str, str]], until: float | None
+    ) -> int:
         key = environment_key(self._spec, minor)
         job = (f"env-{key}", f"{self._run.id}-{self._attempt.number}")
         views = [view_of(answer) for answer in self._helper.status(targets, *job)]
         idle = {WorkerState.ABSENT, WorkerState.PREPARED}
         fresh = [t for t, view in zip(targets, views, strict=True) if view.state in idle]
         if fresh:
-            self._start(minor, fresh, job)
+            self._start(minor, fresh, job, until)
         failed = [v for v in views if v.state is not WorkerState.ABSENT and v.over and not v.succeeded]
         if failed:
             raise self._failure(targets, job, failed)
@@ -64,12 +69,20 @@ class HostEnvironment:
             self._attest(key, targets, rows, job)
         return unfinished
 
-    def _start(self, minor: str, targets: list[HostTarget], job: tuple[str, str]) -> None:
+    def _start(self, minor: str, targets: list[HostTarget], job: tuple[str, str], until: float | None) -> None:
         files = environment_files(self._spec, minor, self._services.environment_installer)
         bundle = store_content(self._services.store, make_tree(files))
         fence = self._attempt.fence
         prepared = prepare_on(
-            self._services, self._helper, targets, run=job[0], attempt=job[1], fence=fence, bundle=bundle
+            self._services,
+            self._helper,
+            targets,
+            run=job[0],
+            attempt=job[1],
+            fence=fence,
+            bundle=bundle,
+            until=until,
+            send_first=is_late(self._services.clock, until),
         )
         if isinstance(prepared, str):
             return

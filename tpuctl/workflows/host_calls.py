@@ -13,7 +13,7 @@ from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan_run import WorkerState, WorkerView
 from tpuctl.core.tree import Content
 from tpuctl.errors import PartialError
-from tpuctl.workflows.distribute import distribute
+from tpuctl.workflows.distribute import OVERTIME_S, distribute
 from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
 from tpuctl.workflows.services import Services
 
@@ -80,14 +80,21 @@ def prepare_on(
     attempt: str,
     fence: int,
     bundle: str,
+    until: float | None = None,
+    send_first: bool = False,
 ) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
 
+    `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
+    first whether they lack anything, so that in each of several steps there is time to send.
+
     Raises PartialError when a worker does not acknowledge.
     """
     first = targets[0].worker
-    until = services.clock.now() + SLICE_S
+    sending = services.clock.now() + SLICE_S
+    if until is not None:
+        sending = min(sending, until - OVERTIME_S)
 
     def ask() -> list[PrepareReply]:
         answers = helper.prepare(
@@ -100,14 +107,15 @@ def prepare_on(
         )
         return require_values(answers, "prepare")
 
+    lacking = list(targets) if send_first else []
     for _ in range(PREPARE_ROUNDS):
+        waiting = _send_code(services, helper, lacking, bundle, sending) if lacking else ""
+        if waiting:
+            return waiting
         replies = ask()
         lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
         if not lacking:
             return replies
-        waiting = _send_code(services, helper, lacking, bundle, until)
-        if waiting:
-            return waiting
     raise PartialError(
         f"{len(lacking)} of {counted(len(targets), 'worker')} lost the code again as soon as it was there",
         hint="is their disk full? tpuctl exec NAME -- df -h",
@@ -123,4 +131,6 @@ def _send_code(
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
     sent = distribute(helper, targets, content, clock=services.clock, emit=services.emit, until=until)
     require_all(list(sent.failed.values()), "receive the code")
-    return f"the code on {counted(len(sent.unfinished), 'worker')}" if sent.unfinished else ""
+    # What is left of the time may be too little for their word that nothing is lacking: the next step asks.
+    unfinished = len(sent.unfinished) or (len(targets) if services.clock.now() >= until else 0)
+    return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""

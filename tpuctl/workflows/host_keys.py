@@ -31,7 +31,10 @@ class RepinningRemote:
     ) -> list[RemoteResult]:
         """See `Remote.run`."""
         return self._again(
-            targets, lambda asked: self._remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
+            targets,
+            lambda asked, spent_s: self._remote.run(
+                asked, command, stdin=stdin, timeout_s=_left(timeout_s, spent_s)
+            ),
         )
 
     def stream(
@@ -54,13 +57,13 @@ class RepinningRemote:
 
         results = self._again(
             targets,
-            lambda asked: self._remote.stream(
+            lambda asked, spent_s: self._remote.stream(
                 asked,
                 command,
                 sink,
                 stdin=stdin,
                 hold_stdin=hold_stdin,
-                timeout_s=timeout_s,
+                timeout_s=None if timeout_s is None else _left(timeout_s, spent_s),
                 should_stop=should_stop,
                 on_end=ended,
             ),
@@ -89,19 +92,25 @@ class RepinningRemote:
         self._remote.close()
 
     def _again(
-        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget]], list[RemoteResult]]
+        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget], float], list[RemoteResult]]
     ) -> list[RemoteResult]:
         asked = [self._renewed.get(target, target) for target in targets]
-        results = ask(asked)
+        results = ask(asked, 0.0)
         changed: dict[int, HostTarget] = {}
         for index, result in enumerate(results):
             newer = self._renew(asked[index]) if result.failure is FailureKind.HOST_KEY else None
             if newer is not None:
                 changed[index] = self._renewed[targets[index]] = newer
         if changed:
-            for index, result in zip(changed, ask(list(changed.values())), strict=True):
+            spent_s = max(result.duration_s for result in results)
+            for index, result in zip(changed, ask(list(changed.values()), spent_s), strict=True):
                 results[index] = result
         return results
+
+
+def _left(timeout_s: float, spent_s: float) -> float:
+    """The second try has what the first left, and time enough to be refused."""
+    return min(timeout_s, max(1.0, timeout_s - spent_s))
 
 
 def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:

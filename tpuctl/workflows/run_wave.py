@@ -32,7 +32,7 @@ from tpuctl.core.records import (
     TimelineEntry,
 )
 from tpuctl.errors import PartialError, StaleRecordError
-from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
+from tpuctl.workflows.attempts import AttemptHosts, Greeted, attempt_hosts
 from tpuctl.workflows.documents import (
     Loaded,
     find_slice,
@@ -48,7 +48,7 @@ from tpuctl.workflows.services import Services
 
 
 class RunWave:
-    """The effects of one plan for one run, under the lease of its slice."""
+    """The effects of one plan for one run, under the lease of its slice. Calls to hosts end at `until`."""
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class RunWave:
         slice_: SliceRecord | None,
         workers: Sequence[WorkerView],
         fence: int,
+        until: float,
     ) -> None:
+        self._until = until
         self._services = services
         self._loaded = loaded
         self._slice = slice_
@@ -112,8 +114,8 @@ class RunWave:
     def _entry(self, event: str, detail: str = "") -> TimelineEntry:
         return TimelineEntry(self._services.store.now(), event, detail)
 
-    def _hosts(self) -> AttemptHosts | None:
-        return attempt_hosts(self._services, self._run, self._slice)
+    def _hosts(self, *, timed: bool = True) -> AttemptHosts | None:
+        return attempt_hosts(self._services, self._run, self._slice, self._until if timed else None)
 
     def _new_attempt(self, plan: RunPlan) -> Outcome:
         run, slice_ = self._run, self._slice
@@ -146,6 +148,9 @@ class RunWave:
             return self._not_acknowledged(error)
         if isinstance(prepared, str):
             return Outcome(Wait(prepared), acted=False)
+        if isinstance(prepared, Greeted):
+            self._save_attempt(replace(self._attempt, hosts=prepared.hosts))
+            return Outcome(Wait("slow workers"), acted=True)
         attempt = replace(
             self._attempt,
             state=AttemptState.STARTING,
@@ -163,6 +168,8 @@ class RunWave:
                 self._services.store.now() - attempt.created_at,
             )
         )
+        if hosts.late():
+            return Outcome(Wait("slow workers"), acted=True)
         # At once: to ask every worker whether it is prepared would only repeat what each has just said. By the
         # attempt as it is now: it has the coordinator's address and the environment of each worker.
         ready = self._hosts()
@@ -272,7 +279,7 @@ class RunWave:
         return Outcome(Wait("workers to stop"), acted=False)
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
-        hosts = self._hosts()
+        hosts = self._hosts(timed=False)  # a read that is cut off would look like the end of a log
         if hosts is not None and not self._collect(hosts):
             return Outcome(Wait("the rest of the logs"), acted=True)
         attempt = replace(

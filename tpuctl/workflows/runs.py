@@ -41,6 +41,7 @@ from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.run_wave import RunWave
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.step_time import HOST_TIME_S, LOOK_TIME_S
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 """Attempt states in which the workers' own word is asked for."""
@@ -124,7 +125,8 @@ def advance_run(
         look = look_at_slice(services, run.slice_name)
     fresh = find_slice(services, run.slice_name)
     slice_ = fresh.record if fresh else None
-    workers = _look_at_workers(services, run, slice_)
+    began = services.clock.now()
+    workers = _look_at_workers(services, run, slice_, began)
     sighting = look.sighting if look else None
     blind = "" if run.stop_asked else _blind(services, workers, slice_, sighting, reach or Reach(services))
     if blind:
@@ -136,7 +138,7 @@ def advance_run(
         if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), loaded):
             # Somebody acted between our look and our lease: what was planned may no longer be right.
             return Outcome(Wait("another look"), acted=True)
-        return RunWave(services, loaded, slice_, workers, held.fence).apply(plan)
+        return RunWave(services, loaded, slice_, workers, held.fence, began + HOST_TIME_S).apply(plan)
 
 
 def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
@@ -144,9 +146,12 @@ def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
     return (now.generation if now else 0) != (before.generation if before else 0)
 
 
-def _look_at_workers(services: Services, run: RunRecord, slice_: SliceRecord | None) -> list[WorkerView]:
+def _look_at_workers(
+    services: Services, run: RunRecord, slice_: SliceRecord | None, began: float
+) -> list[WorkerView]:
     attempt = run.attempt
-    hosts = attempt_hosts(services, run, slice_)
+    told = attempt is not None and attempt.state is not AttemptState.RUNNING
+    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else HOST_TIME_S))
     if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
         return []
     return hosts.look()

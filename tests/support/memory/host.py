@@ -261,6 +261,8 @@ class MemoryHosts:
         self.programs: dict[str, Program] = default_programs()
         """What can be run, by the whole command line, by a script's name, or by the first word."""
         self.shell = run_command
+        self.answer_s = 0.0
+        """How long every verb of the helper takes to begin."""
         self.serving: dict[tuple[str, int], Process] = {}
         self._cut_cable = cut_cable
         self._spare = spare_addresses

@@ -37,8 +37,8 @@ def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json
 
 
 def lacking_of(host: MemoryHost, request: Json) -> Json:
-    area = request["area"]
-    entries = find_tree(host, area, request["tree"])
+    area = request.get("area")
+    entries = find_tree(host, area, need(request, "tree", str))
     if entries is None:
         return {"tree": False, "lacking": ""}
     lies_at: dict[tuple[str, int], list[str]] = {}

@@ -45,7 +45,7 @@ def run_command(host: MemoryHost, command: str) -> Program:
         named = NAMED.search(command)
         if named is None or named[1] not in host.helpers:
             return exits(EXIT_NOT_INSTALLED)
-        return VERBS[found["verb"]]
+        return late(VERBS[found["verb"]], host.network.answer_s)
     if found := INSTALL.match(command):
         return install(found["sha"])
     return host.network.programs.get(command) or _words(host, command)
@@ -59,6 +59,15 @@ def _words(host: MemoryHost, command: str) -> Program:
 
     def run(process: Process) -> Steps:
         process.argv = tuple(words)
+        return (yield from program(process))
+
+    return run
+
+
+def late(program: Program, seconds: float) -> Program:
+    def run(process: Process) -> Steps:
+        if seconds:
+            yield seconds
         return (yield from program(process))
 
     return run
