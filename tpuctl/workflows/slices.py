@@ -20,13 +20,14 @@ from tpuctl.workflows.capacity import (
 )
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.events import Note
+from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, look_again, look_at_slice
 from tpuctl.workflows.probing import Reach, greet_workers
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.slice_wave import SliceWave
+from tpuctl.workflows.slice_wave import apply_effect
 
 _CAME_UP = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
 """States in which the cloud is expected to show a slice."""
@@ -50,7 +51,7 @@ def advance_slice(services: Services, name: str, reach: Reach | None = None) -> 
             if again.event is not look.sighting.event:
                 why = f"two reads that agree: {look.sighting.why}, then {again.why}"
                 return Outcome(Wait(why), acted=False), look
-        outcome = SliceWave(services, look, plan, held, reach or Reach(services)).apply()
+        outcome = apply_effect(HeldSlice(services, look, plan, held, reach or Reach(services)))
     return outcome, look
 
 

@@ -1,0 +1,141 @@
+"""Ask the cloud for a slice's TPU, in words written down before; and ask anew after a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpuctl.core.hunt import choose_zone
+from tpuctl.core.lifecycle import owner_labels
+from tpuctl.core.model import USER_LABEL, OperationInfo
+from tpuctl.core.naming import label_value
+from tpuctl.core.plan import Blocked, Failed, Wait
+from tpuctl.core.plan_slice import next_incarnation, node_request
+from tpuctl.core.records import Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidRequestError,
+    NoCapacityError,
+    QuotaError,
+    RateLimitedError,
+    TpuctlError,
+)
+from tpuctl.workflows.capacity import read_notes, remember_asked
+from tpuctl.workflows.enrolment import enroll_if_new, read_machines
+from tpuctl.workflows.events import StepStarted
+from tpuctl.workflows.held_slice import HeldSlice
+from tpuctl.workflows.loop import Outcome
+from tpuctl.workflows.payment import ended_grant
+from tpuctl.workflows.slice_loss import drop_zone, lose, quota_refused
+
+
+def create_tpu(held: HeldSlice) -> Outcome:
+    """One create call for the incarnation, as a node or a queued resource."""
+    services, record = held.services, held.record
+    not_now = _not_now(held)
+    if not_now is not None:
+        return Outcome(not_now, acted=False)
+    now = services.store.now()
+    held.journal("create", held.plan.why)
+    before = held.incarnation
+    called = replace(before, create_called_at=now, unseen_since=now)
+    remember_asked(services, record)
+    # Last before the call: it fails when somebody took the slice over while this process slept.
+    held.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
+    kind = "queued resource" if record.spec.queued else "node"
+    services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", held.plan.why))
+    try:
+        operation = _call_create(held, called)
+    except ConflictError:
+        # The name is taken: by an earlier call of ours whose answer was lost, or by a stranger. A later
+        # look tells which; not at once, because what holds the name may not be shown yet.
+        return Outcome(Wait("a look at what holds the name"), acted=False)
+    except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
+        # This call made nothing; an earlier one, whose answer was lost, may have.
+        refused = replace(called, unseen_since=before.unseen_since)
+        return _not_created(held, replace(held.record, incarnation=refused), error)
+    held.save(replace(held.record, incarnation=replace(called, operation=operation.name)))
+    return Outcome(Wait("the cloud to take the request"), acted=True)
+
+
+def _not_now(held: HeldSlice) -> Blocked | Wait | None:
+    """Why nothing may be created at this moment."""
+    ended = ended_grant(held.services, held.record)
+    if ended:
+        hint = f"tpuctl up {held.record.name} --pay, or tpuctl down {held.record.name}"
+        return Blocked(f"{ended}; nothing is created after that", hint)
+    seconds = held.services.pacer.take()
+    if seconds <= 0:
+        return None
+    return Wait("its turn: creates per minute are limited", held.services.clock.now() + seconds)
+
+
+def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
+    services, record = held.services, held.record
+    enroll_if_new(services)
+    labels = owner_labels(record, incarnation, services.store.identity())
+    labels[USER_LABEL] = label_value(record.owner)
+    keys = read_machines(services).keys_for(record.spec.login_user)
+    digest = record.spec.startup_script
+    script = None if digest is None else services.store.get_blob(digest).decode()
+    request = node_request(record, incarnation, labels, keys, script)
+    if record.spec.queued:
+        return services.cloud.create_queued(request)
+    return services.cloud.create_node(request)
+
+
+def _not_created(held: HeldSlice, record: SliceRecord, error: TpuctlError) -> Outcome:
+    """What a refused create means for the slice; `record` is written with its consequences."""
+    held.amend(record)
+    if isinstance(error, RateLimitedError):
+        lose(held, "create-failed", error.message, failed=True)
+        return Outcome(Wait(error.message, held.record.not_before), acted=True)
+    if isinstance(error, NoCapacityError | QuotaError):
+        return _create_failed(held, error)
+    return _create_refused(held, error)
+
+
+def _create_failed(held: HeldSlice, error: TpuctlError) -> Outcome:
+    """Nothing was created, and asking again later or elsewhere may succeed."""
+    if isinstance(error, QuotaError):
+        return quota_refused(held, error)
+    lose(held, "create-failed", error.message, failed=True, zone=True)
+    return Outcome(Wait(error.message, held.record.not_before), acted=True)
+
+
+def _create_refused(held: HeldSlice, error: TpuctlError) -> Outcome:
+    if isinstance(error, DeniedError) and len(held.record.candidates) > 1:
+        # Perhaps only this machine may not: the zone is left alone for a while, not left out for good.
+        lose(held, "create-failed", error.message, failed=True, zone=True)
+        return Outcome(Wait(error.message, held.record.not_before), acted=True)
+    if drop_zone(held, error.message):
+        return Outcome(Wait("another zone"), acted=True)
+    loss = Loss(held.services.store.now(), "refused", error.message)
+    held.journal("refused", error.message)
+    held.save(replace(held.record, state=SliceState.REFUSED, loss=loss))
+    return Outcome(Failed(error), acted=True)
+
+
+def renew_incarnation(held: HeldSlice) -> Outcome:
+    """Names the next incarnation, in the zone where capacity is likeliest; a later step asks for it."""
+    services, record = held.services, held.record
+    now = services.store.now()
+    ended = ended_grant(services, record)
+    if ended:
+        hint = f"tpuctl up {record.name} --pay, or tpuctl down {record.name}"
+        return Outcome(Blocked(f"{ended}; nothing is restarted after that", hint), acted=False)
+    notes = read_notes(services, record.spec, record.candidates if record.zones else ())
+    choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
+    incarnation = next_incarnation(record, now)
+    where = f" in {choice.zone} ({choice.why})" if record.zones else ""
+    held.journal("renew", f"{held.plan.why}; asking again as {incarnation.cloud_name}{where}")
+    held.save(
+        replace(
+            record,
+            state=SliceState.REQUESTED,
+            spec=replace(record.spec, zone=choice.zone),
+            incarnation=incarnation,
+            last_incarnation=incarnation.number,
+        )
+    )
+    return Outcome(Wait("the next incarnation"), acted=True)
