@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.core.nouns import HostTarget
+from tpuctl.core.shell import Secret
 
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
     from tpuctl.core.assets import AssetInfo, AssetKind
@@ -373,7 +374,7 @@ class Pacer(Protocol):
 class SecretResolver(Protocol):
     """Turns a stored secret reference (`env:VAR` or `file:PATH`) into its value, on this machine, now."""
 
-    def resolve(self, reference: str) -> str: ...
+    def resolve(self, reference: str) -> Secret: ...
 
 
 class RunLogs(Protocol):

@@ -19,6 +19,7 @@ from google.cloud import storage
 
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.environment import environment_files, parse_environment
+from tpuctl.sim.paths import storage_endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -65,7 +66,7 @@ def bucket_client(sim: RunningSim) -> storage.Client:
     return storage.Client(
         project=sim.simulator.options.project,
         credentials=AnonymousCredentials(),
-        client_options={"api_endpoint": sim.simulator.storage_endpoint},
+        client_options={"api_endpoint": storage_endpoint(sim.endpoint, sim.token)},
     )
 
 
@@ -88,7 +89,7 @@ class Attempt:
                 "HOME": str(directory),
                 "JAX_PLATFORMS": "cpu",
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-                "STORAGE_EMULATOR_HOST": sim.simulator.storage_endpoint,
+                "STORAGE_EMULATOR_HOST": storage_endpoint(sim.endpoint, sim.token),
                 "TPUCTL_RANK": str(rank),
                 "TPUCTL_WORLD_SIZE": "2",
                 "TPUCTL_COORDINATOR": f"127.77.0.1:{port}",

@@ -17,6 +17,7 @@ from tests.support.sim import RunningSim
 from tpuctl.cloud.buckets import GoogleObjects
 from tpuctl.cloud.client import GoogleCloud
 from tpuctl.cloud.project import GoogleProject
+from tpuctl.core.shell import Secret
 from tpuctl.errors import UsageError
 from tpuctl.remote.keys import ensure_keypair
 from tpuctl.remote.ssh import SshRemote
@@ -60,13 +61,13 @@ class CountingIds:
 class EnvSecrets:
     """Resolves `env:` and `file:` references."""
 
-    def resolve(self, reference: str) -> str:
+    def resolve(self, reference: str) -> Secret:
         kind, _, rest = reference.partition(":")
         if kind == "file":
-            return Path(rest).read_text()
+            return Secret(Path(rest).read_text())
         if rest not in os.environ:
             raise UsageError(f"environment variable {rest} is not set")
-        return os.environ[rest]
+        return Secret(os.environ[rest])
 
 
 class SimServices:

@@ -11,9 +11,9 @@ import yaml
 
 from tpuctl.core.environment import (
     EnvironmentSpec,
-    choose_python,
     environment_files,
     environment_key,
+    lock_for,
     parse_environment,
     parse_frozen,
     pins,
@@ -117,16 +117,10 @@ def test_key_differs_between_python_versions_with_equal_locks() -> None:
     assert environment_key(spec, "3.11") != environment_key(spec, "3.12")
 
 
-def test_newest_python_that_host_and_environment_share_is_chosen() -> None:
-    spec = environment(python={"3.9": "a.txt", "3.11": "a.txt", "3.12": "a.txt"})
-    assert choose_python(spec, ("3.8", "3.9", "3.11")) == "3.11"
-
-
-@pytest.mark.parametrize("available", [("3.8", "3.10"), ()])
-def test_host_without_a_usable_python_is_told_which_ones_would_do(available: tuple[str, ...]) -> None:
+def test_host_without_a_usable_python_is_told_which_ones_would_do() -> None:
     spec = environment(python={"3.9": "a.txt", "3.11": "a.txt"})
     with pytest.raises(BadManifestError, match=r"only for 3\.9, 3\.11"):
-        choose_python(spec, available)
+        lock_for(spec, "3.10")
 
 
 def test_files_for_a_host_carry_installer_key_lock_and_what_to_verify() -> None:

@@ -11,7 +11,7 @@ from tests.support.builders import STORE as STORE_ID
 from tpuctl.core.launch import render_environment
 from tpuctl.core.lifecycle import CloudView, SliceEvent, classify_slice
 from tpuctl.core.model import Endpoint, NodeInfo, NodeState, QueuedState
-from tpuctl.core.multislice import combine_nodes, node_of_worker
+from tpuctl.core.multislice import combine_nodes
 from tpuctl.core.records import SliceState
 
 
@@ -26,10 +26,6 @@ def test_workers_are_counted_through_in_the_order_of_the_nodes():
     assert [each.internal_ip for each in whole.endpoints] == ["10.0.0.0", "10.0.0.1", "10.0.1.0", "10.0.1.1"]
     assert (whole.state, whole.uid) == (NodeState.READY, "40,41")
     assert whole.labels == LABELS
-    found, worker = node_of_worker(whole, 3)
-    assert (found.name, worker) == ("big-1-1", 1)
-    with pytest.raises(IndexError):
-        node_of_worker(whole, 4)
 
 
 @pytest.mark.parametrize("state", [state for state in NodeState if state is not NodeState.READY])

@@ -15,7 +15,6 @@ from tpuctl.core.quotas import (
     find_holdings,
     find_shortages,
     find_tpu_quotas,
-    hosts_allowed,
     parse_tpu_quota,
     quota_units,
     units_used,
@@ -189,9 +188,3 @@ def test_both_ways_out_of_an_address_shortage_are_said():
     assert "--dimensions=region=us-central2 --project=p-roject" in ask
     assert "--internal-ips" in internal
     assert "Cloud NAT" in internal
-
-
-def test_the_tightest_side_quota_says_how_many_hosts_there_may_be():
-    quotas = [ComputeQuota(ADDRESSES, 8, 6, REGION), ComputeQuota(INSTANCES, 24, 0, REGION)]
-    assert hosts_allowed(quotas, REGION) == 2
-    assert hosts_allowed(quotas, "us-east1") is None

@@ -16,6 +16,7 @@ from google.cloud.tpu_v2.services.tpu.transports import rest_base
 from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transports
 
 from tests.support.sim import RunningSim, running_sim
+from tpuctl.sim.paths import storage_endpoint
 from tpuctl.sim.tpu_grpc import SERVICES
 from tpuctl.sim.tpu_rest import COMMON_ROUTES
 
@@ -86,7 +87,7 @@ def test_the_token_in_the_path_opens_storage_only(sim: RunningSim) -> None:
 def test_google_cloud_storage_works_without_credentials_through_the_path(
     sim: RunningSim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", sim.simulator.storage_endpoint)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_endpoint(sim.endpoint, sim.token))
     client = storage.Client(project="sim-project", credentials=AnonymousCredentials())
     bucket = client.bucket("sim-bucket")
     text = json.dumps({"self": f"{sim.endpoint}/"})

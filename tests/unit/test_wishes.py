@@ -17,7 +17,7 @@ from tpuctl.core.wishes import (
     SliceWish,
     check_run_wish,
     limits_of,
-    slice_spec,
+    slice_choice,
     tier_of_flags,
 )
 from tpuctl.errors import UsageError
@@ -32,7 +32,7 @@ def settings(**values: object) -> Config:
 
 
 def spec_of(wish: SliceWish, grants: tuple[Grant, ...] = (), **values: object):
-    return slice_spec(wish, settings(**values), load_accelerators(), grants, now=1_800_000_000.0)
+    return slice_choice(wish, settings(**values), load_accelerators(), grants, now=1_800_000_000.0).spec
 
 
 def options_of(command: str) -> set[str]:

@@ -16,6 +16,7 @@ import typer
 
 from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.console import Console
+from tpuctl.core.shell import Secret
 from tpuctl.errors import BadConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -54,17 +55,17 @@ class TimeIds:
 class LocalSecrets:
     """Reads a secret where its reference points; the value is never kept."""
 
-    def resolve(self, reference: str) -> str:
+    def resolve(self, reference: str) -> Secret:
         kind, _, where = reference.partition(":")
         if kind == "env":
             value = os.environ.get(where)
             if value is None:
                 raise UsageError(f"secret {reference}: {where} is not set here", hint=f"export {where}=…")
-            return value
+            return Secret(value)
         if kind != "file":
             raise UsageError(f"secret reference {reference!r} is neither env:VAR nor file:PATH")
         try:
-            return Path(where).expanduser().read_text(encoding="utf-8").rstrip("\n")
+            return Secret(Path(where).expanduser().read_text(encoding="utf-8").rstrip("\n"))
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"secret {reference} cannot be read: {error}") from error
 

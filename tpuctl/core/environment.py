@@ -108,14 +108,6 @@ def lock_for(spec: EnvironmentSpec, python_minor: str) -> str:
     return spec.locks[python_minor]
 
 
-def choose_python(spec: EnvironmentSpec, available: tuple[str, ...]) -> str:
-    """The newest Python version that a host has and the environment is locked for; else BadManifestError."""
-    usable = [minor for minor in available if minor in spec.locks]
-    if not usable:
-        return lock_for(spec, max(available, key=_version, default="(none found)"))
-    return max(usable, key=_version)
-
-
 def environment_files(spec: EnvironmentSpec, python_minor: str, installer: bytes) -> dict[str, bytes]:
     """What a host needs in the working directory of `python3 env_install.py`: {file name: content}."""
     request = {

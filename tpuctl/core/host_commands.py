@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tpuctl.core.shell import Shell
+from tpuctl.core.shell import quote
 from tpuctl.errors import UsageError
 
 EXIT_NOT_INSTALLED = 97
-EXIT_NOTHING_TO_FOLLOW = 98
 HEARTBEAT_S = 5.0
 """Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
 SILENCE_S = 15.0
@@ -36,9 +35,8 @@ def helper_name(helper_sha256: str) -> str:
 def render_helper_command(verb: str, helper_sha256: str) -> str:
     """Command that runs the helper, or exits with `EXIT_NOT_INSTALLED`."""
     path = f'"$HOME"/{HELPER_FOLDER}/{helper_name(helper_sha256)}'
-    return Shell.of(
-        f"test -d {path} || exit {EXIT_NOT_INSTALLED}; exec python3 -I -S -c '{_START}' {path} "
-    ).arg(verb).text  # fmt: skip
+    there = f"test -d {path} || exit {EXIT_NOT_INSTALLED}"
+    return f"{there}; exec python3 -I -S -c '{_START}' {path} {quote(verb)}"
 
 
 def render_install_command(helper_sha256: str) -> str:

@@ -176,6 +176,7 @@ STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
 """Who sets each state and what it means, for the README."""
 
 FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
+"""States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,3 @@ def combine_nodes(found: Sequence[NodeInfo | None], *, was_whole: bool) -> NodeI
 
 def _whole(found: Sequence[NodeInfo | None]) -> bool:
     return all(node is not None and node.endpoints for node in found)
-
-
-def node_of_worker(node: NodeInfo, worker: int) -> tuple[NodeInfo, int]:
-    """The node of a worker of `node` and the worker's number within it. Raises IndexError if there is none."""
-    left = worker
-    for part in node.parts or (node,):
-        if left < len(part.endpoints):
-            return part, left
-        left -= len(part.endpoints)
-    raise IndexError(f"{node.name} has no worker {worker}")

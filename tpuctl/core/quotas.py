@@ -340,10 +340,3 @@ def room_of(quota: ComputeQuota) -> Room | None:
     if quota.metric == HEALTH_CHECKS:
         return Room(quota, None, quota.free // HEALTH_CHECKS_PER_NODE)
     return None
-
-
-def hosts_allowed(quotas: Iterable[ComputeQuota], region: str) -> int | None:
-    """How many more hosts with external addresses the side quotas of a region allow; None if none was read."""
-    rooms = [room_of(quota) for quota in quotas if quota.region == region]
-    counts = [room.hosts for room in rooms if room is not None and room.hosts is not None]
-    return min(counts) if counts else None

@@ -20,7 +20,7 @@ from tpuctl.core.fold import WORKERS_HELP
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import Tier
 from tpuctl.core.naming import parse_secret, parse_var
-from tpuctl.core.records import Limits, Policy, SliceSpec
+from tpuctl.core.records import Limits, Policy
 from tpuctl.core.settings import Config
 from tpuctl.core.shape import hints_of, key, registry
 from tpuctl.core.topology import Catalog
@@ -174,19 +174,6 @@ def tier_of_flags(**given: bool) -> Tier | None:
         names = " and ".join(f"--{tier}" for tier in chosen)
         raise UsageError(f"{names} exclude each other", hint=f"keep --{chosen[0]}")
     return chosen[0] if chosen else None
-
-
-def slice_spec(
-    wish: SliceWish,
-    config: Config,
-    catalog: Catalog,
-    grants: Sequence[Grant],
-    *,
-    now: float,
-    script: bytes | None = None,
-) -> SliceSpec:
-    """The spec of `slice_choice`, in the first of its zones."""
-    return slice_choice(wish, config, catalog, grants, now=now, script=script).spec
 
 
 def slice_choice(

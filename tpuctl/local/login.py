@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 
-from tpuctl.core.shell import Shell
+from tpuctl.core.shell import quote
 from tpuctl.errors import TpuctlError, UnreachableError
 
 OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T")
@@ -16,7 +16,7 @@ TIMEOUT_S = 900.0
 def send_file(login: str, name: str, content: bytes) -> None:
     """Puts a file into tpuctl's folder below the other machine's home; whole or not at all."""
     folder = 'folder=${XDG_DATA_HOME:-$HOME/.local/share}/tpuctl; umask 077; mkdir -p "$folder" && '
-    command = Shell.of(f'{folder}cat >"$folder/".part-$$ && mv "$folder/".part-$$ "$folder/"').arg(name).text
+    command = f'{folder}cat >"$folder/".part-$$ && mv "$folder/".part-$$ "$folder/"{quote(name)}'
     run_there(login, command, content, lambda _: None)
 
 

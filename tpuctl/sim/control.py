@@ -26,6 +26,7 @@ from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.hosts.requirements import remove_leftovers
 from tpuctl.sim.options import ISOLATED, SimOptions
+from tpuctl.sim.paths import storage_endpoint
 from tpuctl.sim.processes import alive, kill_world, start_time
 
 BUCKETS_FOLDER = "buckets"
@@ -240,7 +241,7 @@ def environment(info: SimInfo) -> dict[str, str]:
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDQUOTAS": f"{info.http}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{info.http}/",
         "GOOGLE_CLOUD_PROJECT": info.project,
-        "STORAGE_EMULATOR_HOST": f"{info.http}/_t/{info.token}",
+        "STORAGE_EMULATOR_HOST": storage_endpoint(info.http, info.token),
         "TPUCTL_SIM_SSH_PORT": str(info.ssh_port),
     }
 

@@ -19,12 +19,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tpuctl.sim.messages import Request, Response, json_response
+from tpuctl.sim.paths import TOKEN_PREFIX
 from tpuctl.sim.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, unknown_method
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Response]
-TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret
 STORAGE_PREFIXES = (
     "/storage/v1",
     "/upload/storage/v1",

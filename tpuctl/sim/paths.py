@@ -63,3 +63,11 @@ def check_labels(labels: dict[str, str]) -> None:
             raise ApiError(Code.INVALID_ARGUMENT, f'Invalid label key "{key}".')
         if not _LABEL_VALUE.match(value):
             raise ApiError(Code.INVALID_ARGUMENT, f'Invalid value "{value}" for label "{key}".')
+
+
+TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret
+
+
+def storage_endpoint(door: str, token: str) -> str:
+    """What STORAGE_EMULATOR_HOST wants of the server at `http://HOST:PORT`: the token travels in the path."""
+    return f"{door}{TOKEN_PREFIX}{token}"

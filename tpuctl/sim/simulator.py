@@ -15,8 +15,9 @@ from tpuctl.sim.clock import Clock
 from tpuctl.sim.compute import ComputeDoor
 from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.hosts.process import ProcessHosts
-from tpuctl.sim.http import STORAGE_PREFIXES, TOKEN_PREFIX, Handler, HttpServer, Router
+from tpuctl.sim.http import STORAGE_PREFIXES, Handler, HttpServer, Router
 from tpuctl.sim.options import ISOLATED, Delays, SimOptions
+from tpuctl.sim.paths import storage_endpoint
 from tpuctl.sim.project import ProjectDoor
 from tpuctl.sim.storage import Storage
 from tpuctl.sim.tpu_grpc import TpuGrpcDoor
@@ -83,15 +84,10 @@ class Simulator:
     def ssh_port(self) -> int:
         return self.hosts.ssh_port
 
-    @property
-    def storage_endpoint(self) -> str:
-        """What STORAGE_EMULATOR_HOST wants: the token travels in the path."""
-        return f"{self.endpoint}{TOKEN_PREFIX}{self.token}"
-
     def _host_environment(self) -> dict[str, str]:
         return {
             **machine_network(os.environ),
-            "STORAGE_EMULATOR_HOST": f"http://{self._door}:{self.http.port}{TOKEN_PREFIX}{self.token}",
+            "STORAGE_EMULATOR_HOST": storage_endpoint(f"http://{self._door}:{self.http.port}", self.token),
             "GOOGLE_CLOUD_PROJECT": self.options.project,
             # All hosts are on this machine: what one downloads, none downloads again.
             "TPUCTL_WHEEL_CACHE": str(wheel_cache()),

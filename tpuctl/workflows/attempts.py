@@ -136,7 +136,7 @@ class AttemptHosts:
                 **self._ids(),
                 "fence": self._attempt.fence,
                 "argv": list(self._run.argv),
-                "env": {**pinned, **variables, **secrets},
+                "env": {**pinned, **variables, **{name: held.reveal() for name, held in secrets.items()}},
                 "env_defaults": dict(HOST_DEFAULTS),
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.cwd,

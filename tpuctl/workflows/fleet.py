@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tpuctl.core import timeouts
-from tpuctl.core.lifecycle import Effect
+from tpuctl.core.lifecycle import FINAL_STATES, Effect
 from tpuctl.core.plan import Blind, Blocked, Done, Failed
 from tpuctl.core.plan_slice import SlicePlan, plan_slice
 from tpuctl.core.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.core.turns import Turn, take_turns
+from tpuctl.core.watch import TROUBLED
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.ports import Document
 from tpuctl.workflows.attempts import attempt_hosts
@@ -44,8 +45,6 @@ _log = logging.getLogger(__name__)
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
 
-_RESTING = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
-"""States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 _WITH_HOSTS = {SliceState.BOOTING, SliceState.READY}
 LATER = "its hosts have their turn in another pass"
 JUST_UP = "its node is there now; its hosts are asked in another pass"
@@ -65,7 +64,7 @@ class PassLine:
 
     @property
     def needs_a_human(self) -> bool:
-        return self.result in {"blocked", "blind", "failed"}
+        return self.result in TROUBLED
 
 
 def run_pass(services: Services) -> list[PassLine]:
@@ -231,7 +230,7 @@ class _Pass:
         look = view.look
         shown = look.view.node is not None or look.view.queued is not None
         refused = look.record.state is SliceState.REFUSED and shown
-        return look.record.state in _RESTING and not refused and not view.moves
+        return look.record.state in FINAL_STATES and not refused and not view.moves
 
     def _hosts_of(self, run: RunRecord) -> int:
         if run.attempt is not None:

@@ -14,6 +14,7 @@ from tpuctl.core.idle import (
     judge_lifetime,
     parse_activity,
 )
+from tpuctl.core.lifecycle import FINAL_STATES
 from tpuctl.core.records import Desired, Lifetime, SliceRecord, SliceState
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.workflows.events import Warn
@@ -47,7 +48,7 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
     lifetime = record.lifetime
     if lifetime is None or record.desired is not Desired.UP or record.by_hand:
         return ""
-    if record.state in {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}:
+    if record.state in FINAL_STATES:
         return ""
     now = services.store.now()
     if ask is None and not ends_soon(lifetime, now):

@@ -12,7 +12,7 @@ from tpuctl.core.naming import node_names
 from tpuctl.core.reap import Caller, Fate, Judged, gather, judge
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.core.standing import cloud_word, remark
-from tpuctl.workflows.documents import find_slice, get_slice, list_attempts, list_runs, list_slices
+from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
 from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.runs import never_began
 from tpuctl.workflows.services import Services
@@ -206,8 +206,3 @@ def manifest_of(services: Services, run_id: str, attempt: int | None = None) -> 
     if attempt is not None:
         documents = [d for d in documents if d.key.endswith(f"/{attempt:05d}")]
     return dict(documents[-1].data) if documents else None
-
-
-def attempt_numbers(services: Services, run_id: str) -> list[int]:
-    """Numbers of the ended attempts of a run."""
-    return [attempt.number for attempt in list_attempts(services, run_id)]

@@ -26,11 +26,11 @@ from tests.support.memory.requests import (
     need,
     store_blob,
 )
-from tpuctl.core.host_commands import EXIT_NOTHING_TO_FOLLOW
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
 
+EXIT_NOTHING_TO_FOLLOW = 98
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 ENDED = ("exited", "lost")
 STARTING_GRACE_S = 15.0
