@@ -9,6 +9,9 @@ from base import need
 from client import CHUNK, Lifeline, Refused
 
 PIECE = 1 << 18
+LINE_WEIGHT = 1 << 16
+ROW_WEIGHT = 60
+MAX_UNREAD = 100
 
 
 def top_of(request):
@@ -16,31 +19,6 @@ def top_of(request):
     text = need(request, "path", str).encode("utf-8", "surrogateescape")
     path = os.path.join(os.fsencode(os.path.expanduser("~")), text)
     return os.path.realpath(path) if os.path.islink(path) else path
-
-
-def survey(request, _stdin):
-    """Names below the path, which itself is "": `["f", name, mode, size, mtime_ns]`, `["l", name, target]` and
-    `["d", name, mode]`. `left_out` counts sockets, pipes and devices: they have no content to copy."""
-    top = top_of(request)
-    if not os.path.lexists(top):
-        raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
-    entries, left_out, waiting = [], 0, [b""]
-    while waiting:
-        name = waiting.pop()
-        path = os.path.join(top, name) if name else top
-        found = os.lstat(path)
-        kind, text = stat.S_IFMT(found.st_mode), name.decode("utf-8", "surrogateescape")
-        if kind == stat.S_IFREG:
-            mtime = found.st_mtime_ns
-            entries.append(["f", text, stat.S_IMODE(found.st_mode) & 0o777, found.st_size, mtime])
-        elif kind == stat.S_IFLNK:
-            entries.append(["l", text, os.readlink(path).decode("utf-8", "surrogateescape")])
-        elif kind == stat.S_IFDIR:
-            entries.append(["d", text, stat.S_IMODE(found.st_mode) & 0o777])
-            waiting += [os.path.join(name, child) for child in sorted(os.listdir(path), reverse=True)]
-        else:
-            left_out += 1
-    return {"entries": entries, "left_out": left_out}
 
 
 class Outflow:
@@ -66,6 +44,86 @@ class Outflow:
 
     def line(self, **fields):
         self.write(json.dumps(fields).encode() + b"\n")
+
+
+def survey(request, _stdin):
+    """Names below the path, which itself is "": `["f", name, mode, size, mtime_ns]`, `["l", name, target]` and
+    `["d", name, mode]`, some in each line `entries`, at most `limit` of them.
+
+    The last line counts them as `surveyed`, and sockets, pipes and devices, which have no content to copy, as
+    `left_out`. `unread` names what could not be read, and why.
+    """
+    top, limit = top_of(request), need(request, "limit", int)
+    if not os.path.lexists(top):
+        raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
+    if os.path.isdir(top) and not os.access(top, os.R_OK | os.X_OK):
+        raise Refused("unreadable", "permission denied: %s" % os.fsdecode(top))
+    walk = Walk(top)
+    out = Outflow(float(request.get("silence_s", 15.0)))
+    out.line(surveying=limit)
+    count, rows, weight = 0, [], 0
+    for row in walk.rows():
+        rows.append(row)
+        count += 1
+        weight += ROW_WEIGHT + len(row[1]) + (len(row[2]) if row[0] == "l" else 0)
+        if count > limit:
+            break
+        if weight > LINE_WEIGHT:
+            out.line(entries=rows)
+            rows, weight = [], 0
+    out.line(entries=rows)  # one too many tells the client
+    out.line(surveyed=count, left_out=walk.left_out, unread=walk.unread, unread_count=walk.unread_count)
+
+
+class Walk:
+    """Everything below a path, parents first."""
+
+    def __init__(self, top):
+        self.top = top
+        self.left_out = 0
+        self.unread = []
+        self.unread_count = 0
+
+    def rows(self):
+        waiting = [b""]
+        while waiting:
+            name = waiting.pop()
+            try:
+                row, children = self.look(name)
+            except FileNotFoundError:
+                continue  # it was there when its directory was read
+            except OSError as error:
+                self.miss(name, error)
+                continue
+            if row is None:
+                self.left_out += 1
+                continue
+            yield row
+            waiting += children
+
+    def look(self, name):
+        """The row of what has this name, None for what has no content; and the names below it."""
+        path = os.path.join(self.top, name) if name else self.top
+        found = os.lstat(path)
+        kind, text = stat.S_IFMT(found.st_mode), name.decode("utf-8", "surrogateescape")
+        mode = stat.S_IMODE(found.st_mode) & 0o777
+        if kind == stat.S_IFREG:
+            return ["f", text, mode, found.st_size, found.st_mtime_ns], []
+        if kind == stat.S_IFLNK:
+            return ["l", text, os.readlink(path).decode("utf-8", "surrogateescape")], []
+        if kind != stat.S_IFDIR:
+            return None, []
+        try:
+            children = sorted(os.listdir(path), reverse=True)
+        except OSError as error:
+            self.miss(name, error)
+            children = []
+        return ["d", text, mode], [os.path.join(name, child) for child in children]
+
+    def miss(self, name, error):
+        self.unread_count += 1
+        if len(self.unread) < MAX_UNREAD:
+            self.unread.append([name.decode("utf-8", "surrogateescape"), error.strerror or str(error)])
 
 
 def send(request, stdin):

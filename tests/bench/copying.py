@@ -18,7 +18,7 @@ from tpuctl.sim.control import SimInfo
 from tpuctl.sim.options import SimOptions
 
 SIZE = 20_000_000
-MIB = 1 << 20
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 PROJECT_MB = 100
 CLIENT = Path(__file__).parent / "clients" / "scp_processes.py"
 THEIRS, OURS = "one scp per worker", "tpuctl cp"
@@ -100,7 +100,8 @@ def _sent(folder: Path, env: dict[str, str], what: Path) -> float:
     # Into a directory: a second copy of a directory to its own name would go into it, as with cp -r.
     argv = [TPUCTL, "cp", str(what), "big:."]
     done = subprocess.run(argv, env={**os.environ, **env}, cwd=folder, capture_output=True, text=True)
-    said = re.findall(r"have it: sent ([0-9.]+) MiB", done.stderr)
+    said = re.findall(r"ha(?:ve|s) it: sent ([0-9.]+) (B|KiB|MiB|GiB)", done.stderr)
     if done.returncode != 0 or not said:
         raise BenchError(f"{OURS}: {done.stderr.strip()[-400:]}")
-    return float(said[-1]) * MIB / 1e6
+    number, unit = said[-1]
+    return float(number) * UNITS[unit] / 1e6

@@ -39,9 +39,9 @@ def session(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 def received(done: subprocess.CompletedProcess[str]) -> float:
     """MiB, as the last line says."""
-    found = re.search(r"received ([0-9.]+) MiB", done.stderr.strip().splitlines()[-1])
+    found = re.search(r"received ([0-9.]+) (B|MiB) in", done.stderr.strip().splitlines()[-1])
     assert found is not None, done.stderr
-    return float(found[1])
+    return float(found[1]) / (MIB if found[2] == "B" else 1)
 
 
 def digests(session: Session) -> dict[str, str]:
@@ -132,9 +132,10 @@ def test_the_last_line_says_what_came_from_whom_and_where_it_is(session: Session
     done = session.type("cp", "big:out", "here")
     assert done.stdout == ""
     last = done.stderr.strip().splitlines()[-1].removeprefix("[sim] ")
-    assert last.startswith("4 files, 0.0 MiB, from 2 workers are in here/big-*: received 0.0 MiB in ")
+    assert last.startswith("4 files, 16 B, from 2 workers are in here/big-*: received 16 B in ")
     assert (session.work / "here/big-1/out/b").read_text() == "two\n"
-    session.type("cp", "--worker", "1", "big:out/a", "alone.txt")
+    alone = session.type("cp", "--worker", "1", "big:out/a", "alone.txt").stderr
+    assert "1 file, 4 B, from 1 worker is in alone.txt: received 4 B in " in alone
     assert (session.work / "alone.txt").read_text() == "one\n"
     session.type("cp", "--worker", "1", "big:out/a", "folder/")
     assert (session.work / "folder/a").read_text() == "one\n"

@@ -46,7 +46,7 @@ def test_prune_shows_asks_and_removes(session: Session) -> None:
     assert "add --yes" in refused.stderr
     assert old.exists()
     done = session.type("store", "prune", "--yes")
-    assert "removed 1 blob (0.0 MiB)" in done.stderr
+    assert "removed 1 blob (" in done.stderr
     assert (old.exists(), young.exists()) == (False, True)
     assert "removed nothing" in session.type("store", "prune").stderr
     removed = session.json("store", "prune", "--older-than", "3d", "--yes")

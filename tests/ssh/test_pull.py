@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import shutil
 import stat
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.ssh.conftest import HELPER
 from tests.ssh.test_copy import SystemClock, fetch
 from tests.ssh.test_distribute import Hurried
+from tests.support.require import require_tool
 from tests.support.sshd import SshFarm
-from tpuctl.core.arrival import Begin, Done, End, Frame, FrameReader, Piece, parse_survey
+from tpuctl.core.arrival import KEPT_FREE, Begin, Done, End, Frame, FrameReader, Piece, Room, judge_room
 from tpuctl.core.host_protocol import MalformedReplyError
 from tpuctl.core.model import HostTarget
+from tpuctl.core.survey import Found, Limits, Survey, SurveyReader
 from tpuctl.errors import TpuctlError
-from tpuctl.remote.landing import Landing
+from tpuctl.remote.landing import LOOK_EVERY, Landing
 from tpuctl.workflows.events import Transfer
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.pull import Pulled, pull
 
 SIZE = 24_000_000
 """More than all that is on its way at once."""
+
+
+def listed(*rows: list[object], limits: Limits = Limits(100, 1 << 20)) -> tuple[Found, ...]:
+    """What a worker's list comes to."""
+    reader = SurveyReader(limits)
+    lines = [
+        {"surveying": 100},
+        {"entries": rows},
+        {"surveyed": len(rows), "left_out": 0, "unread": [], "unread_count": 0},
+    ]
+    reader.feed("".join(json.dumps(line) + "\n" for line in lines).encode())
+    return reader.survey().entries
 
 
 class Struck(Landing):
@@ -187,7 +206,7 @@ def test_two_copies_to_one_place_do_not_write_into_each_other(
         other = Landing(tmp_path / "copy")
         try:
             with pytest.raises(TpuctlError, match="another tpuctl copies"):
-                other.plan(parse_survey({"entries": [["f", "", 0o644, SIZE, 0]]}))
+                other.plan(listed(["f", "", 0o644, SIZE, 0]))
         finally:
             other.close()
 
@@ -207,6 +226,115 @@ def test_progress_tells_bytes_rate_and_workers(
     assert sent == sorted(sent)
     assert (sent[-1], transfers[-1].hosts_done, transfers[-1].hosts) == (SIZE, 1, 1)
     assert all(event.bytes_per_s > 0 for event in transfers)
+
+
+def leave_out_of_reach(folder: Path) -> str:
+    """A file whose path is longer than any system call takes; the name of what cannot be looked at."""
+    os.mkdir(folder)
+    handle, name, path = os.open(folder, os.O_RDONLY), "", str(folder)
+    while len(path) <= 4096:
+        part = "d" * 250
+        os.mkdir(part, dir_fd=handle)
+        deeper = os.open(part, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle, name, path = deeper, f"{name}/{part}".strip("/"), f"{path}/{part}"
+    os.close(handle)
+    return name
+
+
+def test_what_a_worker_cannot_read_is_named_and_the_rest_is_copied(
+    farm: SshFarm, target: HostTarget, helper: HostHelper
+) -> None:
+    out = farm.folder / "home-0" / "out"
+    name = leave_out_of_reach(out)
+    (out / "fine").write_text("fine")
+    (out / "z").mkdir(mode=0o750)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        pulled = fetch(helper, [target], "out", Path(short))
+        [result] = pulled.results
+        assert (result.ok, result.exit_status) == (False, 1)
+        assert f"{name[-60:]}' (File name too long); everything else is there" in result.detail
+        assert (pulled.files, pulled.workers) == (1, 1)
+        assert (Path(short) / "big-0" / "fine").read_text() == "fine"
+        assert stat.S_IMODE((Path(short) / "big-0" / "z").stat().st_mode) == 0o750
+
+
+def test_a_directory_that_is_closed_to_the_login_user_hides_nothing_else() -> None:
+    python = require_tool("python3", path="/usr/bin")  # our own may lie where nobody else may go
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        survey = survey_as_nobody(python, Path(home))
+    assert sorted(entry.name for entry in survey.entries) == ["", "closed", "open"]
+    assert [(each.name, each.why) for each in survey.unread] == [("closed", "Permission denied")]
+
+
+def survey_as_nobody(python: str, home: Path) -> Survey:
+    """What the helper tells to a user who is not root of a directory below `home` with a closed one in it."""
+    home.chmod(0o755)
+    (home / "helper.py").write_bytes(HELPER.read_bytes())
+    out = home / "out"
+    (out / "closed").mkdir(parents=True)
+    (out / "open").write_text("read me")
+    (out / "closed").chmod(0)
+    request = json.dumps({"path": str(out), "limit": 10}).encode() + b"\n"
+    someone = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    reader = SurveyReader(Limits(10, 1 << 20))
+    with subprocess.Popen(
+        [python, "-I", str(home / "helper.py"), "survey"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        **someone,  # type: ignore[call-overload]
+    ) as host:
+        host.stdin.write(request)
+        host.stdin.flush()  # and held open: it ends with its client
+        reader.feed(host.stdout.read())
+    (out / "closed").chmod(0o755)
+    return reader.survey()
+
+
+def test_more_than_fits_here_is_refused_before_it_begins(
+    farm: SshFarm, target: HostTarget, helper: HostHelper, tmp_path: Path
+) -> None:
+    out = farm.folder / "home-0" / "out"
+    out.mkdir()
+    (out / "small").write_text("small")
+    with (out / "vast").open("wb") as file:
+        file.truncate(shutil.disk_usage(tmp_path).free + 1)
+    with pytest.raises(TpuctlError, match=r"no room in .*big-0: .* are to come, and .* are free") as caught:
+        fetch(helper, [target], "out", tmp_path / "to")
+    assert caught.value.hint is not None
+    assert "--worker" in caught.value.hint
+    assert not (tmp_path / "to").exists()
+
+
+def test_what_comes_from_all_workers_must_fit_together() -> None:
+    def rooms(*needs: int) -> dict[str, Room]:
+        return {f"big-{worker}": Room("/data", 7, need, 100 << 20) for worker, need in enumerate(needs)}
+
+    judge_room(rooms(42 << 20, 42 << 20))
+    judge_room({**rooms(84 << 20), "far": Room("/other", 8, 84 << 20, 100 << 20)})
+    with pytest.raises(TpuctlError, match=r"90\.0 MiB are to come, 48\.0 MiB of it from big-1, and 100\.0 MiB"):
+        judge_room(rooms(42 << 20, 48 << 20))
+
+
+def test_the_worker_refuses_a_path_with_too_many_files(
+    farm: SshFarm, target: HostTarget, helper: HostHelper
+) -> None:
+    out = farm.folder / "home-0" / "out"
+    out.mkdir()
+    for number in range(5):
+        (out / str(number)).touch()
+    said = b""
+
+    def take(_worker: int, stream: str, data: bytes) -> None:
+        nonlocal said
+        said += data if stream == "stdout" else b""
+
+    request = json.dumps({"path": "out", "limit": 3}).encode() + b"\n"
+    helper.stream_held([target], "survey", request, take, 20.0, None)
+    with pytest.raises(TpuctlError, match="too many files there"):
+        SurveyReader(Limits(3, 1 << 20)).feed(said)
+    assert said.count(b'["f"') == 3  # with the directory itself, one more than asked for; and no further
 
 
 # What a host may say that is not to be trusted.
@@ -239,14 +367,14 @@ def test_progress_tells_bytes_rate_and_workers(
         "below",
     ],
 )
-def test_a_list_that_leaves_the_target_is_refused(entries: list[object]) -> None:
+def test_a_list_that_leaves_the_target_is_refused(entries: list[list[object]]) -> None:
     with pytest.raises(TpuctlError, match="refused"):
-        parse_survey({"entries": entries})
+        listed(*entries)
 
 
 def plan(place: Path, *entries: list[object]) -> Landing:
     landing = Landing(place)
-    landing.plan(parse_survey({"entries": list(entries)}))
+    landing.plan(listed(*entries))
     landing.wants()
     return landing
 
@@ -280,12 +408,64 @@ def test_frames_that_do_not_fit_are_refused_and_leave_no_file(tmp_path: Path, fr
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([{"entries": [["d", "", 0o755], ["d", "a", 0o755], ["d", "b", 0o755]]}], "too many files there"),
+        ([{"entries": [["l", "", "x" * 2000]]}], "too many files there"),
+        ([{"error": "not-found", "message": "no such file"}], "no such file"),
+        ([{"surveyed": 1, "left_out": 0, "unread": [], "unread_count": 0}], "entries are missing"),
+        ([{"entries": [["f", "n" * 900 + "/" * 900, 0o644, 0, 0]]}, {"entries": 7}], "not a list of files"),
+        ([{"entries": []}], "did not send its whole list"),
+    ],
+    ids=["entries", "bytes", "refusal", "fewer", "nonsense", "no-end"],
+)
+def test_a_list_that_is_too_long_or_no_list_is_given_up(lines: list[object], why: str) -> None:
+    reader = SurveyReader(Limits(2, 2000))
+    said = "".join(json.dumps(line) + "\n" for line in [{"surveying": 2}, *lines]).encode()
+
+    def read() -> None:
+        reader.feed(said)
+        reader.survey()
+
+    with pytest.raises((TpuctlError, MalformedReplyError), match=why):
+        read()
+
+
+def test_a_name_longer_than_any_path_is_malformed() -> None:
+    with pytest.raises(MalformedReplyError, match="longer than any path"):
+        listed(["d", "", 0o755], ["f", "a/" * 3000 + "b", 0o644, 0, 0])
+
+
+def test_a_file_that_is_larger_than_the_list_said_does_not_fill_the_disk(tmp_path: Path) -> None:
+    landing = plan(tmp_path / "x", FILE)
+    with pytest.raises(TpuctlError, match="no room in"):
+        landing.take(Begin(0, 0, 1 << 60, 0o644, 0))
+    landing.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_stops_when_others_fill_the_disk_meanwhile_and_goes_on_later(tmp_path: Path) -> None:
+    size = LOOK_EVERY + 10
+    free = size + KEPT_FREE
+    landing = Landing(tmp_path / "x", free=lambda _: free)
+    landing.plan(listed(["f", "", 0o644, size, 0]))
+    landing.wants()
+    landing.take(Begin(0, 0, size, 0o644, 0))
+    free = KEPT_FREE - 1
+    with pytest.raises(TpuctlError, match="the same command again goes on"):
+        landing.take(Piece(bytes(LOOK_EVERY)))
+    landing.close()
+    again = Landing(tmp_path / "x")
+    again.plan(listed(["f", "", 0o644, size, 0]))
+    assert [want.have for want in again.wants()] == [LOOK_EVERY]
+    again.close()
+
+
 def test_a_file_that_the_host_never_sent_is_missed(tmp_path: Path) -> None:
     landing = plan(tmp_path / "x", FILE)
     landing.take(Done())
-    with pytest.raises(TpuctlError, match="not sent"):
-        landing.finish()
-    landing.close()
+    assert [(each.name, each.why) for each in landing.finish()] == [("", "it was not sent")]
 
 
 def test_nothing_is_written_through_links_that_lie_in_the_target(tmp_path: Path) -> None:
@@ -322,7 +502,7 @@ def test_the_host_learns_and_changes_nothing_of_files_behind_links_here(tmp_path
 
 
 def begin_anew(landing: Landing) -> None:
-    landing.plan(parse_survey({"entries": [FILE]}))
+    landing.plan(listed(FILE))
     landing.wants()
     landing.take(BEGIN)
 
@@ -364,7 +544,7 @@ def test_what_is_kept_of_a_copy_is_not_written_through_links(tmp_path: Path, hid
 )
 def test_a_list_that_no_file_system_takes_is_malformed(entry: list[object]) -> None:
     with pytest.raises(MalformedReplyError):
-        parse_survey({"entries": [["d", "", 0o755], entry]})
+        listed(["d", "", 0o755], entry)
 
 
 def test_a_name_that_is_too_long_for_this_machine_is_an_error_of_that_worker(tmp_path: Path) -> None:
@@ -420,4 +600,4 @@ def test_a_chain_of_links_that_leads_out_is_refused(tmp_path: Path) -> None:
 def test_a_file_does_not_take_the_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(TpuctlError, match="is a directory"):
-        Landing(tmp_path / "x").plan(parse_survey({"entries": [FILE]}))
+        Landing(tmp_path / "x").plan(listed(FILE))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from tpuctl.core.arrival import Begin, End, Found, FoundFile, FoundLink, Frame, Piece, Want
+from tpuctl.core.arrival import Begin, End, Frame, Piece, Room, Want
+from tpuctl.core.survey import Found, FoundFile, FoundLink, Unread
 
 
 class Kept:
@@ -20,6 +21,9 @@ class Kept:
         self.names = {entry.name: entry.target for entry in found if isinstance(entry, FoundLink)}
         self._wanted = [Want(entry.name) for entry in found if isinstance(entry, FoundFile)]
 
+    def room(self) -> Room:
+        return Room("memory", 0, 0, 0)
+
     def wants(self) -> tuple[Want, ...]:
         return tuple(want for want in self._wanted if want.name not in self.names)
 
@@ -32,8 +36,9 @@ class Kept:
             assert hashlib.sha256(self._data).hexdigest() == frame.sha256
             self.names[self._wanted[frame.number].name] = self._data
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[Unread, ...]:
         assert not self.wants()
+        return ()
 
     def close(self) -> None:
         self._data = b""

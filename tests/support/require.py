@@ -10,14 +10,14 @@ import pytest
 VARIABLE = "TPUCTL_REQUIRE"
 
 
-def require_tool(name: str) -> str:
+def require_tool(name: str, path: str | None = None) -> str:
     """The tool's path. Skips without it, but fails when `TPUCTL_REQUIRE` (comma list) names it."""
-    found = shutil.which(name)
+    found = shutil.which(name, path=path)
     if found is not None:
         return found
     if name in os.environ.get(VARIABLE, "").split(","):
-        pytest.fail(f"{VARIABLE} names {name}, and it is not on PATH")
-    pytest.skip(f"{name} is not on PATH")
+        pytest.fail(f"{VARIABLE} names {name}, and it is not on {path or 'PATH'}")
+    pytest.skip(f"{name} is not on {path or 'PATH'}")
 
 
 def require_isolated_hosts() -> None:

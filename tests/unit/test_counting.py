@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs.generate import ROOT
-from tpuctl.core.counting import counted
+from tpuctl.core.counting import counted, sized
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,18 @@ def test_no_message_puts_a_plural_behind_a_count_by_itself() -> None:
 
 def _is_length(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and getattr(value.func, "id", "") == "len"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (80 << 20, "80.0 MiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 60, "1.0 EiB"),
+    ],
+)
+def test_a_size_is_said_in_the_unit_that_fits(count: int, words: str) -> None:
+    assert sized(count) == words

@@ -12,7 +12,7 @@ from tpuctl.cli.completing import slice_paths
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Workers
 from tpuctl.cli.remote import choose, raise_for_failed
-from tpuctl.core.counting import counted
+from tpuctl.core.counting import counted, sized
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def _push(
     pushed = push(helper, targets, scan(paths), names, destination, clock=context.clock, emit=context.emit)
     good = sum(result.ok for result in pushed.results)
     how = ", from host to host" if pushed.relayed else ""
-    sent = f"{pushed.sent_bytes / (1 << 20):.1f} MiB{how} in {context.clock.now() - began:.1f} s"
-    context.console.say(f"{good} of {counted(len(targets), 'worker')} have it: sent {sent}")
+    sent = f"{sized(pushed.sent_bytes)}{how} in {context.clock.now() - began:.1f} s"
+    have = "has" if good == 1 else "have"
+    context.console.say(f"{good} of {counted(len(targets), 'worker')} {have} it: sent {sent}")
     return list(pushed.results)
 
 
@@ -112,15 +113,14 @@ def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, word:
     began = context.clock.now()
     helper = HostHelper(context.remote, context.helper_source)
     pulled = pull(helper, targets, source, landing, clock=context.clock, emit=context.emit)
-    good = sum(result.ok for result in pulled.results)
-    what = f"{counted(pulled.files, 'file')}, {_mib(pulled.size_bytes)}, from {counted(good, 'worker')}"
+    what = (
+        f"{counted(pulled.files, 'file')}, {sized(pulled.size_bytes)}, from {counted(pulled.workers, 'worker')}"
+    )
     where = local / name if single and into else local if single else local / f"{targets[0].slice_name}-*"
-    took = f"received {_mib(pulled.received_bytes)} in {context.clock.now() - began:.1f} s"
-    context.console.say(f"{what} are in {where}: {took}")
+    took = f"received {sized(pulled.received_bytes)} in {context.clock.now() - began:.1f} s"
+    if pulled.workers:
+        context.console.say(f"{what} {'is' if pulled.files == 1 else 'are'} in {where}: {took}")
     if pulled.left_out:
-        context.console.say(f"left out {pulled.left_out} sockets, pipes and devices")
+        kinds = counted(pulled.left_out, "socket, pipe or device", "sockets, pipes and devices")
+        context.console.say(f"left out {kinds}")
     return list(pulled.results)
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):.1f} MiB"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import terminal_width
-from tpuctl.core.counting import counted
+from tpuctl.core.counting import counted, sized
 from tpuctl.core.fold import fold_label
 from tpuctl.workflows.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 
@@ -196,10 +196,10 @@ class Renderer:
             self._console.say(self._waiting_text(event))
 
     def _show_transfer(self, event: Transfer) -> None:
-        mib, moved = 1 << 20, "received" if event.back else "sent"
+        moved = "received" if event.back else "sent"
         text = (
-            f"{event.subject}: {moved} {event.sent_bytes / mib:.1f} of {event.total_bytes / mib:.1f} MiB, "
-            f"{event.bytes_per_s / mib:.1f} MiB/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
+            f"{event.subject}: {moved} {sized(event.sent_bytes)} of {sized(event.total_bytes)}, "
+            f"{sized(int(event.bytes_per_s))}/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
         )
         self._waiting = None
         if self._live:

@@ -1,48 +1,25 @@
-"""What workers send back: the list of what lies there, and the frames in which files come.
+"""The frames in which files come back from workers, and what is asked of them. Nothing of it is trusted.
 
-Nothing of it is trusted. Names are any bytes that a file system takes, in Python's surrogateescape form,
-relative to what was asked for, which itself has the name "".
+The list of what lies there came before: `survey.py`.
 """
 
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpuctl.core.counting import sized
 from tpuctl.core.host_protocol import MalformedReplyError
+from tpuctl.core.survey import parse_size, parse_time
 from tpuctl.errors import TpuctlError
 
 MAX_LINE = 64 << 10
-MAX_NUMBER = (1 << 63) - 1
-"""Sizes and times in ns are signed 64-bit numbers to every file system."""
+KEPT_FREE = 16 << 20
+"""What a copy leaves free on this machine's disk, for everything else that writes there."""
 CHANGED = "changed"
 """The code of a file that was written to while it was read: another try may succeed."""
-
-
-@dataclass(frozen=True)
-class FoundFile:
-    name: str
-    mode: int
-    size: int
-    mtime_ns: int
-
-
-@dataclass(frozen=True)
-class FoundLink:
-    name: str
-    target: str
-
-
-@dataclass(frozen=True)
-class FoundFolder:
-    name: str
-    mode: int
-
-
-Found = FoundFile | FoundLink | FoundFolder
 
 
 @dataclass(frozen=True)
@@ -94,77 +71,34 @@ class Done:
 Frame = Begin | Piece | End | GivenUp | Done
 
 
+@dataclass(frozen=True)
+class Room:
+    """How much is still to come to a place, and what is free in the file system that `path` shares with all
+    places of the same `device`."""
+
+    path: str
+    device: int
+    need: int
+    free: int
+
+
+def judge_room(rooms: Mapping[str, Room]) -> None:
+    """TpuctlError where what comes from all workers, by label, does not fit."""
+    for device in {room.device for room in rooms.values()}:
+        here = {label: room for label, room in rooms.items() if room.device == device}
+        need, free = sum(room.need for room in here.values()), min(room.free for room in here.values())
+        if need and need + KEPT_FREE > free:
+            most = max(here, key=lambda label: here[label].need)
+            share = f", {sized(here[most].need)} of it from {most}" if len(here) > 1 else ""
+            raise TpuctlError(
+                f"no room in {here[most].path}: {sized(need)} are to come{share}, and {sized(free)} are free",
+                hint="free some there, copy to another place, or from fewer workers with --worker",
+            )
+
+
 def render_wants(wants: Sequence[Want]) -> bytes:
     """What follows a request to send."""
     return json.dumps([[want.name, want.have, want.sha256, want.whole] for want in wants]).encode()
-
-
-def parse_survey(data: Mapping[str, Any]) -> tuple[Found, ...]:
-    """The entries of a survey. MalformedReplyError for what is none; TpuctlError for what leaves the target."""
-    try:
-        found = tuple(_entry(row) for row in data["entries"])
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise MalformedReplyError(f"not a list of files: {error}") from error
-    _check(found)
-    return found
-
-
-def _entry(row: Sequence[Any]) -> Found:
-    kind, name = row[0], row[1]
-    if not isinstance(name, str):
-        raise ValueError(f"{name!r} is no name")
-    _check_bytes(name)
-    if kind == "f":
-        return FoundFile(name, int(row[2]) & 0o777, _size(row[3]), _time(row[4]))
-    if kind == "l":
-        _check_bytes(str(row[2]))
-        return FoundLink(name, str(row[2]))
-    if kind == "d":
-        return FoundFolder(name, int(row[2]) & 0o777)
-    raise ValueError(f"{name!r} is of kind {kind!r}")
-
-
-def _check_bytes(name: str) -> None:
-    """ValueError for text that stands for no bytes, or that no system call takes."""
-    if "\0" in name:
-        raise ValueError(f"{name!r} holds a NUL")
-    name.encode("utf-8", "surrogateescape")
-
-
-def _size(value: Any) -> int:
-    size = int(value)
-    if not 0 <= size < MAX_NUMBER:
-        raise ValueError(f"{size} is no size of a file")
-    return size
-
-
-def _time(value: Any) -> int:
-    """A time of change that `utime` takes."""
-    return max(-MAX_NUMBER, min(MAX_NUMBER, int(value)))
-
-
-def _check(found: Sequence[Found]) -> None:
-    """Refuses names and links that lead out of the target, and what lies behind a file or a link."""
-    kinds: dict[str, Found] = {}
-    for entry in found:
-        parts = entry.name.split("/") if entry.name else []
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise TpuctlError(f"refused: the host sent a file that leaves the target: {entry.name!r}")
-        if entry.name in kinds:
-            raise TpuctlError(f"refused: the host sent {entry.name!r} twice")
-        kinds[entry.name] = entry
-        if isinstance(entry, FoundLink):
-            end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), entry.target))
-            if not entry.name or entry.target.startswith("/") or end.split("/")[0] == "..":
-                raise TpuctlError(
-                    f"refused: the host sent a link out of the target: {entry.name!r} to {entry.target!r}"
-                )
-    for entry in found:
-        name = entry.name
-        while name:
-            name = posixpath.dirname(name)
-            if not isinstance(kinds.get(name), FoundFolder):
-                raise TpuctlError(f"refused: the host sent a file that lies in no directory: {entry.name!r}")
 
 
 class FrameReader:
@@ -211,10 +145,10 @@ class FrameReader:
         if "file" in data:
             return Begin(
                 int(data["file"]),
-                _size(data["from"]),
-                _size(data["size"]),
+                parse_size(data["from"]),
+                parse_size(data["size"]),
                 int(data["mode"]) & 0o777,
-                _time(data["mtime_ns"]),
+                parse_time(data["mtime_ns"]),
             )
         if "end" in data:
             return End(int(data["end"]), str(data["sha256"]))

@@ -10,30 +10,23 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from tpuctl.core.arrival import (
-    CHANGED,
-    Begin,
-    End,
-    Found,
-    FoundFile,
-    FoundFolder,
-    FoundLink,
-    Frame,
-    GivenUp,
-    Piece,
-    Want,
-)
+from tpuctl.core.arrival import CHANGED, KEPT_FREE, Begin, End, Frame, GivenUp, Piece, Room, Want
+from tpuctl.core.counting import sized
+from tpuctl.core.survey import Found, FoundFile, FoundFolder, FoundLink, Unread
 from tpuctl.errors import ConflictError, TpuctlError
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 CHUNK = 1 << 20
+LOOK_EVERY = 64 << 20
+"""After so many bytes the room is looked at again: others write there, too."""
 PARTS = ".tpuctl-part."
 
 
@@ -47,23 +40,32 @@ class _Arriving:
     file: BinaryIO | None
     """None while the file in its place is the right one."""
     count: int
+    looked_at: int
+
+
+def free_bytes(path: Path) -> int:
+    """What this user may still write in the file system of a directory."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 class Landing:
     """The target of one worker. Implements `workflows.pull.Landing`; every failure is a TpuctlError.
 
-    `ours` false: the directory `place` is the user's own and keeps its mode.
+    `ours` false: the directory `place` is the user's own and keeps its mode. `free` tells the room there is.
     """
 
-    def __init__(self, place: Path, *, ours: bool = True) -> None:
+    def __init__(self, place: Path, *, ours: bool = True, free: Callable[[Path], int] = free_bytes) -> None:
         self._place = place
         self._ours = ours
+        self._free = free
         self._parts = place.parent / f"{PARTS}{_short(place.name)}"
         self._lock: BinaryIO | None = None
         self._found: Sequence[Found] = ()
         self._wanted: list[Want] = []
         self._checks: dict[str, _Hash] = {}
         self._missing: dict[str, GivenUp | None] = {}
+        self._made: list[Path] = []
         self._arriving: _Arriving | None = None
 
     def plan(self, found: Sequence[Found]) -> None:
@@ -83,6 +85,15 @@ class Landing:
         for entry in found:
             if isinstance(entry, FoundFile):
                 self._wanted.append(self._want(entry))
+
+    def room(self) -> Room:
+        """What is still to come, and the room that there is for it."""
+        have = sum(want.have for want in self._wanted)
+        need = sum(entry.size for entry in self._found if isinstance(entry, FoundFile)) - have
+        try:
+            return Room(str(self._place), self._parts.stat().st_dev, need, self._free(self._parts))
+        except OSError as error:
+            raise _cannot_write(self._place, error) from error
 
     def wants(self) -> tuple[Want, ...]:
         """The files to ask for now: those that are not here, unless asking again is of no use."""
@@ -107,17 +118,17 @@ class Landing:
             self._drop()
             self._missing[self._want_of(frame.number).name] = frame
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[Unread, ...]:
         """All files were sent: adds directories, links and modes. Says which files could not be had."""
-        failed = {name: gone for name, gone in self._missing.items() if gone is not None}
-        if self._missing:
-            name = next(iter(failed or self._missing))
-            why = failed[name].message if failed else "it was not sent"
-            raise TpuctlError(f"{len(self._missing)} files could not be copied: {name or 'the file'}: {why}")
         self._make_folders_and_links()
-        if self._lock is not None:
+        if self._lock is not None and not self._missing:
             shutil.rmtree(self._parts, ignore_errors=True)
+        self._made.clear()
         self.close()
+        return tuple(
+            Unread(name, "it was not sent" if gone is None else gone.message)
+            for name, gone in self._missing.items()
+        )
 
     def close(self) -> None:
         """Lets go; what has arrived of an unfinished file stays for the next time."""
@@ -127,12 +138,16 @@ class Landing:
             self._lock = None
             if self._parts.is_dir() and [path.name for path in self._parts.iterdir()] == ["lock"]:
                 shutil.rmtree(self._parts)
+            for folder in self._made:
+                with suppress(OSError):  # something came into it
+                    folder.rmdir()
 
     # ------------------------------------------------------------ what lies here
 
     def _claim(self) -> None:
         """Two copies to one place at once would write into each other's files."""
         try:
+            self._made = [path for path in self._parts.parents if not path.exists()]
             self._parts.mkdir(parents=True, exist_ok=True)
             if self._parts.is_symlink():
                 raise TpuctlError(f"refused: {self._parts} is a symbolic link; remove it")
@@ -196,8 +211,23 @@ class Landing:
             raise TpuctlError(f"refused: the host sent {want.name!r} out of order")
         kept = begin.start > 0
         check = self._checks[want.name].copy() if kept else hashlib.sha256()
-        file = None if kept and want.whole else self._open_part(want.name, begin.start)
-        self._arriving = _Arriving(want, begin, check, file, begin.start)
+        file = None
+        if not (kept and want.whole):
+            self._look_for_room(begin.size - begin.start)
+            file = self._open_part(want.name, begin.start)
+        self._arriving = _Arriving(want, begin, check, file, begin.start, begin.start)
+
+    def _look_for_room(self, need: int) -> None:
+        """The worker may send more than its list said, and others write here, too."""
+        try:
+            free = self._free(self._parts)
+        except OSError as error:
+            raise _cannot_write(self._place, error) from error
+        if need + KEPT_FREE > free:
+            raise TpuctlError(
+                f"no room in {self._place}: {sized(need)} are to come, and {sized(free)} are free; free some "
+                "there, and the same command again goes on"
+            )
 
     def _open_part(self, name: str, start: int) -> BinaryIO:
         path = self._part(name)
@@ -219,6 +249,9 @@ class Landing:
             raise _cannot_write(self._place, error) from error
         now.check.update(data)
         now.count += len(data)
+        if now.count - now.looked_at >= LOOK_EVERY:
+            now.looked_at = now.count
+            self._look_for_room(0)
 
     def _end(self, end: End) -> None:
         now = self._arriving

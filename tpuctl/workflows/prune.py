@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tpuctl.core import timeouts
-from tpuctl.core.counting import counted
+from tpuctl.core.counting import counted, sized
 from tpuctl.core.prune import MAIN_REFERRERS, find_children, find_digests, other_referrers
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.ports import Store, StoredBlob
@@ -38,7 +38,7 @@ class Waste:
     @property
     def words(self) -> str:
         """`3 blobs (1.2 MiB) and the record of big`."""
-        found = [f"{counted(len(self.blobs), 'blob')} ({self.size / 2**20:.1f} MiB)"] if self.blobs else []
+        found = [f"{counted(len(self.blobs), 'blob')} ({sized(self.size)})"] if self.blobs else []
         if self.slices:
             found.append(f"the record{'' if len(self.slices) == 1 else 's'} of {', '.join(self.slices)}")
         return " and ".join(found) or "nothing"

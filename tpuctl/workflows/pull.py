@@ -5,29 +5,30 @@ Local files are the caller's: one `Landing` per worker takes what comes.
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tpuctl.core.arrival import (
-    Begin,
-    Found,
-    FoundFile,
-    Frame,
-    FrameReader,
-    Piece,
-    Want,
-    parse_survey,
-    render_wants,
-)
+from tpuctl.core.arrival import Begin, Frame, FrameReader, Piece, Room, Want, judge_room, render_wants
+from tpuctl.core.host_commands import SILENCE_S
 from tpuctl.core.host_protocol import MalformedReplyError
 from tpuctl.core.model import HostTarget, RemoteResult
+from tpuctl.core.survey import (
+    Found,
+    FoundFile,
+    Survey,
+    SurveyReader,
+    Unread,
+    describe_missing,
+    limits_of,
+)
 from tpuctl.errors import TpuctlError
 from tpuctl.ports import Clock, EventSink
 from tpuctl.workflows.copy import COPY_TIMEOUT_S, host_path
-from tpuctl.workflows.host_helper import HelperReply, HostHelper
+from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.meter import Meter
 
 SURVEY_TIMEOUT_S = 600.0
@@ -45,14 +46,18 @@ class Landing(Protocol):
         """Takes the list of what comes, and looks at what is here already."""
         ...
 
+    def room(self) -> Room:
+        """What is still to come, and the room that there is for it."""
+        ...
+
     def wants(self) -> tuple[Want, ...]:
         """What is to be asked for now, and again after it was answered."""
         ...
 
     def take(self, frame: Frame) -> None: ...
 
-    def finish(self) -> None:
-        """Nothing more comes. TpuctlError when a file is missing."""
+    def finish(self) -> Sequence[Unread]:
+        """Nothing more comes. The files that did not."""
         ...
 
     def close(self) -> None:
@@ -62,10 +67,14 @@ class Landing(Protocol):
 
 @dataclass(frozen=True)
 class Pulled:
-    """Results in the order of the targets. `files` and `size_bytes` are what the good ones have, of which
-    `received_bytes` came now; `left_out` counts sockets, pipes and devices."""
+    """Results in the order of the targets; one of which not everything could be copied is not ok.
+
+    `files` and `size_bytes` are what is here now from `workers` of them, of which `received_bytes` came just
+    now; `left_out` counts sockets, pipes and devices.
+    """
 
     results: tuple[RemoteResult, ...]
+    workers: int
     files: int
     size_bytes: int
     received_bytes: int
@@ -88,9 +97,11 @@ def pull(
     emit: EventSink,
 ) -> Pulled:
     """Fetches `path` from every target. What broke off before goes on where it was, if the worker's file is
-    still the same; equal files do not travel. A worker that fails does not stop the others.
+    still the same; equal files do not travel. A worker that fails does not stop the others, and neither does
+    what a worker cannot read.
 
-    Raises UsageError for a path that cannot be meant.
+    Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
+    no room for all of it.
     """
     return _Pull(helper, targets, host_path(path), clock, emit).run(open_landing)
 
@@ -100,11 +111,20 @@ class _Source:
     """One worker: its list, where it goes, and what is wrong with it."""
 
     landing: Landing
-    found: tuple[Found, ...]
+    survey: Survey
     reader: FrameReader
     wanted: tuple[Want, ...] = ()
     request: bytes = b""
     trouble: TpuctlError | None = None
+    missing: Sequence[Unread] = ()
+
+    @property
+    def files(self) -> list[FoundFile]:
+        """What is here now, unless there was trouble."""
+        lost = {each.name for each in self.missing}
+        return [
+            entry for entry in self.survey.entries if isinstance(entry, FoundFile) and entry.name not in lost
+        ]
 
     def fail(self, error: TpuctlError) -> None:
         self.trouble = self.trouble or error
@@ -122,12 +142,12 @@ class _Pull:
         self._results: dict[int, RemoteResult] = {}
         self._sources: dict[int, _Source] = {}
         self._said: dict[int, bytes] = {}
-        self._left_out = 0
 
     def run(self, open_landing: Callable[[HostTarget], Landing]) -> Pulled:
         try:
             self._survey(open_landing)
             self._plan()
+            self._check_room()
             for _ in range(ROUNDS):
                 asked = [target for target in self._targets if self._has_wants(target)]
                 if not asked:
@@ -140,19 +160,49 @@ class _Pull:
         return self._outcome()
 
     def _survey(self, open_landing: Callable[[HostTarget], Landing]) -> None:
-        replies = self._helper.call(self._targets, "survey", {"path": self._path}, timeout_s=SURVEY_TIMEOUT_S)
-        for target, reply in zip(self._targets, replies, strict=True):
-            self._results[target.worker] = replace(reply.result, stdout=b"")
-            if reply.data is None:
-                self._fail(target.worker, reply.message or "the worker sent no list of files")
-                continue
-            try:
-                found = parse_survey(reply.data)
-            except (MalformedReplyError, TpuctlError) as error:
-                self._fail(target.worker, str(error))
-                continue
-            self._left_out += _count(reply)
-            self._sources[target.worker] = _Source(open_landing(target), found, FrameReader())
+        limits = limits_of(len(self._targets))
+        readers = {target.worker: SurveyReader(limits) for target in self._targets}
+        wrong: dict[int, str] = {}
+
+        def take(worker: int, stream: str, data: bytes) -> None:
+            if stream != "stdout":
+                self._keep_said(worker, data)
+            elif worker not in wrong:
+                try:
+                    readers[worker].feed(data)
+                except (MalformedReplyError, TpuctlError) as error:
+                    wrong[worker] = str(error)
+
+        request = {"path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
+        results = self._helper.stream_held(
+            self._targets,
+            "survey",
+            json.dumps(request).encode() + b"\n",
+            take,
+            SURVEY_TIMEOUT_S,
+            lambda: len(wrong) == len(readers),
+        )
+        for target, result in zip(self._targets, results, strict=True):
+            self._results[target.worker] = result
+            why = wrong.get(target.worker) or self._why(result)
+            if not why:
+                try:
+                    survey = readers[target.worker].survey()
+                    self._sources[target.worker] = _Source(open_landing(target), survey, FrameReader())
+                except MalformedReplyError as error:
+                    why = str(error)
+            if why:
+                self._fail(target.worker, why)
+
+    def _why(self, result: RemoteResult) -> str:
+        """Why a command failed, in words; empty if it did not."""
+        if result.ok:
+            return ""
+        said = self._said.get(result.worker, b"").decode(errors="replace").strip()
+        return result.detail or said or f"exit status {result.exit_status}"
+
+    def _keep_said(self, worker: int, data: bytes) -> None:
+        self._said[worker] = (self._said.get(worker, b"") + data)[-STDERR_KEPT:]
 
     def _fail(self, worker: int, why: str) -> None:
         result = self._results[worker]
@@ -165,12 +215,20 @@ class _Pull:
     def _plan(self) -> None:
         def look(worker: int) -> None:
             try:
-                self._sources[worker].landing.plan(self._sources[worker].found)
+                self._sources[worker].landing.plan(self._sources[worker].survey.entries)
             except TpuctlError as error:
                 self._fail(worker, error.message)
 
         with ThreadPoolExecutor(max_workers=LOOKS_AT_ONCE) as pool:
             list(pool.map(look, self._sources))
+
+    def _check_room(self) -> None:
+        needs = {
+            target.label: self._sources[target.worker].landing.room()
+            for target in self._targets
+            if target.worker in self._sources and self._sources[target.worker].trouble is None
+        }
+        judge_room(needs)
 
     def _has_wants(self, target: HostTarget) -> bool:
         source = self._sources.get(target.worker)
@@ -179,7 +237,7 @@ class _Pull:
         source.wanted = source.landing.wants()
         source.request = render_wants(source.wanted)
         source.reader = FrameReader()
-        sizes = {entry.name: entry.size for entry in source.found if isinstance(entry, FoundFile)}
+        sizes = {entry.name: entry.size for entry in source.files}
         self._meter.expect(sum(max(0, sizes[want.name] - want.have) for want in source.wanted))
         return bool(source.wanted)
 
@@ -203,13 +261,12 @@ class _Pull:
         for result in results:
             self._results[result.worker] = result
             if not result.ok:
-                said = self._said.get(result.worker, b"").decode(errors="replace").strip()
-                self._fail(result.worker, result.detail or said or f"exit status {result.exit_status}")
+                self._fail(result.worker, self._why(result))
 
     def _take(self, worker: int, stream: str, data: bytes) -> None:
         source = self._sources[worker]
         if stream != "stdout":
-            self._said[worker] = (self._said.get(worker, b"") + data)[-STDERR_KEPT:]
+            self._keep_said(worker, data)
         elif source.trouble is None:
             try:
                 for frame in source.reader.feed(data):
@@ -228,25 +285,29 @@ class _Pull:
         for worker, source in self._sources.items():
             if source.trouble is None:
                 try:
-                    source.landing.finish()
+                    source.missing = source.landing.finish()
                 except TpuctlError as error:
                     source.fail(error)
             if source.trouble is not None:
                 self._fail(worker, source.trouble.message)
+                continue
+            lacking = [*source.survey.unread, *source.missing]
+            if lacking:
+                count = source.survey.unread_count + len(source.missing)
+                self._results[worker] = _partial(self._results[worker], describe_missing(lacking, count))
 
     def _outcome(self) -> Pulled:
-        good = [source for source in self._sources.values() if source.trouble is None]
-        files = [entry for source in good for entry in source.found if isinstance(entry, FoundFile)]
+        fine = [source for source in self._sources.values() if source.trouble is None]
+        files = [entry for source in fine for entry in source.files]
         return Pulled(
             tuple(self._results[target.worker] for target in self._targets),
+            len(fine),
             len(files),
             sum(entry.size for entry in files),
             self._meter.moved,
-            self._left_out,
+            sum(source.survey.left_out for source in fine),
         )
 
 
-def _count(reply: HelperReply) -> int:
-    data: Mapping[str, object] = reply.data or {}
-    found = data.get("left_out")
-    return found if isinstance(found, int) else 0
+def _partial(result: RemoteResult, detail: str) -> RemoteResult:
+    return replace(result, exit_status=result.exit_status or 1, detail=detail)

@@ -21,7 +21,8 @@ def _path(host: MemoryHost, request: Json) -> str:
     return text if text.startswith("/") else f"{host.home}/{text}"
 
 
-def survey(host: MemoryHost, request: Json) -> Json:
+def survey(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    host = process.host
     top = _path(host, request)
     try:
         found = host.files.survey(top)
@@ -35,7 +36,10 @@ def survey(host: MemoryHost, request: Json) -> Json:
             entries.append(["l", name, entry.content.decode("utf-8", "surrogateescape")])
         else:
             entries.append(["d", name, entry.mode])
-    return {"entries": entries, "left_out": 0}
+    process.print(json.dumps({"surveying": need(request, "limit", int)}))
+    yield 0.0
+    process.print(json.dumps({"entries": entries}))
+    return {"surveyed": len(entries), "left_out": 0, "unread": [], "unread_count": 0}
 
 
 def send(process: Process, request: Json) -> Generator[Wait | float, None, Json]:

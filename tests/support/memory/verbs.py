@@ -420,7 +420,7 @@ VERBS: dict[str, Program] = {
     "place": at_once(placing.place),
     "lacks": verb(placing.lacks),
     "receive": verb(receive),
-    "survey": at_once(sending.survey),
+    "survey": verb(sending.survey),
     "send": verb(sending.send),
     "serve": verb(placing.serve),
     "fetch": verb(placing.fetch),
