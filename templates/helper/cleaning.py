@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from base import ENDED, SHA256, read_json, root
+from base import COPY, ENDED, SHA256, read_json, root
 from contents import blobs_of, find_tree
 from state import list_attempts, look
 
@@ -26,10 +26,13 @@ def prune(request, _stdin):
 
 
 def remove_blobs(keep, older_than):
-    """Removes content of runs that no attempt on this host uses."""
+    """Removes content of runs that no attempt on this host uses, and no copy is about to complete."""
     used = set(keep)
     for attempt in list_attempts():
-        bundle = (read_json(attempt.path("prepared.json")) or {}).get("bundle")
+        prepared = read_json(attempt.path("prepared.json")) or {}
+        bundle = prepared.get("bundle")
+        if bundle is None and look(attempt)["state"] not in ENDED:
+            bundle = prepared.get("wanted")
         if bundle is not None:
             used.add(bundle)
             used.update(digest for digest, _ in blobs_of(find_tree("blobs", bundle) or []))
@@ -57,10 +60,12 @@ def sweep(current):
     import shutil
 
     over = []
-    for attempt in list_attempts():
+    for attempt in list(list_attempts()):
         age = time.time() - os.stat(attempt.dir).st_mtime
         state = look(attempt)["state"]
-        if attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
+        if state in ENDED and attempt.run.startswith(COPY):
+            shutil.rmtree(attempt.dir, ignore_errors=True)  # what it was for is here
+        elif attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
             over.append((age, attempt.dir))
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,6 +12,10 @@ def main(arguments):
         from install import install
 
         return install(arguments[1])
+    if verb == "carry":
+        from copies import carry
+
+        return carry(arguments[1])
     from verbs import answer_verb
 
     return answer_verb(verb)

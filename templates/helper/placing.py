@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from base import Refused, make_dir, need
+from base import Attempt, Refused, make_dir, need
 from client import CHUNK
 from contents import (
     blob_path,
@@ -24,13 +24,19 @@ def lacks(request, stdin):
     """Which contents of a tree this host lacks, as bits in hexadecimal; `tree` false when it lacks the tree.
 
     With `size` the tree itself follows the request. With `destination` a file that lies there already counts.
+    With `copy`, the name of one, the answer says how that stands.
     """
     area, digest = request.get("area"), request.get("tree")
     make_dir(os.path.dirname(blob_path(area, digest)))
     if request.get("size") is not None:
         size = need(request, "size", int)
         store_blob(area, digest, size, stdin.exactly(size))
-    return lacking_of(request)
+    answer = lacking_of(request)
+    if request.get("copy") is not None:
+        from copies import stands
+
+        answer["copy"] = stands(Attempt(request["copy"]))
+    return answer
 
 
 def lacking_of(request):

@@ -29,31 +29,34 @@ def token_of(request):
 
 
 def serve(request, _stdin):
-    """Hands out contents to whoever knows the token, until the client is gone or the time is up.
+    """Hands out contents to whoever knows the token, which it makes and tells with its port: until the client
+    is gone (with `silence_s`), the time is up, or nobody has asked for `idle_s` seconds.
 
     Contents travel in the clear between hosts of one network; who may ask, and what arrives, is checked.
     """
     import socket
     import threading
 
-    area, token = request.get("area"), token_of(request)
+    area, token = request.get("area"), os.urandom(32)
     make_dir(os.path.dirname(blob_path(area, "0" * 64)))
     try:
         listener = socket.create_server((need(request, "address", str), 0), backlog=256)
     except OSError as error:
         raise Refused("no-address", "cannot listen on %s: %s" % (request["address"], error)) from error
-    answer({"progress": "serving", "port": listener.getsockname()[1]})
-    lifeline, ends = (
-        Lifeline(float(request.get("silence_s", 15.0))),
-        time.monotonic() + float(request.get("deadline_s", 600.0)),
-    )
-    while not lifeline.is_cut() and time.monotonic() < ends:
-        readable = select.select([0, listener], [], [], 1.0)[0]
+    answer({"progress": "serving", "port": listener.getsockname()[1], "token": token.hex()})
+    held = request.get("silence_s")
+    lifeline = Lifeline(float(held)) if held else None
+    ends, idle = time.monotonic() + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
+    asked = time.monotonic()
+    while time.monotonic() < min(ends, asked + idle) and not (lifeline and lifeline.is_cut()):
+        readable = select.select([listener, 0] if lifeline else [listener], [], [], 1.0)[0]
         if 0 in readable:
             lifeline.listen()
         if listener in readable and threading.active_count() < SERVED_AT_ONCE:
             connection = listener.accept()[0]
             threading.Thread(target=attend, args=(connection, area, token), daemon=True).start()
+        if threading.active_count() > 1:
+            asked = time.monotonic()
     answer({"served": True})
     os._exit(0)
 

@@ -31,25 +31,33 @@ def start(request, _stdin):
         raise Refused("bad-request", "cwd leaves the work directory: %r" % request.get("cwd"))
     if os.path.exists(attempt.path("stop.json")):
         raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
-    try:
-        marker = os.open(attempt.path("started"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return {"state": "starting", "pid": None, "already": True}
-    os.write(marker, json.dumps({"schema": SCHEMA, "boot_id": boot_id(), "fence": fence}).encode())
-    os.fsync(marker)
-    os.close(marker)
-    sync_dir(attempt.dir)
     environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
     environment.update(os.environ)
     environment.update({str(key): str(value) for key, value in env.items()})
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
-    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat))
-    os.read(report, 1)  # until the supervisor has written its first status, or died
-    os.close(report)
+    if not launch(attempt, fence, argv, environment, cwd, grace, beat):
+        return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
     return {"state": found["state"], "pid": found["pid"], "already": False}
+
+
+def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0):
+    """Begins a prepared attempt, or finds that this was done. Returns when the supervisor has written its first
+    status, or died."""
+    try:
+        marker = os.open(attempt.path("started"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    os.write(marker, json.dumps({"schema": SCHEMA, "boot_id": boot_id(), "fence": fence}).encode())
+    os.fsync(marker)
+    os.close(marker)
+    sync_dir(attempt.dir)
+    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat))
+    os.read(report, 1)
+    os.close(report)
+    return True
 
 
 def detach(body):

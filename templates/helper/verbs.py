@@ -8,6 +8,7 @@ from client import Refused, Stdin
 
 MODULES = {
     "activity": "activity",
+    "copy": "copies",
     "warn": "activity",
     "hello": "hello",
     "prepare": "prepare",
@@ -46,9 +47,13 @@ def read_request(stdin):
 
 def answer_verb(name):
     stdin = Stdin()
+    return answer_request(name, lambda: read_request(stdin), stdin)
+
+
+def answer_request(name, ask, stdin):
     try:
         verb = find_verb(name)
-        result = verb(read_request(stdin), stdin)  # None: it answered with raw bytes
+        result = verb(ask(), stdin)  # None: it answered with raw bytes
         if result is not None:
             answer(result)
         return 0

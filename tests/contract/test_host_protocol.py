@@ -13,15 +13,16 @@ from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
-from tpuctl.core.host_protocol import AttemptState, AttemptStatus
+from tpuctl.core.host_protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply
 from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, make_tree, parse_tree, render_tree
+from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, list_blobs, make_tree, parse_tree, render_tree
 from tpuctl.ports import Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.resources import read_helper
 from tpuctl.workflows.copy import push
 from tpuctl.workflows.distribute import distribute
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.host_copies import inside
+from tpuctl.workflows.host_helper import Answer, HostHelper
 from tpuctl.workflows.pull import Pulled, pull
 
 CODE = make_tree({"main.py": b"print('hello')\n", "data/table": b"1,2\n"})
@@ -340,6 +341,123 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
     assert reply.data["removed"] == [["r1", "1"]]
     runs.helper.stop([runs.target], "r1", "3", 0.1)
     runs.ended("3")
+
+
+class Copies:
+    """Two hosts, of which the first has the code, and copies of it in the name of attempt r1-1."""
+
+    def __init__(self, lab: Lab, helper: HostHelper) -> None:
+        self.lab = lab
+        self.helper = helper
+        self.source, self.sink = lab.add(0), lab.add(1)
+        sent = distribute(helper, [self.source], BIG, clock=lab.clock, emit=lambda _event: None)
+        assert sent.failed == {}
+
+    def request(self, does: str, **more: Any) -> dict[str, Any]:
+        name = {"run": f"copy-{BIG.sha256[:16]}", "attempt": f"r1-1-{does}"}
+        request = {**name, "fence": 1, "does": does, "area": "blobs", "tree": BIG.sha256, "deadline_s": 60}
+        return {**request, "address": inside(self.source), **more}
+
+    def ask(self, target: HostTarget, does: str, **more: Any) -> Answer[CopyStatus]:
+        [answer] = self.helper.copy([target], self.request(does, **more))
+        return answer
+
+    def serve(self, **more: Any) -> CopyStatus:
+        answer = self.ask(self.source, "serve", **more)
+        assert answer.value is not None, answer
+        return answer.value
+
+    def lacks(self, target: HostTarget, does: str = "fetch") -> LacksReply:
+        name = {key: self.request(does)[key] for key in ("run", "attempt")}
+        [answer] = self.helper.lacks([target], {"area": "blobs", "tree": BIG.sha256, "copy": name})
+        assert answer.value is not None, answer
+        return answer.value
+
+    def ended(self, target: HostTarget, does: str) -> CopyStatus:
+        def over() -> bool:
+            copy = self.lacks(target, does).copy
+            return copy is not None and copy.state.final
+
+        self.lab.until(over, f"the end of {does}")
+        copy = self.lacks(target, does).copy
+        assert copy is not None
+        return copy
+
+    def stop(self, target: HostTarget, does: str) -> None:
+        self.helper.stop([target], self.request(does)["run"], self.request(does)["attempt"], 0.1)
+
+
+@pytest.fixture
+def copies(lab: Lab, helper: HostHelper) -> Copies:
+    return Copies(lab, helper)
+
+
+def test_a_host_copies_from_another_while_nobody_is_connected(copies: Copies):
+    nothing = copies.lacks(copies.sink)
+    assert (nothing.has_tree, nothing.copy) == (False, CopyStatus(AttemptState.ABSENT))
+    serving = copies.serve()
+    assert (serving.state, serving.port is not None) == (AttemptState.RUNNING, True)
+    begun = copies.ask(copies.sink, "fetch", port=serving.port, token=serving.token)
+    assert begun.value is not None
+    assert begun.value.error == ""
+    for target in (copies.source, copies.sink):
+        copies.lab.cut(target)
+    done = copies.ended(copies.sink, "fetch")
+    assert (done.state, done.error) == (AttemptState.EXITED, "")
+    assert done.bytes == len(BIG.tree) + 700_000 + 256 * 4000
+    assert int(copies.lacks(copies.sink).bits, 16) == 0
+    copies.stop(copies.source, "serve")
+    copies.ended(copies.source, "serve")
+
+
+def test_a_copy_that_was_begun_is_not_begun_again_unless_it_has_ended_and_that_is_asked_for(copies: Copies):
+    first = copies.serve()
+    assert copies.serve(anew=True) == first
+    copies.stop(copies.source, "serve")
+    assert copies.ended(copies.source, "serve").port == first.port
+    assert copies.serve().state is AttemptState.EXITED
+    assert copies.serve(anew=True).state is AttemptState.RUNNING
+    copies.stop(copies.source, "serve")
+    copies.ended(copies.source, "serve")
+
+
+def test_an_older_fence_begins_no_copy_and_odd_copies_are_refused(copies: Copies):
+    serving = copies.serve(fence=7)
+    door = {"port": serving.port, "token": serving.token}
+    assert copies.ask(copies.source, "serve", fence=6).error == "stale-fence"
+    for odd in ({"run": "r1"}, {"does": "leash"}, {"deadline_s": 0}, {"attempt": "../x"}):
+        [answer] = copies.helper.copy([copies.sink], {**copies.request("fetch"), **door, **odd})
+        assert answer.error == "bad-request", odd
+    assert copies.lacks(copies.sink).copy == CopyStatus(AttemptState.ABSENT)
+    copies.stop(copies.source, "serve")
+    copies.ended(copies.source, "serve")
+
+
+def test_a_copy_that_fails_says_why(copies: Copies):
+    serving = copies.serve()
+    copies.ask(copies.sink, "fetch", port=serving.port, token="5a" * 32)
+    failed = copies.ended(copies.sink, "fetch")
+    assert failed.state is AttemptState.EXITED
+    assert failed.error
+    assert not copies.lacks(copies.sink).has_tree
+    copies.stop(copies.source, "serve")
+    copies.ended(copies.source, "serve")
+
+
+def test_who_serves_ends_when_nobody_asks(copies: Copies):
+    serving = copies.serve(idle_s=0.5)
+    assert serving.state is AttemptState.RUNNING
+    copies.ended(copies.source, "serve")
+
+
+def test_what_a_running_copy_is_to_complete_is_not_pruned(copies: Copies):
+    wanted = {BIG.sha256, *(blob.sha256 for blob in list_blobs(parse_tree(BIG.tree)))}
+    copies.serve()
+    [kept] = copies.helper.prune([copies.source], keep=())
+    copies.stop(copies.source, "serve")
+    copies.ended(copies.source, "serve")
+    [reply] = copies.helper.prune([copies.source], keep=())
+    assert (kept.data["removed_blobs"], set(reply.data["removed_blobs"])) == ([], wanted)
 
 
 def test_contents_are_passed_on_from_host_to_host(lab: Lab, helper: HostHelper):

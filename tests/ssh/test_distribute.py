@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from tpuctl.code_bundle import freeze
 from tpuctl.core.model import HostTarget
 from tpuctl.core.tree import Content, make_tree
 from tpuctl.ports import Clock
-from tpuctl.workflows import distribute as module
-from tpuctl.workflows.distribute import Distributed, distribute
+from tpuctl.workflows import spreading as module
+from tpuctl.workflows.distribute import Distributed, distribute, distribute_in_steps
 from tpuctl.workflows.events import Note, Transfer
+from tpuctl.workflows.host_copies import CopyJob
 from tpuctl.workflows.host_helper import HostHelper
 
 
@@ -189,9 +191,12 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(
     rounds: list[Distributed] = []
     while not rounds or rounds[-1].unfinished:
         assert len(rounds) < 20
-        sent = distribute(helper, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0)
+        sent = distribute_in_steps(
+            helper, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0, job=CopyJob("r1-1", 1)
+        )
         assert not sent.failed
         rounds.append(sent)
+        time.sleep(0.05 if sent.copying else 0.0)
     assert len(rounds) > 1
     copies = hosts if hosts <= 4 else 1
     assert sum(each.sent_bytes for each in rounds) < 1.2 * copies * (6 << 20)
@@ -202,7 +207,6 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The host side of a relay, as a process of its own."""
-    token = os.urandom(32)
     folder = tmp_path / "serving/.tpuctl/incoming"
     folder.mkdir(parents=True)
     digest = hashlib.sha256(b"content").hexdigest()
@@ -216,11 +220,12 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     )
     assert process.stdin
     assert process.stdout
-    request = {"area": "incoming", "address": "127.0.0.1", "token": token.hex(), "silence_s": 60}
+    request = {"area": "incoming", "address": "127.0.0.1", "silence_s": 60}
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
-    port = json.loads(process.stdout.readline())["port"]
-    yield {"port": port, "token": token, "digest": digest, "process": process}
+    told = json.loads(process.stdout.readline())
+    token = bytes.fromhex(told["token"])
+    yield {"port": told["port"], "token": token, "digest": digest, "process": process}
     process.kill()
     process.wait()
     process.stdin.close()

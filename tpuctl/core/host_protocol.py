@@ -85,13 +85,30 @@ class PrepareReply:
 
 
 @dataclass(frozen=True)
+class CopyStatus:
+    """A copy from host to host under the supervisor of one of them. `bytes` came so far to one that fetches;
+    one that serves has a port, and a secret for those who may ask."""
+
+    state: AttemptState
+    bytes: int = 0
+    port: int | None = None
+    token: str = field(default="", repr=False)
+    error: str = ""
+
+    @property
+    def going(self) -> bool:
+        return self.state in {AttemptState.STARTING, AttemptState.RUNNING}
+
+
+@dataclass(frozen=True)
 class LacksReply:
     """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
-    `begun` says of which contents, by their number, it has how many bytes."""
+    `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about."""
 
     has_tree: bool
     bits: str
     begun: Mapping[int, int] = field(default_factory=dict)
+    copy: CopyStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -178,7 +195,19 @@ def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
         counts = {int(number): int(count) for number, count in begun}
     except (TypeError, ValueError) as error:
         raise MalformedReplyError(f"'begun' is {str(begun)[:40]!r}, not pairs of numbers") from error
-    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits, begun=counts)
+    copy = data.get("copy")
+    status = parse_copy_status(copy) if isinstance(copy, dict) else None
+    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits, begun=counts, copy=status)
+
+
+def parse_copy_status(data: Mapping[str, Any]) -> CopyStatus:
+    return CopyStatus(
+        state=AttemptState.parse(data.get("state")),
+        bytes=_optional_int(data, "bytes") or 0,
+        port=_optional_int(data, "port"),
+        token=str(data.get("token", "")),
+        error=str(data.get("message", "")),
+    )
 
 
 def parse_start_reply(data: Mapping[str, Any]) -> StartReply:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
-from tpuctl.core.host_protocol import HostFacts
+from tpuctl.core.host_protocol import AttemptStatus, HostFacts
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
 from tpuctl.core.model import HostTarget
 from tpuctl.core.plan_run import WorkerView
@@ -16,7 +16,8 @@ from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.documents import find_run
 from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.workflows.host_copies import is_copy, is_copy_of
+from tpuctl.workflows.host_helper import Answer, HostHelper
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.step_time import TimedRemote, is_late
 from tpuctl.workflows.targets import host_targets
@@ -73,6 +74,11 @@ class AttemptHosts:
     def helper(self) -> HostHelper:
         return self._helper
 
+    @property
+    def _owner(self) -> str:
+        """What the hosts know this attempt's jobs by."""
+        return f"{self._run.id}-{self._attempt.number}"
+
     def _ids(self) -> dict[str, Any]:
         return {"run": self._run.id, "attempt": self._attempt.attempt_id}
 
@@ -116,6 +122,7 @@ class AttemptHosts:
             attempt=self._attempt.attempt_id,
             fence=self._attempt.fence,
             bundle=self._run.code.bundle,
+            owner=self._owner,
             until=self._until,
             send_first=bool(self._attempt.hosts),
         )
@@ -161,19 +168,36 @@ class AttemptHosts:
 
         Raises PartialError when a worker does not say what runs there.
         """
-        known = require_values(self._helper.attempts(self.targets), "say what runs there")
+        answers = self._helper.attempts(self.targets)
+        require_values(answers, "say what runs there")
+        found = self._stop_alive(answers, self._left_over)
+        names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
+        return f"what is left of {names} to end" if names else ""
+
+    def stop_copies(self) -> None:
+        """Ends the copies from host to host that this attempt began, where its workers answer."""
+        self._stop_alive(self._helper.attempts(self.targets), lambda *it: is_copy_of(self._owner, *it))
+
+    def _stop_alive(
+        self,
+        answers: Sequence[Answer[tuple[AttemptStatus, ...]]],
+        chosen: Callable[[str, str], bool],
+    ) -> list[tuple[str, str]]:
+        """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""
         found: dict[tuple[str, str], list[HostTarget]] = {}
-        for target, attempts in zip(self.targets, known, strict=True):
-            for each in attempts:
-                if each.state in _ALIVE and self._left_over(each.run, each.attempt):
+        for target, answer in zip(self.targets, answers, strict=True):
+            for each in answer.value or ():
+                if each.state in _ALIVE and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
             self._helper.stop(targets, run, attempt, self._run.policy.grace_s)
-        names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found)
-        return f"what is left of {names} to end" if found else ""
+        return list(found)
 
     def _left_over(self, run: str, attempt: str) -> bool:
-        """Environments that are being installed, and runs of other stores, are no business of this run."""
+        """Environments that are being installed, and runs of other stores, are no business of this run; copies
+        are for one attempt at a time."""
+        if is_copy(run):
+            return not is_copy_of(self._owner, run, attempt)
         if run == self._run.id:
             return attempt != self._attempt.attempt_id
         other = find_run(self._services, run)

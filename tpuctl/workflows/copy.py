@@ -12,8 +12,9 @@ from tpuctl.core.model import HostTarget, RemoteResult
 from tpuctl.core.tree import Content
 from tpuctl.errors import UsageError
 from tpuctl.ports import Clock, EventSink
-from tpuctl.workflows.distribute import Where, distribute
+from tpuctl.workflows.distribute import distribute
 from tpuctl.workflows.host_helper import HelperReply, HostHelper
+from tpuctl.workflows.spreading import Where
 
 COPY_TIMEOUT_S = 6 * 3600.0
 

@@ -81,6 +81,7 @@ class HostEnvironment:
             attempt=job[1],
             fence=fence,
             bundle=bundle,
+            owner=job[1],
             until=until,
             send_first=is_late(self._services.clock, until),
         )

@@ -13,9 +13,11 @@ from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan_run import WorkerState, WorkerView
 from tpuctl.core.tree import Content
 from tpuctl.errors import PartialError
-from tpuctl.workflows.distribute import OVERTIME_S, distribute
+from tpuctl.workflows.distribute import distribute_in_steps
+from tpuctl.workflows.host_copies import CopyJob
 from tpuctl.workflows.host_helper import Answer, HelperReply, HostHelper
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.spreading import OVERTIME_S
 
 T = TypeVar("T")
 
@@ -80,18 +82,20 @@ def prepare_on(
     attempt: str,
     fence: int,
     bundle: str,
+    owner: str,
     until: float | None = None,
     send_first: bool = False,
 ) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
 
+    `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
     `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
     first whether they lack anything, so that in each of several steps there is time to send.
 
     Raises PartialError when a worker does not acknowledge.
     """
-    first = targets[0].worker
+    first, job = targets[0].worker, CopyJob(owner, fence)
     sending = services.clock.now() + SLICE_S
     if until is not None:
         sending = min(sending, until - OVERTIME_S)
@@ -109,7 +113,7 @@ def prepare_on(
 
     lacking = list(targets) if send_first else []
     for _ in range(PREPARE_ROUNDS):
-        waiting = _send_code(services, helper, lacking, bundle, sending) if lacking else ""
+        waiting = _send_code(services, helper, lacking, targets, bundle, job, sending) if lacking else ""
         if waiting:
             return waiting
         replies = ask()
@@ -124,13 +128,31 @@ def prepare_on(
 
 
 def _send_code(
-    services: Services, helper: HostHelper, targets: Sequence[HostTarget], bundle: str, until: float
+    services: Services,
+    helper: HostHelper,
+    lacking: Sequence[HostTarget],
+    everyone: Sequence[HostTarget],
+    bundle: str,
+    job: CopyJob,
+    until: float,
 ) -> str:
     """Sends what is lacking until the time is up; what is waited for then."""
     store = services.store
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
-    sent = distribute(helper, targets, content, clock=services.clock, emit=services.emit, until=until)
+    sent = distribute_in_steps(
+        helper,
+        lacking,
+        content,
+        clock=services.clock,
+        emit=services.emit,
+        until=until,
+        job=job,
+        complete=[target for target in everyone if target not in lacking],
+    )
     require_all(list(sent.failed.values()), "receive the code")
+    if sent.copying:
+        have = len(everyone) - len(sent.unfinished)
+        return f"the code, which workers copy from each other: {have} of {len(everyone)} have it"
     # What is left of the time may be too little for their word that nothing is lacking: the next step asks.
-    unfinished = len(sent.unfinished) or (len(targets) if services.clock.now() >= until else 0)
+    unfinished = len(sent.unfinished) or (len(lacking) if services.clock.now() >= until else 0)
     return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""

@@ -153,6 +153,13 @@ class HostHelper(HelperLink):
         replies = self.call(targets, "lacks", sized, payload=tree, timeout_s=timeout_s)
         return _parse(replies, protocol.parse_lacks_reply)
 
+    def copy(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Answer[protocol.CopyStatus]]:
+        """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
+        holds run, attempt, fence and deadline_s, and what that verb is told."""
+        return _parse(self.call(targets, "copy", request, timeout_s=timeout_s), protocol.parse_copy_status)
+
     def prepare(
         self,
         targets: Sequence[HostTarget],

@@ -280,6 +280,8 @@ class RunWave:
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts(timed=False)  # a read that is cut off would look like the end of a log
+        if hosts is not None and self._attempt.started_at is None:
+            hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
             return Outcome(Wait("the rest of the logs"), acted=True)
         attempt = replace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import math
 import shlex
 import threading
 from collections import deque
@@ -46,6 +47,9 @@ class MemoryAttempt:
     bundle: str | None
     fence: int
     touched_at: float
+    wanted: str | None = None
+    """The tree that a copy is to complete."""
+    beats: bool = False
     started_at: float | None = None
     supervisor: Process | None = None
     boot_id: str = ""
@@ -230,7 +234,7 @@ class MemoryHost:
             return
         attempts = [attempt for run in self.runs.values() for attempt in run.attempts.values()]
         alive = [each for each in attempts if each.supervisor is not None and each.supervisor.alive]
-        if alive:
+        if any(each.beats for each in alive):
             self.publish(BEAT, f"{self.boot_id[:8]}-{self.network.clock.now() // timeouts.HOST_BEAT_S:.0f}")
         elif attempts and all(attempt.status.get("state") == "exited" for attempt in attempts):
             self.publish(BEAT, None)
@@ -264,6 +268,10 @@ class MemoryHosts:
         self.answer_s = 0.0
         """How long every verb of the helper takes to begin."""
         self.serving: dict[tuple[str, int], Process] = {}
+        self.asked_at: dict[tuple[str, int], float] = {}
+        """Until when somebody fetches from a host that serves."""
+        self.copy_bytes_per_s = math.inf
+        """How fast a host gives contents to another."""
         self._cut_cable = cut_cable
         self._spare = spare_addresses
         self._free: deque[int] = deque()

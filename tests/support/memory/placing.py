@@ -113,22 +113,28 @@ def serve(process: Process, request: Json) -> Generator[Wait | float, None, Json
     area_of(host, request.get("area"))
     if address not in (host.internal_ip, host.external_ip):
         raise Refused("no-address", f"cannot listen on {address}: it is not an address of this host")
-    port = next(_PORTS)
-    process.silence_s = float(request.get("silence_s", 15.0))
-    process.env["SERVED"] = json.dumps({"area": request["area"], "token": request["token"]})
-    host.network.serving[address, port] = process
-    process.print(json.dumps({"progress": "serving", "port": port}))
-    ends = process.now + float(request.get("deadline_s", 600.0))
+    where, held = (address, next(_PORTS)), request.get("silence_s")
+    process.silence_s = float(held or "inf")
+    token = hashlib.sha256(f"{where} {host.host_key}".encode()).hexdigest()
+    process.env["SERVED"] = json.dumps({"area": request["area"], "token": token})
+    host.network.serving[where] = process
+    host.network.asked_at[where] = process.now
+    process.print(json.dumps({"progress": "serving", "port": where[1], "token": token}))
+    ends, idle_s = process.now + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
     try:
-        while not process.at_eof and process.now < ends:
+        while not (held and process.at_eof):
+            left = min(ends, host.network.asked_at[where] + idle_s) - process.now
+            if left <= 0:
+                break
             process.stdin.clear()
-            yield Wait(ends - process.now, stdin=True)
+            yield Wait(left, stdin=bool(held))
     finally:
-        del host.network.serving[address, port]
+        del host.network.serving[where]
     return {"served": True}
 
 
 def fetch(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    """Content after content, each whole when it has come."""
     host, area, tree = process.host, request["area"], request["tree"]
     where = request["address"], request["port"]
     server = host.network.serving.get(where)
@@ -139,13 +145,23 @@ def fetch(process: Process, request: Json) -> Generator[Wait | float, None, Json
         raise Refused("no-peer", "the other host does not know the token")
     theirs, ours = server.host.blobs[served["area"]], host.blobs[area]
     count = 0
-    if find_tree(host, area, tree) is None and tree in theirs:
-        ours[tree] = theirs[tree]
-        count += len(theirs[tree])
-    bits = int(lacking_of(host, request)["lacking"] or "0", 16)
-    for number, (digest, _) in enumerate(blobs_of(find_tree(host, area, tree))):
-        if bits >> number & 1 and digest in theirs:
+    wanted = [tree] if find_tree(host, area, tree) is None else []
+    while True:
+        took_all = sum(len(theirs.get(digest, b"")) for digest in wanted) / host.network.copy_bytes_per_s
+        host.network.asked_at[where] = max(host.network.asked_at[where], process.now + took_all)
+        for digest in wanted:
+            if digest not in theirs:
+                continue
+            if took := len(theirs[digest]) / host.network.copy_bytes_per_s:
+                yield took
+            if not server.alive:
+                raise Refused("no-peer", f"cannot fetch from {where[0]}: the other host hung up")
             ours[digest] = theirs[digest]
             count += len(theirs[digest])
-    return {**lacking_of(host, request), "bytes": count}
-    yield
+            process.print(json.dumps({"progress": "fetching", "bytes": count}))
+        bits = int(lacking_of(host, request)["lacking"] or "0", 16)
+        blobs = blobs_of(find_tree(host, area, tree))
+        more = [digest for n, (digest, _) in enumerate(blobs) if bits >> n & 1 and digest in theirs]
+        if not more:
+            return {**lacking_of(host, request), "bytes": count}
+        wanted = more

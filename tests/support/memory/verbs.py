@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.support.memory import placing, sending
 from tests.support.memory.host import MemoryAttempt, MemoryRun
-from tests.support.memory.process import Process, Program, Steps, Terminated, Wait, end_tree
+from tests.support.memory.process import Killed, Process, Program, Steps, Terminated, Wait, end_tree
 from tests.support.memory.requests import (
     Json,
     Refused,
@@ -199,21 +200,31 @@ def start(host: MemoryHost, request: Json) -> Json:
         raise Refused("bad-request", f"cwd leaves the work directory: {request.get('cwd')!r}")
     if attempt.stop_grace_s is not None:
         raise Refused("stopped", f"attempt {number} was stopped before it started")
-    attempt.started_at, attempt.boot_id = host.time, host.boot_id
     env = {**(request.get("env_defaults") or {}), "HOME": host.home, **host.environment(), "PWD": cwd}
     env.update({str(key): str(value) for key, value in (request.get("env") or {}).items()})
-    attempt.status = {"state": "starting"}
-    grace = float(request.get("grace_s", 30.0))
-    attempt.supervisor = host.start(supervise(attempt, argv, grace), env=env)
-    attempt.supervisor.outbox = None
-    attempt.supervisor.resume()  # `start` answers when the first status is written
+    attempt.beats = bool(request.get("beat_s"))
+    launch(host, attempt, host.network.find_program(host, argv), argv, env, float(request.get("grace_s", 30.0)))
     found = look(host, request)
     return {"state": found["state"], "pid": found["pid"], "already": False}
 
 
-def supervise(attempt: MemoryAttempt, argv: list[str], default_grace_s: float) -> Program:
+def launch(
+    host: MemoryHost,
+    attempt: MemoryAttempt,
+    body: Program | None,
+    argv: list[str],
+    env: dict[str, str],
+    grace_s: float,
+) -> None:
+    attempt.started_at, attempt.boot_id = host.time, host.boot_id
+    attempt.status = {"state": "starting"}
+    attempt.supervisor = host.start(supervise(attempt, body, argv, grace_s), env=env)
+    attempt.supervisor.outbox = None
+    attempt.supervisor.resume()  # who starts answers when the first status is written
+
+
+def supervise(attempt: MemoryAttempt, body: Program | None, argv: list[str], default_grace_s: float) -> Program:
     def program(process: Process) -> Steps:
-        body = process.host.network.find_program(process.host, argv)
         if body is None:
             why = f"cannot run {argv[0]}: No such file or directory"
             attempt.stderr += f"tpuctl: {why}\n".encode()
@@ -252,6 +263,75 @@ def log_to(attempt: MemoryAttempt, supervisor: Process) -> Callable[[str, bytes]
     return emit
 
 
+COPY = "copy-"
+COPY_GRACE_S = 2.0
+
+
+def copy(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    """`serve` or `fetch` under a supervisor; who serves is answered for when it has a port."""
+    begin_copy(process.host, request)
+    while True:
+        found = stands(process.host, request)
+        if request["does"] == "fetch" or "port" in found or found["state"] in ENDED:
+            return found
+        yield 0.02
+
+
+def begin_copy(host: MemoryHost, request: Json) -> None:
+    run, number = ids(request)
+    fence, does = need(request, "fence", int), request.get("does")
+    lasts = need(request, "deadline_s", int)
+    if does not in ("serve", "fetch") or not run.startswith(COPY) or lasts < 1:
+        raise Refused("bad-request", f"no such copy: {does!r} of {run!r}")
+    record = host.runs.setdefault(run, MemoryRun())
+    check_fence(record, fence)
+    state = look(host, request)["state"]
+    if state in ENDED and request.get("anew"):
+        del record.attempts[number]
+        state = "absent"
+    if state in ("absent", "prepared"):
+        attempt = record.attempts.setdefault(number, MemoryAttempt(None, fence, host.time))
+        attempt.wanted = request.get("tree")
+        body = placing.serve if does == "serve" else placing.fetch
+        launch(host, attempt, carry(body, request), ["carry", does], {}, COPY_GRACE_S)
+
+
+def carry(body: Answering, request: Json) -> Program:
+    def program(process: Process) -> Steps:
+        alarm = process.now + request["deadline_s"]
+        steps = body(process, request)
+        try:
+            wanted = next(steps)
+            while process.now < alarm:
+                yield wanted
+                wanted = next(steps)
+        except StopIteration as end:
+            process.print(json.dumps(end.value))
+            return 0
+        except Refused as error:
+            process.print(json.dumps({"error": error.code, "message": str(error)}))
+            return 1
+        steps.close()
+        raise Killed(signal.SIGALRM)
+
+    return program
+
+
+def stands(host: MemoryHost, request: Json) -> Json:
+    """The state of a copy, and of what it told last what others need."""
+    attempt = find_attempt(host, request)
+    lines = bytes(attempt.stdout).splitlines() if attempt is not None else []
+    told = json.loads(lines[-1]) if lines else {}
+    kept = {key: told[key] for key in ("bytes", "port", "token", "error", "message") if key in told}
+    return {"state": look(host, request)["state"], **kept}
+
+
+def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    answer = yield from placing.lacks(process, request)
+    named = request.get("copy")
+    return answer if named is None else {**answer, "copy": stands(process.host, named)}
+
+
 def status(host: MemoryHost, request: Json) -> Json:
     return look(host, request)
 
@@ -285,11 +365,11 @@ def prune(host: MemoryHost, request: Json) -> Json:
             del host.runs[run].attempts[number]
             removed.append([run, number])
     used = set(request.get("keep_blobs") or [])
-    for _, _, attempt in list_attempts(host):
-        if attempt.bundle is not None:
-            used |= {attempt.bundle} | {
-                digest for digest, _ in blobs_of(find_tree(host, "blobs", attempt.bundle))
-            }
+    for run, number, attempt in list_attempts(host):
+        over = look(host, {"run": run, "attempt": number})["state"] in ENDED
+        tree = attempt.bundle or (None if over else attempt.wanted)
+        if tree is not None:
+            used |= {tree} | {digest for digest, _ in blobs_of(find_tree(host, "blobs", tree))}
     spare = [digest for digest in sorted(host.blobs["blobs"]) if digest not in used]
     for digest in spare:
         del host.blobs["blobs"][digest]
@@ -418,7 +498,8 @@ VERBS: dict[str, Program] = {
     "attempts": at_once(attempts),
     "prune": at_once(prune),
     "place": at_once(placing.place),
-    "lacks": verb(placing.lacks),
+    "copy": verb(copy),
+    "lacks": verb(lacks),
     "receive": verb(receive),
     "survey": verb(sending.survey),
     "send": verb(sending.send),

@@ -1,0 +1,93 @@
+"""`copy`: `serve` or `fetch` under a supervisor, so that contents go from host to host when the client is gone.
+
+Such a copy is an attempt of a run of its own, whose name begins with COPY, and is looked at, stopped and fenced
+like all others. Its request may hold a secret, and travels in the environment of its process. What it says goes
+to its log, as any output; whoever serves says its secret there, and only the owner may read it.
+"""
+
+import json
+import os
+import sys
+import time
+
+from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, write_json
+from state import look
+from supervisor import launch
+
+VARIABLE = "TPUCTL_COPY"
+GRACE_S = 2.0
+PORT_WAIT_S = 5.0
+TAIL = 4096  # longer than any report but the answer of a fetch that got next to nothing
+TOLD = ("bytes", "port", "token", "error", "message")
+
+
+def copy(request, _stdin):
+    """Begins what the request says it `does`, unless that was done; with `anew` also if it has ended since.
+
+    Whoever serves is answered for when it has a port.
+    """
+    attempt, fence = Attempt(request), need(request, "fence", int)
+    does, lasts = request.get("does"), need(request, "deadline_s", int)
+    if does not in ("serve", "fetch") or not attempt.run.startswith(COPY) or lasts < 1:
+        raise Refused("bad-request", "no such copy: %r of %r" % (does, attempt.run))
+    attempt.locked()
+    attempt.check_fence(fence)
+    state = look(attempt)["state"]
+    if state in ENDED and request.get("anew"):
+        import shutil
+
+        shutil.rmtree(attempt.dir)
+        state = "absent"
+    if state in ("absent", "prepared"):
+        work = make_dir(attempt.path("work"))
+        wanted = {"schema": SCHEMA, "bundle": None, "wanted": request.get("tree"), "fence": fence}
+        write_json(attempt.path("prepared.json"), wanted)
+        program = os.path.dirname(os.path.abspath(__file__))
+        argv = [sys.executable, "-I", "-S", program, "carry", does]
+        launch(attempt, fence, argv, dict(os.environ, **{VARIABLE: json.dumps(request)}), work, GRACE_S)
+    patience = time.monotonic() + PORT_WAIT_S
+    while does == "serve" and not is_over(attempt) and time.monotonic() < patience:
+        if "port" in stands(attempt):
+            break
+        time.sleep(0.02)
+    return stands(attempt)
+
+
+def is_over(attempt):
+    return look(attempt)["state"] in ENDED
+
+
+def stands(attempt):
+    """The state of a copy, and of what it told last what others need."""
+    found = {"state": look(attempt)["state"]}
+    told = last_report(attempt.path("stdout.log"))
+    found.update((key, told[key]) for key in TOLD if key in told)
+    return found
+
+
+def last_report(path):
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            lines = file.read().splitlines(True)
+    except FileNotFoundError:
+        return {}
+    for line in reversed(lines):
+        try:
+            report = json.loads(line.decode()) if line.endswith(b"\n") else None
+        except ValueError:
+            continue  # the end of a long line
+        if isinstance(report, dict):
+            return report
+    return {}
+
+
+def carry(does):
+    """What the supervisor runs. A copy that hangs dies of its alarm."""
+    import signal
+
+    from verbs import answer_request
+
+    request = json.loads(os.environ.pop(VARIABLE))
+    signal.alarm(int(request["deadline_s"]))
+    return answer_request(does, lambda: request, None)
