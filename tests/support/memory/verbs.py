@@ -303,8 +303,10 @@ def carry(body: Answering, request: Json) -> Program:
         try:
             wanted = next(steps)
             while process.now < alarm:
-                yield wanted
-                wanted = next(steps)
+                limited = wanted if isinstance(wanted, Wait) else Wait(min(wanted, alarm - process.now))
+                yield limited
+                if process.now < alarm:
+                    wanted = next(steps)
         except StopIteration as end:
             process.print(json.dumps(end.value))
             return 0
