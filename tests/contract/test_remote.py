@@ -18,7 +18,7 @@ from tests.support.memory.host import make_host_key
 from tests.support.remotes import LABS, SILENCE_S, SSHD, Lab
 from tests.support.require import require_isolated_hosts
 from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.shell import Shell
+from tpuctl.core.shell import quote
 from tpuctl.errors import ConflictError
 from tpuctl.ports import Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
@@ -98,7 +98,7 @@ def test_a_command_that_leaves_its_stdin_keeps_its_output_and_status(target: Hos
 def test_a_hundred_nasty_arguments_arrive_unchanged(target: HostTarget, remote: Remote):
     pieces = ["'", '"', "$HOME", "`id`", "\\", "\n", " ", "*", "-n", "é", "日本", "!", "#", "~", ";", "|", "\t"]
     nasty = [pieces[i % 17] + pieces[(i * 7 + i // 17) % 17] + f"{i}" * (i % 3) for i in range(99)]
-    [result] = remote.run([target], Shell.of("printf '%s\\0' ").args(["", *nasty]).text)
+    [result] = remote.run([target], "printf '%s\\0' " + " ".join(quote(word) for word in ["", *nasty]))
     assert result.stdout.decode().split("\0")[:-1] == ["", *nasty]
 
 

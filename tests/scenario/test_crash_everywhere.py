@@ -301,6 +301,29 @@ class WatchedRecovery(Watched):
         assert run.attempt.number == 2
 
 
+class CopyingRun:
+    """A run begins whose code its hosts copy from each other, which takes them longer than a step."""
+
+    watched = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        place.hosts.copy_bytes_per_s = 80_000.0
+        bring_up(place.machine(), "big", accelerator_type="v4-64", hosts=8, chips=32)
+
+    def command(self, services: MemoryServices) -> None:
+        start_run(services, submit(services, "big", "x" * 1_100_000, policy=Policy(grace_s=1.0)).id)
+
+    def check(self, place: MemoryPlace) -> None:
+        [run] = list_runs(place.machine("server"))
+        assert run.attempt is not None
+        assert (run.state, run.attempt.number) == (RunState.RUNNING, 1)
+        hosts = place.hosts.all()
+        assert [sum(len(data) == 1_100_000 for data in host.blobs["blobs"].values()) for host in hosts] == [
+            1
+        ] * 8
+
+
 class WatchedGrantEnd(Watched):
     """A grant is over, and its slice was to go with it."""
 
@@ -446,6 +469,7 @@ class ApplyPrune(ApplyReplace):
 
 
 STORIES: dict[str, Callable[[], Story]] = {
+    "run whose code hosts copy": CopyingRun,
     "up queued": Up,
     "up direct": lambda: Up(queued=False),
     "up multislice": lambda: Up(accelerator_type="v4-8", hosts=2, chips=8, slices=2),

@@ -18,7 +18,7 @@ from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
 from tpuctl.core.host_commands import render_helper_command, render_leash_request
 from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.shell import Shell
+from tpuctl.core.shell import quote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.host_helper import HostHelper
@@ -111,7 +111,7 @@ def test_a_hundred_nasty_arguments_arrive_unchanged(target: HostTarget, remote: 
     nasty = [
         pieces[i % len(pieces)] + pieces[(i * 7 + i // 18) % len(pieces)] + f"{i}" * (i % 3) for i in range(99)
     ]
-    command = Shell.of("printf '%s\\0' ").args(["", *nasty]).text
+    command = "printf '%s\\0' " + " ".join(quote(word) for word in ["", *nasty])
     [result] = remote.run([target], command)
     assert result.stdout.decode().split("\0")[:-1] == ["", *nasty]
 
