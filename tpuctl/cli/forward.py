@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from typing import Annotated
 
 import typer
@@ -46,6 +46,9 @@ def forward(
             else:
                 context.console.line(where)
             context.console.say(f"leads to port {remote} of {name}-{worker}; Ctrl-C ends it")
-            threading.Event().wait()
+            while True:
+                time.sleep(
+                    1.0
+                )  # not without end: a signal that another thread got would only be noticed after it
         finally:
             forwarding.close()

@@ -199,7 +199,7 @@ def is_late(beat: Heartbeat, now: float) -> bool:
 def render_span(seconds: float) -> str:
     """A duration for people: `45 s`, `7 min`, `3 h`, `2 days`."""
     for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
+        if round(seconds) < limit:
             return f"{max(0, round(seconds / unit))} {name}"
     return counted(round(seconds / 86400), "day")
 

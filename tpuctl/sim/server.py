@@ -29,12 +29,16 @@ from tpuctl.sim.options import Delays, SimOptions
 from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants, kill_world, start_time
 from tpuctl.sim.simulator import Simulator, new_token
 
+SIGNAL_POLL_S = 0.1
+
 
 def wait_for_end(stopped: threading.Event) -> None:
     """Blocks until a signal or the admin door ends the server."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
+    # Handlers run in the main thread, but the kernel may give the signal to another: an endless wait goes on.
+    while not stopped.wait(SIGNAL_POLL_S):
+        pass
 
 
 def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int) -> None:
