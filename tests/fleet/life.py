@@ -167,13 +167,17 @@ class Life:
             self.training.submit(services, wish.name)
 
     def _half_a_minute(self, machine: str, skew_s: float) -> None:
-        self.place.clock.advance(30.0)
-        if not self._calm:
-            self._weather.blow()
-        self.observer.see_who_is_well()
+        self._let_time_pass(30.0)
         self._pass(machine, skew_s, kill=not self._calm and self._chance.random() < KILLED)
         self.observer.look()
         self.auditor.look()
+
+    def _let_time_pass(self, seconds: float) -> None:
+        """What is due then has happened when the next command looks."""
+        self.place.clock.advance(seconds)
+        if not self._calm:
+            self._weather.blow()
+        self.observer.see_who_is_well()
 
     def _pass(self, machine: str, skew_s: float, *, kill: bool) -> None:
         services: Any = self._process(machine, skew_s)
@@ -245,7 +249,7 @@ class Life:
         """`down` when a create has just gone out whose answer is lost and whose effect is late."""
         self.auditor.taken_down.add(wish.name)
         request_down(services, wish.name)
-        self.place.clock.advance(300.0)
+        self._let_time_pass(300.0)
         self._up(services, wish)
         faults = self.place.world.faults
         struck = [
