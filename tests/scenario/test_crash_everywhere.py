@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.crashing import Accident, Repair, Story, accidents, settled, survive
-from tests.support.jobs import SPEC, bring_up, limit, submit
-from tests.support.memory.process import scripted
+from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, nodes, passes, state_of
+from tests.support.surviving import Accident, Repair, Story, settled, survive_all
 from tpuctl.core.codec import to_data
 from tpuctl.core.grants import AtEnd, Grant
 from tpuctl.core.model import USER_LABEL, Tier
@@ -26,7 +26,6 @@ from tpuctl.workflows.adopt import adopt, find_candidate
 from tpuctl.workflows.apply import Order, apply_fleet, observe_and_plan
 from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
 from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import start_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.pausing import current_pause, pause_fleet, resume_fleet
 from tpuctl.workflows.reap import caller_of, reap, survey
@@ -34,7 +33,6 @@ from tpuctl.workflows.slices import wait_for_slice
 from tpuctl.workflows.submit import FrozenCode
 
 ZONE, ELSEWHERE = SPEC.zone, "europe-west4-b"
-HOUR = 3600.0
 V5P: dict[str, Any] = {
     "accelerator_type": "v5p-8",
     "zone": "us-east5-a",
@@ -42,50 +40,6 @@ V5P: dict[str, Any] = {
     "hosts": 1,
     "chips": 4,
 }
-
-
-def nodes(place: MemoryPlace) -> list[str]:
-    return sorted(each.path.id for each in place.world.census() if each.kind == "node")
-
-
-def state_of(place: MemoryPlace, name: str) -> SliceState:
-    return get_slice(place.machine("server"), name).record.state
-
-
-def passes(services: MemoryServices, minutes: int) -> None:
-    """What a watchdog does in that time."""
-    for _ in range(minutes):
-        services.clock.sleep(60.0)
-        run_pass(services)
-
-
-def long_program(place: MemoryPlace) -> None:
-    place.hosts.programs["main.py"] = scripted(6 * HOUR, lines=["working"])
-
-
-def begin_run(services: MemoryServices) -> None:
-    start_run(services, submit(services, "big", "hours", policy=Policy(grace_s=1.0)).id)
-
-
-class Up:
-    """One slice comes up."""
-
-    watched = True
-
-    def __init__(self, zones: tuple[str, ...] = (), **spec: object) -> None:
-        self.spec: SliceSpec = replace(SPEC, **spec)  # type: ignore[arg-type]
-        self.zones = zones
-
-    def prepare(self, place: MemoryPlace) -> None:
-        """A fleet without slices."""
-
-    def command(self, services: MemoryServices) -> None:
-        request_slice(services, "big", self.spec, pay=True, zones=self.zones, permit=lambda: None)
-        wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
-
-    def check(self, place: MemoryPlace) -> None:
-        assert state_of(place, "big") is SliceState.READY
-        assert len(nodes(place)) == self.spec.slices
 
 
 class Hunt(Up):
@@ -143,6 +97,7 @@ class Down:
     """A slice with a run on it goes."""
 
     watched = True
+    lasting = True
 
     def __init__(self, **spec: object) -> None:
         self.spec = spec
@@ -168,6 +123,7 @@ class Adopt:
     """A node made by hand becomes a slice."""
 
     watched = True
+    lasting = True
 
     queued = ""
 
@@ -214,6 +170,7 @@ class Reap:
     """Two leftovers of ours go, what is wanted and what is others' stays."""
 
     watched = False
+    lasting = True
 
     def prepare(self, place: MemoryPlace) -> None:
         services = place.machine()
@@ -241,6 +198,7 @@ class Pause:
     """A pause, and its end; in between nothing is done."""
 
     watched = True
+    lasting = True
 
     def prepare(self, place: MemoryPlace) -> None:
         bring_up(place.machine(), "big")
@@ -255,28 +213,6 @@ class Pause:
         assert state_of(place, "big") is SliceState.READY
 
 
-class Watched:
-    """What a watchdog does by itself: the command is its passes, and one dies in the middle."""
-
-    watched = True
-
-    minutes = 45
-
-    def prepare(self, place: MemoryPlace) -> None:
-        long_program(place)
-        services = place.machine()
-        bring_up(services, "other")
-        bring_up(services, "big")
-        begin_run(services)
-
-    def command(self, services: MemoryServices) -> None:
-        for _ in range(3):
-            passes(services, self.minutes // 3)
-
-    def check(self, place: MemoryPlace) -> None:
-        raise NotImplementedError
-
-
 class WatchedRecovery(Watched):
     """A preempted slice comes back with its run."""
 
@@ -285,7 +221,7 @@ class WatchedRecovery(Watched):
     def __init__(self, **spec: object) -> None:
         self.spec = spec
 
-    def prepare(self, place: MemoryPlace) -> None:
+    def begin(self, place: MemoryPlace) -> None:
         long_program(place)
         services = place.machine()
         bring_up(services, "big", **self.spec)
@@ -327,7 +263,7 @@ class CopyingRun:
 class WatchedGrantEnd(Watched):
     """A grant is over, and its slice was to go with it."""
 
-    def prepare(self, place: MemoryPlace) -> None:
+    def begin(self, place: MemoryPlace) -> None:
         long_program(place)
         services = place.machine()
         bring_up(services, "big")
@@ -345,8 +281,8 @@ class WatchedGrantEnd(Watched):
 class WatchedTimeLimit(Watched):
     """The time of a slice is over; others stay."""
 
-    def prepare(self, place: MemoryPlace) -> None:
-        super().prepare(place)
+    def begin(self, place: MemoryPlace) -> None:
+        super().begin(place)
         limit(place.machine(), "big", ttl_s=660.0)
 
     def check(self, place: MemoryPlace) -> None:
@@ -359,8 +295,8 @@ class WatchedSilence(Watched):
 
     minutes = 60
 
-    def prepare(self, place: MemoryPlace) -> None:
-        super().prepare(place)
+    def begin(self, place: MemoryPlace) -> None:
+        super().begin(place)
         place.world.fail_hosts("big-1")
 
     def check(self, place: MemoryPlace) -> None:
@@ -371,7 +307,7 @@ class WatchedSilence(Watched):
 class WatchedHunt(Watched):
     """A slice that waits in a queue without capacity moves on to another zone."""
 
-    def prepare(self, place: MemoryPlace) -> None:
+    def begin(self, place: MemoryPlace) -> None:
         place.world.set_capacity("us-east5-a", 0)
         spec = replace(SPEC, **V5P)
         services = place.machine()
@@ -387,7 +323,7 @@ class WatchedHunt(Watched):
 class WatchedLeftover(Watched):
     """What a create made whose answer was lost, shown after its slice was gone."""
 
-    def prepare(self, place: MemoryPlace) -> None:
+    def begin(self, place: MemoryPlace) -> None:
         place.world.faults.add({"kind": "late", "method": "*.create", "seconds": 600.0})
         place.world.faults.add({"kind": "drop", "method": "*.create"})
         services = place.machine()
@@ -416,6 +352,7 @@ class Apply:
     """A file with two slices and a run is brought about."""
 
     watched = True
+    lasting = True
 
     how = How(replace=True, prune=True)
     small: SliceSpec | None = SMALL
@@ -506,16 +443,10 @@ STORIES: dict[str, Callable[[], Story]] = {
 @pytest.mark.parametrize("repair", Repair)
 @pytest.mark.parametrize("name", STORIES)
 def test_every_accident_of_every_workflow_is_survived(name: str, repair: Repair) -> None:
-    make = STORIES[name]
-    failed = []
-    for where in accidents(make):
-        try:
-            survive(make(), where, repair)
-        except Exception as error:  # noqa: BLE001 - all of them are told, not the first
-            failed.append(f"{where.accident} call {where.at}: {type(error).__name__}: {error}")
-    assert failed == []
+    endings = survive_all(STORIES[name], repair)
+    assert [str(ending) for ending in endings if ending.trouble] == []
 
 
 def test_a_story_has_accidents_of_every_kind() -> None:
-    kinds = {where.accident for where in accidents(Up)}
-    assert kinds == set(Accident)
+    endings = survive_all(Up, Repair.AGAIN)
+    assert {ending.accident for ending in endings} == set(Accident)

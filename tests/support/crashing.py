@@ -1,36 +1,27 @@
-"""Adapters that stop the process, as it were, at the k-th call that changes something, and what to try then.
-
-`survive` lives through one story with one accident and repairs it, either by the same command typed again or by
-passes of a watchdog on another machine alone; `accidents` names every accident there is.
-"""
+"""Adapters that stop the process, as it were, at the k-th call that changes something."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.memory.services import MemoryServices
 from tests.support.services import SimServices
-from tpuctl.core.model import OWNER_LABEL
-from tpuctl.core.records import Desired, SliceState
-from tpuctl.errors import PartialError, StaleRecordError, TransientError
-from tpuctl.workflows.documents import list_slices
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.intents import enroll_machine
+from tpuctl.errors import TransientError
 
 READ_VERBS = (" hello", " status", " read", " follow", " attempts")
 STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob"}
 CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
-PASSES_MIN, PASSES_MAX = 12, 90
-"""A pass a minute: what looks settled may have something coming, and what is not settled after so many will not
-be."""
 
 
 class Crash(BaseException):
     """Like kill -9: nothing in the product catches it."""
+
+
+class Point(Protocol):
+    """What happens around a call that changes something."""
+
+    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
 
 
 class CrashPoint:
@@ -55,31 +46,29 @@ class CrashPoint:
 
 
 class LostAnswer:
-    """Counts changing calls; number `at` (from 1) takes effect, and its answer does not arrive."""
+    """The next changing call takes effect, and its answer does not arrive."""
 
-    def __init__(self, at: int | None = None) -> None:
-        self.at = at
-        self.count = 0
+    def __init__(self) -> None:
+        self._lost = False
 
     def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.count += 1
         found = call(*args, **kwargs)
-        if self.count == self.at:
+        if not self._lost:
+            self._lost = True
             raise TransientError("the connection was cut before the answer came")
         return found
 
 
 class Sleep:
-    """Counts changing calls; before number `at` (from 1) the process sleeps while `meanwhile` happens."""
+    """Before the next changing call the process sleeps while `meanwhile` happens."""
 
-    def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
-        self.at = at
-        self.count = 0
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._slept = False
         self._meanwhile = meanwhile
 
     def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.count += 1
-        if self.count == self.at:
+        if not self._slept:
+            self._slept = True
             self._meanwhile()
         return call(*args, **kwargs)
 
@@ -90,7 +79,7 @@ class Crashing:
     def __init__(
         self,
         inner: Any,
-        point: CrashPoint | LostAnswer | Sleep,
+        point: Point,
         changes: Callable[[str, tuple[Any, ...]], bool],
     ) -> None:
         self._inner = inner
@@ -114,182 +103,8 @@ def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
     return name == "run" and not str(args[1]).endswith(READ_VERBS)
 
 
-def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sleep) -> None:
+def make_crashing(services: SimServices | MemoryServices, point: Point) -> None:
     """Puts `point` between the workflows and their store, cloud and hosts."""
     services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
     services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
     services.remote = Crashing(services.remote, point, remote_changes)
-
-
-def lose_answers(services: SimServices | MemoryServices, point: LostAnswer) -> None:
-    """Puts `point` between the workflows and their cloud."""
-    services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
-
-
-# Stories: what may be interrupted anywhere.
-
-
-class Story(Protocol):
-    """One command, or the passes that take its place, and how to tell that it came to its end."""
-
-    @property
-    def watched(self) -> bool:
-        """Whether a watchdog alone leaves nothing behind."""
-        ...
-
-    def prepare(self, place: MemoryPlace) -> None:
-        """What was before; nothing happens to it."""
-        ...
-
-    def command(self, services: MemoryServices) -> None:
-        """What may be interrupted and typed again."""
-        ...
-
-    def check(self, place: MemoryPlace) -> None:
-        """Asserts that everything is as the command promises."""
-        ...
-
-
-class Accident(StrEnum):
-    BEFORE = "killed before"
-    AFTER = "killed after"
-    LOST = "answer lost"
-    RIVAL = "a rival's pass in between"
-    ASLEEP = "asleep while a rival is at work"
-    """A laptop that is closed: longer than a lease lasts."""
-
-
-class Repair(StrEnum):
-    AGAIN = "typed again"
-    PASSES = "passes only"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an accident happens: at the k-th changing call."""
-
-    accident: Accident
-    at: int
-
-
-def accidents(make: Callable[[], Story]) -> Iterator[Place]:
-    """Every accident that can happen to a story at each of its changing calls."""
-    calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
-    for at in range(1, calls + 1):
-        yield Place(Accident.BEFORE, at)
-        yield Place(Accident.AFTER, at)
-        yield Place(Accident.RIVAL, at)
-        yield Place(Accident.ASLEEP, at)
-    for at in range(1, cloud_calls + 1):
-        yield Place(Accident.LOST, at)
-
-
-def _count(story: Story, point: Any, put: Callable[[MemoryServices, Any], None]) -> int:
-    place = MemoryPlace(cut_cable=True)
-    try:
-        enroll_machine(place.machine("server"))
-        story.prepare(place)
-        services = place.machine(process=2)
-        put(services, point)
-        story.command(services)
-        story.check(place)
-        return int(point.count)
-    finally:
-        place.close()
-
-
-def survive(story: Story, where: Place, repair: Repair) -> None:
-    """Lives through a story with one accident, repairs it, and checks what came of it."""
-    place = MemoryPlace(cut_cable=True)
-    try:
-        enroll_machine(place.machine("server"))
-        story.prepare(place)
-        first = place.machine(process=2)
-        _endanger(place, first, where)
-        with suppress(Crash, TransientError, PartialError, StaleRecordError):
-            story.command(first)
-        if repair is Repair.PASSES or where.accident is Accident.ASLEEP:
-            # What a process did that woke up too late is found by the next pass of its rival.
-            pass_until_settled(place)
-            if story.watched:
-                check_fleet(place, overslept=where.accident is Accident.ASLEEP)
-        story.command(place.machine(process=3))
-        story.check(place)
-        check_fleet(place, overslept=where.accident is Accident.ASLEEP)
-        before = changes_of(place)
-        story.command(place.machine(process=4))
-        assert changes_of(place) == before, "typed once more, it changes the cloud"
-    finally:
-        place.close()
-
-
-def _endanger(place: MemoryPlace, services: MemoryServices, where: Place) -> None:
-    """Puts the accident in the way of this process."""
-
-    def rival() -> None:
-        for _ in range(5 if where.accident is Accident.ASLEEP else 1):
-            if where.accident is Accident.ASLEEP:
-                place.clock.advance(60.0)
-            run_pass(place.machine("server"))
-
-    if where.accident is Accident.LOST:
-        lose_answers(services, LostAnswer(where.at))
-    elif where.accident in {Accident.RIVAL, Accident.ASLEEP}:
-        make_crashing(services, Sleep(where.at, rival))
-    else:
-        make_crashing(services, CrashPoint(where.at, after=where.accident is Accident.AFTER))
-
-
-def pass_until_settled(place: MemoryPlace) -> None:
-    """Passes of a watchdog on another machine, once a minute, until every slice is where it is to be; then
-    nothing may be wrong although nobody types anything."""
-    for number in range(PASSES_MAX):
-        place.clock.advance(60.0)
-        run_pass(place.machine("server"))
-        if number >= PASSES_MIN and settled(place):
-            break
-    else:
-        states = [(record.name, record.state) for record in list_slices(place.machine("server"))]
-        raise AssertionError(f"passes do not settle it: {states}")
-
-
-def settled(place: MemoryPlace) -> bool:
-    """Whether every slice is ready, or gone, or waits for a person."""
-    resting = {SliceState.REMOVED, SliceState.REFUSED}
-    ends = {Desired.UP: {SliceState.READY} | resting, Desired.DOWN: {SliceState.GONE}}
-    return all(record.state in ends[record.desired] for record in list_slices(place.machine("server")))
-
-
-def check_fleet(place: MemoryPlace, *, overslept: bool = False) -> None:
-    """Nothing billable without intent, nothing twice, and nothing deleted that was wanted and alive.
-
-    `overslept`: a process fell asleep between its last look at the store and a create, which nothing can take
-    back: what it makes is made twice over time, and must be gone again.
-    """
-    records = {record.name: record for record in list_slices(place.machine("server"))}
-    for each in place.world.census():
-        name = each.labels.get(OWNER_LABEL)
-        if name is None:
-            continue
-        record = records.get(name)
-        assert record is not None, f"{each.path.id} has no intent"
-        assert record.state is not SliceState.GONE, f"{each.path.id} outlives its slice"
-        assert record.incarnation is not None
-        current = record.incarnation.cloud_name, record.incarnation.queued_name
-        assert each.path.id.startswith(current), f"{each.path.id} stands beside {current[0]}"
-    made = [entry for entry in place.world.journal.entries() if _made(entry)]
-    names = [entry.resource for entry in made]
-    assert overslept or len(names) == len(set(names)), f"made twice: {names}"
-
-
-def _made(entry: Any) -> bool:
-    return entry.method.endswith(".create") and entry.status in ("OK", "DROPPED")
-
-
-def changes_of(place: MemoryPlace) -> list[tuple[str, str]]:
-    """All calls that changed the cloud."""
-    return [
-        (entry.method, entry.resource)
-        for entry in place.world.journal.entries()
-        if entry.status in ("OK", "DROPPED") and not entry.method.startswith("sim.")
-    ]

@@ -1,0 +1,196 @@
+"""Runs, and slices that go by themselves, with every accident at each of their changing calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up, limit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, nodes, state_of
+from tests.support.surviving import Repair, Story, survive_all
+from tpuctl.core.records import Limits, Policy, RunRecord, RunState, SliceState
+from tpuctl.core.request import RunRequest
+from tpuctl.core.tree import make_tree
+from tpuctl.workflows.documents import get_slice, list_runs
+from tpuctl.workflows.follow import follow_run, start_run
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.runs import request_run, request_stop
+from tpuctl.workflows.submit import FrozenCode, check_request, freeze_run
+
+
+def programs_on(place: MemoryPlace) -> int:
+    """How many workers have a program of a run alive."""
+    attempts = [
+        each for host in place.hosts.all() for run in host.runs.values() for each in run.attempts.values()
+    ]
+    return sum(each.supervisor is not None and each.supervisor.alive for each in attempts)
+
+
+class Stop:
+    """A run is stopped; its slice stays."""
+
+    watched = True
+    lasting = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "big")
+        begin_run(services)
+
+    def command(self, services: MemoryServices) -> None:
+        [run] = list_runs(services)
+        request_stop(services, run.id, grace_s=2.0)
+        follow_run(services, run.id, deadline=services.clock.now() + HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        [run] = list_runs(place.machine("server"))
+        assert (run.state, run.failures, run.preemptions) == (RunState.STOPPED, 0, 0)
+        assert programs_on(place) == 0
+        assert state_of(place, "big") is SliceState.READY
+        assert nodes(place) == ["big-1"]
+
+
+class StopDeaf(Stop):
+    """Its programs do not hear TERM."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        place.hosts.programs["main.py"] = scripted(6 * HOUR, deaf=True)
+
+
+class StopUnstarted(Stop):
+    """It still waits for its slice."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        place.world.set_capacity(SPEC.zone, 0)
+        services = place.machine()
+        request_slice(services, "big", SPEC, pay=True, permit=lambda: None)
+        submit_up(services, "waiting", keep=False, owns=False)
+
+    def check(self, place: MemoryPlace) -> None:
+        [run] = list_runs(place.machine("server"))
+        assert (run.state, run.attempt) == (RunState.STOPPED, None)
+
+
+def submit_up(services: MemoryServices, run_id: str, *, keep: bool, owns: bool = True) -> RunRecord:
+    """What `run` writes down of a run on slice `big`."""
+    code = FrozenCode(make_tree({"main.py": b"hours"}), b"", None, None, False, None)
+    request = RunRequest("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    request = replace(request, owns_slice=owns, keep_slice=keep)
+    check_request(services, request)
+    return request_run(services, freeze_run(services, run_id, request, code))
+
+
+class RunUp:
+    """`run --up --detach`: a slice is asked for and a run on it, in one command."""
+
+    watched = True
+    lasting = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+
+    def command(self, services: MemoryServices) -> None:
+        start_run(services, self.ask(services).id, deadline=services.clock.now() + HOUR)
+
+    def ask(self, services: MemoryServices) -> RunRecord:
+        run_id = f"run-{services.lease_owner.replace('/', '-')}"
+        request_slice(services, "big", SPEC, pay=True, run_id=run_id, permit=lambda: None)
+        return submit_up(services, run_id, keep=False)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert nodes(place) == ["big-1"]
+        server = place.machine("server")
+        [run] = list_runs(server)
+        assert run.attempt is not None
+        assert (run.state, run.attempt.number, programs_on(place)) == (RunState.RUNNING, 1, 2)
+        assert get_slice(server, "big").record.run_id == run.id, "the slice would not go with its run"
+
+
+class RunUpToItsEnd(RunUp):
+    """`run --up`, followed: the slice goes with the run, also where the command is typed for another one."""
+
+    lasting = False
+
+    def prepare(self, place: MemoryPlace) -> None:
+        place.hosts.programs["main.py"] = scripted(90.0, lines=["working"])
+
+    def command(self, services: MemoryServices) -> None:
+        follow_run(services, self.ask(services).id, deadline=services.clock.now() + HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.GONE
+        assert nodes(place) == []
+        states = {run.state for run in list_runs(place.machine("server"))}
+        assert states == {RunState.SUCCEEDED}
+
+
+class UpForATime(Up):
+    """A slice whose end is told with the wish: there is none without it at any time."""
+
+    def command(self, services: MemoryServices) -> None:
+        limits = Limits(ttl_s=4 * HOUR, idle_s=HOUR)
+        request_slice(services, "big", SPEC, pay=True, limits=limits, permit=lambda: None)
+        super().command(services)
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        lifetime = get_slice(place.machine("server"), "big").record.lifetime
+        assert lifetime is not None
+        assert (lifetime.ttl_s, lifetime.idle_s) == (4 * HOUR, HOUR)
+
+
+class WatchedIdleness(Watched):
+    """Nobody uses a slice for as long as it was to wait; one that is used stays."""
+
+    def begin(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "other")
+        limit(services, "other", idle_s=1200.0)
+        bring_up(services, "big")
+        begin_run(services)
+        limit(services, "big", idle_s=1200.0)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "other") is SliceState.GONE
+        assert state_of(place, "big") is SliceState.READY
+        assert nodes(place) == ["big-1"]
+
+
+class WatchedRunUp(Watched):
+    """The slice of a run that nobody follows goes with it."""
+
+    def begin(self, place: MemoryPlace) -> None:
+        place.hosts.programs["main.py"] = scripted(300.0, lines=["working"])
+        RunUp().command(place.machine())
+
+    def check(self, place: MemoryPlace) -> None:
+        RunUpToItsEnd().check(place)
+
+
+STORIES: dict[str, Callable[[], Story]] = {
+    "stop": Stop,
+    "stop of a deaf program": StopDeaf,
+    "stop of what never ran": StopUnstarted,
+    "run --up --detach": RunUp,
+    "run --up": RunUpToItsEnd,
+    "up --ttl --stop-when-idle": UpForATime,
+    "pass: end of idleness": WatchedIdleness,
+    "pass: end of run --up": WatchedRunUp,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("repair", Repair)
+@pytest.mark.parametrize("name", STORIES)
+def test_every_accident_of_runs_and_their_slices_is_survived(name: str, repair: Repair) -> None:
+    endings = survive_all(STORIES[name], repair)
+    assert [str(ending) for ending in endings if ending.trouble] == []

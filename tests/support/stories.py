@@ -1,0 +1,105 @@
+"""What stories of interrupted commands are made of: two that others begin with, and what is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.records import Policy, SliceSpec, SliceState
+from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.fleet import run_pass
+from tpuctl.workflows.follow import start_run
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.slices import wait_for_slice
+
+HOUR = 3600.0
+QUIET_PASSES = 5
+"""What changes nothing in so many passes is taken to be at its end."""
+
+
+def nodes(place: MemoryPlace) -> list[str]:
+    return sorted(each.path.id for each in place.world.census() if each.kind == "node")
+
+
+def state_of(place: MemoryPlace, name: str) -> SliceState:
+    return get_slice(place.machine("server"), name).record.state
+
+
+def passes(services: MemoryServices, minutes: int) -> None:
+    """What a watchdog does in that time."""
+    for _ in range(minutes):
+        services.clock.sleep(60.0)
+        run_pass(services)
+
+
+def long_program(place: MemoryPlace) -> None:
+    place.hosts.programs["main.py"] = scripted(6 * HOUR, lines=["working"])
+
+
+def begin_run(services: MemoryServices) -> None:
+    start_run(services, submit(services, "big", "hours", policy=Policy(grace_s=1.0)).id)
+
+
+class Up:
+    """One slice comes up."""
+
+    watched = True
+    lasting = True
+
+    def __init__(self, zones: tuple[str, ...] = (), **spec: object) -> None:
+        self.spec: SliceSpec = replace(SPEC, **spec)  # type: ignore[arg-type]
+        self.zones = zones
+
+    def prepare(self, place: MemoryPlace) -> None:
+        """A fleet without slices."""
+
+    def command(self, services: MemoryServices) -> None:
+        request_slice(services, "big", self.spec, pay=True, zones=self.zones, permit=lambda: None)
+        wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.READY
+        assert len(nodes(place)) == self.spec.slices
+
+
+class Watched:
+    """What a watchdog does by itself: the command is its passes, and one dies in the middle."""
+
+    watched = True
+    lasting = True
+
+    minutes = 45
+    """How long it may take at most."""
+    place: MemoryPlace
+
+    def prepare(self, place: MemoryPlace) -> None:
+        self.place = place
+        self.begin(place)
+
+    def begin(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        bring_up(services, "other")
+        bring_up(services, "big")
+        begin_run(services)
+
+    def command(self, services: MemoryServices) -> None:
+        """Passes until all is as it is to be, and some more that leave it so."""
+        quiet = 0
+        for _ in range(self.minutes):
+            passes(services, 1)
+            quiet = quiet + 1 if self._over() else 0
+            if quiet == QUIET_PASSES:
+                break
+
+    def _over(self) -> bool:
+        try:
+            self.check(self.place)
+        except AssertionError:
+            return False
+        return True
+
+    def check(self, place: MemoryPlace) -> None:
+        raise NotImplementedError
