@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import SPEC, bring_up, limit
+from tests.support.jobs import SPEC, limit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, nodes, state_of
+from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, survive_all
 from tpuctl.core.records import Limits, Policy, RunRecord, RunState, SliceState
 from tpuctl.core.request import RunRequest
@@ -19,6 +19,7 @@ from tpuctl.workflows.documents import get_slice, list_runs
 from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.runs import request_run, request_stop
+from tpuctl.workflows.slices import wait_for_slice
 from tpuctl.workflows.submit import FrozenCode, check_request, freeze_run
 
 
@@ -39,7 +40,7 @@ class Stop:
     def prepare(self, place: MemoryPlace) -> None:
         long_program(place)
         services = place.machine()
-        bring_up(services, "big")
+        make_ready(services, "big")
         begin_run(services)
 
     def command(self, services: MemoryServices) -> None:
@@ -64,24 +65,25 @@ class StopDeaf(Stop):
 
 
 class StopUnstarted(Stop):
-    """It still waits for its slice."""
+    """It waits for its slice, which comes later."""
 
     def prepare(self, place: MemoryPlace) -> None:
-        place.world.set_capacity(SPEC.zone, 0)
+        long_program(place)
         services = place.machine()
         request_slice(services, "big", SPEC, pay=True, permit=lambda: None)
-        submit_up(services, "waiting", keep=False, owns=False)
+        submit_up(services, "waiting", owns=False)
 
     def check(self, place: MemoryPlace) -> None:
         [run] = list_runs(place.machine("server"))
-        assert (run.state, run.attempt) == (RunState.STOPPED, None)
+        assert run.state is RunState.STOPPED
+        assert programs_on(place) == 0
 
 
-def submit_up(services: MemoryServices, run_id: str, *, keep: bool, owns: bool = True) -> RunRecord:
+def submit_up(services: MemoryServices, run_id: str, *, owns: bool) -> RunRecord:
     """What `run` writes down of a run on slice `big`."""
     code = FrozenCode(make_tree({"main.py": b"hours"}), b"", None, None, False, None)
     request = RunRequest("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
-    request = replace(request, owns_slice=owns, keep_slice=keep)
+    request = replace(request, owns_slice=owns)
     check_request(services, request)
     return request_run(services, freeze_run(services, run_id, request, code))
 
@@ -101,7 +103,7 @@ class RunUp:
     def ask(self, services: MemoryServices) -> RunRecord:
         run_id = f"run-{services.lease_owner.replace('/', '-')}"
         request_slice(services, "big", SPEC, pay=True, run_id=run_id, permit=lambda: None)
-        return submit_up(services, run_id, keep=False)
+        return submit_up(services, run_id, owns=True)
 
     def check(self, place: MemoryPlace) -> None:
         assert state_of(place, "big") is SliceState.READY
@@ -119,7 +121,7 @@ class RunUpToItsEnd(RunUp):
     lasting = False
 
     def prepare(self, place: MemoryPlace) -> None:
-        place.hosts.programs["main.py"] = scripted(90.0, lines=["working"])
+        place.hosts.programs["main.py"] = scripted(10.0, lines=["working"])
 
     def command(self, services: MemoryServices) -> None:
         follow_run(services, self.ask(services).id, deadline=services.clock.now() + HOUR)
@@ -152,9 +154,9 @@ class WatchedIdleness(Watched):
     def begin(self, place: MemoryPlace) -> None:
         long_program(place)
         services = place.machine()
-        bring_up(services, "other")
+        make_ready(services, "other")
         limit(services, "other", idle_s=1200.0)
-        bring_up(services, "big")
+        make_ready(services, "big")
         begin_run(services)
         limit(services, "big", idle_s=1200.0)
 
@@ -192,5 +194,21 @@ STORIES: dict[str, Callable[[], Story]] = {
 @pytest.mark.parametrize("repair", Repair)
 @pytest.mark.parametrize("name", STORIES)
 def test_every_accident_of_runs_and_their_slices_is_survived(name: str, repair: Repair) -> None:
-    endings = survive_all(STORIES[name], repair)
-    assert [str(ending) for ending in endings if ending.trouble] == []
+    assert survive_all(STORIES[name], repair) == []
+
+
+class Forgetful(RunUp):
+    """What no command does: typed again, it asks for another slice."""
+
+    def command(self, services: MemoryServices) -> None:
+        before = services.cloud.list_queued().items
+        request_slice(services, f"big-{len(before)}", SPEC, pay=True, permit=lambda: None)
+        wait_for_slice(services, f"big-{len(before)}")
+
+    def check(self, place: MemoryPlace) -> None:
+        assert len(nodes(place)) == 1
+
+
+def test_what_does_not_survive_an_accident_is_told() -> None:
+    told = survive_all(Forgetful, Repair.AGAIN)
+    assert any(line.startswith("killed after call") and "AssertionError" in line for line in told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tests.support.memory.services import MemoryServices
 from tests.support.services import SimServices
@@ -16,12 +16,6 @@ CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "
 
 class Crash(BaseException):
     """Like kill -9: nothing in the product catches it."""
-
-
-class Point(Protocol):
-    """What happens around a call that changes something."""
-
-    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
 
 
 class CrashPoint:
@@ -46,29 +40,31 @@ class CrashPoint:
 
 
 class LostAnswer:
-    """The next changing call takes effect, and its answer does not arrive."""
+    """Counts changing calls; number `at` (from 1) takes effect, and its answer does not arrive."""
 
-    def __init__(self) -> None:
-        self._lost = False
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.count = 0
 
     def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
         found = call(*args, **kwargs)
-        if not self._lost:
-            self._lost = True
+        if self.count == self.at:
             raise TransientError("the connection was cut before the answer came")
         return found
 
 
 class Sleep:
-    """Before the next changing call the process sleeps while `meanwhile` happens."""
+    """Counts changing calls; before number `at` (from 1) the process sleeps while `meanwhile` happens."""
 
-    def __init__(self, meanwhile: Callable[[], None]) -> None:
-        self._slept = False
+    def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
+        self.at = at
+        self.count = 0
         self._meanwhile = meanwhile
 
     def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._slept:
-            self._slept = True
+        self.count += 1
+        if self.count == self.at:
             self._meanwhile()
         return call(*args, **kwargs)
 
@@ -79,7 +75,7 @@ class Crashing:
     def __init__(
         self,
         inner: Any,
-        point: Point,
+        point: CrashPoint | LostAnswer | Sleep,
         changes: Callable[[str, tuple[Any, ...]], bool],
     ) -> None:
         self._inner = inner
@@ -103,8 +99,13 @@ def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
     return name == "run" and not str(args[1]).endswith(READ_VERBS)
 
 
-def make_crashing(services: SimServices | MemoryServices, point: Point) -> None:
+def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sleep) -> None:
     """Puts `point` between the workflows and their store, cloud and hosts."""
     services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
     services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
     services.remote = Crashing(services.remote, point, remote_changes)
+
+
+def lose_answers(services: SimServices | MemoryServices, point: LostAnswer) -> None:
+    """Puts `point` between the workflows and their cloud."""
+    services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)

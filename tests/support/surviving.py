@@ -1,25 +1,18 @@
-"""Stories, every accident that can happen to them at every call that changes something, and what repairs them.
+"""Stories, every accident that can happen to them at every call that changes something, and their repair.
 
-A story is lived through once. At each of its changing calls the test process forks, once for every accident that
-can happen there: the child has the accident, repairs it, either by the same command typed again or by passes of
-a watchdog on another machine alone, checks what came of it, and tells its parent, which goes on to the next call
-without any. So what was before a call is lived through once, however many accidents happen at it.
+`survive` lives through one story with one accident and repairs it, either by the same command typed again or by
+passes of a watchdog on another machine alone; `accidents` names every accident there is.
 """
 
 from __future__ import annotations
 
-import gc
-import os
-import threading
-import traceback
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tests.support.crashing import CLOUD_CHANGES, Crash, CrashPoint, LostAnswer, Point, Sleep, make_crashing
+from tests.support.crashing import Crash, CrashPoint, LostAnswer, Sleep, lose_answers, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.model import OWNER_LABEL
 from tpuctl.core.records import Desired, SliceState
@@ -74,125 +67,91 @@ class Repair(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What came of an accident at the `at`-th changing call; `trouble` is empty when all is well."""
+class Place:
+    """Where an accident happens: at the k-th changing call."""
 
     accident: Accident
     at: int
-    call: str
-    trouble: str
-
-    def __str__(self) -> str:
-        return f"{self.accident} call {self.at} ({self.call}): {self.trouble}"
 
 
-def survive_all(make: Callable[[], Story], repair: Repair) -> list[Ending]:
-    """Lives through a story with every accident at each of its changing calls."""
-    place, story = MemoryPlace(cut_cable=True), make()
-    roads = _Crossroads(place)
+def accidents(make: Callable[[], Story]) -> Iterator[Place]:
+    """Every accident that can happen to a story at each of its changing calls."""
+    calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
+    for at in range(1, calls + 1):
+        yield Place(Accident.BEFORE, at)
+        yield Place(Accident.AFTER, at)
+        yield Place(Accident.RIVAL, at)
+        yield Place(Accident.ASLEEP, at)
+    for at in range(1, cloud_calls + 1):
+        yield Place(Accident.LOST, at)
+
+
+def _count(story: Story, point: Any, put: Callable[[MemoryServices, Any], None]) -> int:
+    place = MemoryPlace(cut_cable=True)
+    try:
+        enroll_machine(place.machine("server"))
+        story.prepare(place)
+        services = place.machine(process=2)
+        put(services, point)
+        story.command(services)
+        story.check(place)
+        return int(point.count)
+    finally:
+        place.close()
+
+
+def survive_all(make: Callable[[], Story], repair: Repair) -> list[str]:
+    """What went wrong, accident by accident: all of them are told, not the first."""
+    failed = []
+    for where in accidents(make):
+        try:
+            survive(make(), where, repair)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are tried, too
+            failed.append(f"{where.accident} call {where.at}: {type(error).__name__}: {error}")
+    return failed
+
+
+def survive(story: Story, where: Place, repair: Repair) -> None:
+    """Lives through a story with one accident, repairs it, and checks what came of it."""
+    place = MemoryPlace(cut_cable=True)
     try:
         enroll_machine(place.machine("server"))
         story.prepare(place)
         first = place.machine(process=2)
-        make_crashing(first, roads)
+        _endanger(place, first, where)
         with suppress(Crash, TransientError, PartialError, StaleRecordError):
             story.command(first)
-        if roads.accident is not None:
-            _repair(place, story, roads.accident, repair)
+        if repair is Repair.PASSES or where.accident is Accident.ASLEEP:
+            # What a process did that woke up too late is found by the next pass of its rival.
+            pass_until_settled(place)
+            if story.watched:
+                check_fleet(place, overslept=where.accident is Accident.ASLEEP)
+        story.command(place.machine(process=3))
         story.check(place)
-    except BaseException:
-        if roads.accident is None:
-            raise
-        roads.report(traceback.format_exc(limit=-4))
+        check_fleet(place, overslept=where.accident is Accident.ASLEEP)
+        if story.lasting:
+            before = changes_of(place)
+            story.command(place.machine(process=4))
+            assert changes_of(place) == before, "typed once more, it changes the cloud"
     finally:
         place.close()
-    if roads.accident is not None:
-        roads.report("")
-    return roads.endings
 
 
-def _repair(place: MemoryPlace, story: Story, accident: Accident, repair: Repair) -> None:
-    overslept = accident is Accident.ASLEEP
-    if repair is Repair.PASSES or overslept:
-        # What a process did that woke up too late is found by the next pass of its rival.
-        pass_until_settled(place)
-        if story.watched:
-            check_fleet(place, overslept=overslept)
-    story.command(place.machine(process=3))
-    story.check(place)
-    check_fleet(place, overslept=overslept)
-    if story.lasting:
-        before = changes_of(place)
-        story.command(place.machine(process=4))
-        assert changes_of(place) == before, "typed once more, it changes the cloud"
+def _endanger(place: MemoryPlace, services: MemoryServices, where: Place) -> None:
+    """Puts the accident in the way of this process."""
 
+    def rival() -> None:
+        for _ in range(5 if where.accident is Accident.ASLEEP else 1):
+            if where.accident is Accident.ASLEEP:
+                place.clock.advance(60.0)
+            run_pass(place.machine("server"))
 
-class _Crossroads:
-    """At each changing call the process goes on as several: one for each accident, and one without any."""
-
-    def __init__(self, place: MemoryPlace) -> None:
-        self.accident: Accident | None = None
-        """What happened to this process; None in the one that nothing happens to."""
-        self.endings: list[Ending] = []
-        self._place = place
-        self._count = 0
-        self._fate: Point | None = None
-        self._reply = -1
-        self._threads = threading.active_count()
-
-    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._fate is None:
-            self._count += 1
-            self._branch(call.__name__)
-        return call(*args, **kwargs) if self._fate is None else self._fate.around(call, *args, **kwargs)
-
-    def _branch(self, call: str) -> None:
-        """Forks once for each accident. Returns in the children with their fate, and then in the parent."""
-        assert threading.active_count() == self._threads, f"a thread that no child has runs beside {call}"
-        for accident in Accident:
-            if accident is Accident.LOST and call not in CLOUD_CHANGES:
-                continue
-            reading, writing = os.pipe()
-            child = _fork()
-            if not child:
-                os.close(reading)
-                self.accident, self._reply, self._fate = accident, writing, self._fate_of(accident)
-                return
-            os.close(writing)
-            with os.fdopen(reading, "rb") as answer:
-                trouble = answer.read().decode()
-            _, status = os.waitpid(child, 0)
-            trouble = trouble if status == 0 else f"its process ended with {status}: {trouble}"
-            self.endings.append(Ending(accident, self._count, call, trouble))
-
-    def _fate_of(self, accident: Accident) -> Point:
-        if accident is Accident.LOST:
-            return LostAnswer()
-        if accident in {Accident.RIVAL, Accident.ASLEEP}:
-            return Sleep(lambda: self._rival(asleep=accident is Accident.ASLEEP))
-        return CrashPoint(1, after=accident is Accident.AFTER)
-
-    def _rival(self, *, asleep: bool) -> None:
-        for _ in range(5 if asleep else 1):
-            if asleep:
-                self._place.clock.advance(60.0)
-            run_pass(self._place.machine("server"))
-
-    def report(self, trouble: str) -> None:
-        """Tells the parent what came of it. Does not return: what is above on the stack is the parent's."""
-        with os.fdopen(self._reply, "wb") as answer:
-            answer.write(trouble.encode())
-        os._exit(0)
-
-
-def _fork() -> int:
-    """A child like this process; without its other threads, which are the test runner's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        gc.disable()  # it lives shortly, and a collection would touch, and so copy, every page
-    return child
+    if where.accident is Accident.LOST:
+        lose_answers(services, LostAnswer(where.at))
+    elif where.accident in {Accident.RIVAL, Accident.ASLEEP}:
+        make_crashing(services, Sleep(where.at, rival))
+    else:
+        make_crashing(services, CrashPoint(where.at, after=where.accident is Accident.AFTER))
 
 
 def pass_until_settled(place: MemoryPlace) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord
@@ -91,9 +92,17 @@ def save(services: Services, loaded: Loaded[R], record: R) -> Loaded[R]:
 
 def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -> None:
     """Writes the ended attempt once, beside the run; a repeat is a no-op."""
-    key = f"attempts/{run.id}/{attempt.number:05d}"
-    if services.store.get(key) is None:
-        services.store.put(key, to_data(attempt), if_generation=0)
+    save_once(services, f"attempts/{run.id}/{attempt.number:05d}", to_data(attempt))
+
+
+def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
+    """Writes a document that nobody changes later. One that another process wrote first stands."""
+    if services.store.get(key) is not None:
+        return
+    try:
+        services.store.put(key, data, if_generation=0)
+    except ConflictError:
+        return  # written since our look, by whoever took over while this process slept
 
 
 def list_attempts(services: Services, run_id: str) -> list[Attempt]:

@@ -38,6 +38,7 @@ from tpuctl.workflows.documents import (
     find_slice,
     save,
     save_attempt_history,
+    save_once,
 )
 from tpuctl.workflows.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.workflows.intents import request_down
@@ -318,9 +319,8 @@ class RunWave:
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"
-        if self._services.store.get(key) is None:
-            manifest = build_manifest(run, self._slice, attempt, version=__version__)
-            self._services.store.put(key, to_data(manifest), if_generation=0)
+        manifest = build_manifest(run, self._slice, attempt, version=__version__)
+        save_once(self._services, key, to_data(manifest))
 
     def _finish(self, plan: RunPlan) -> Outcome:
         state = plan.state or RunState.STOPPED

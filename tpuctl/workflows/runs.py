@@ -24,7 +24,7 @@ from tpuctl.core.records import (
     RunState,
     SliceRecord,
 )
-from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, UnreachableError
+from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, UnreachableError
 from tpuctl.workflows.attempts import attempt_hosts
 from tpuctl.workflows.documents import (
     Loaded,
@@ -45,6 +45,8 @@ from tpuctl.workflows.step_time import HOST_TIME_S, LOOK_TIME_S
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 """Attempt states in which the workers' own word is asked for."""
+_REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
+"""So long another process may hold the lease of a slice."""
 
 
 def request_run(services: Services, run: RunRecord) -> RunRecord:
@@ -53,15 +55,16 @@ def request_run(services: Services, run: RunRecord) -> RunRecord:
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
     """
-    deadline = services.clock.now() + timeouts.LEASE_TTL_S
-    while True:
+    # Waits are counted, not hours: a laptop that was closed in between has not waited.
+    for left in reversed(range(_REQUEST_TRIES)):
         try:
             with lease(services, run.slice_name):
                 return _request_run(services, run)
-        except LeaseHeldError:
-            if services.clock.now() >= deadline:
+        except (LeaseHeldError, StaleRecordError):
+            if not left:
                 raise
             services.clock.sleep(timeouts.POLL_FIRST_S)
+    raise AssertionError("unreachable")
 
 
 def _request_run(services: Services, run: RunRecord) -> RunRecord:
@@ -69,6 +72,7 @@ def _request_run(services: Services, run: RunRecord) -> RunRecord:
         if other.slice_name != run.slice_name or other.state.final:
             continue
         if other.fingerprint == run.fingerprint and not other.stop_asked:
+            _hand_slice_over(services, run.id, other)
             return other
         if other.id != run.id:
             raise ConflictError(
@@ -77,6 +81,13 @@ def _request_run(services: Services, run: RunRecord) -> RunRecord:
             )
     record_decision(services, run.key, "run", f"asked for by {services.user}")
     return save(services, Loaded(run, 0), run).record
+
+
+def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None:
+    """A slice that was wanted for run `asked_for` goes with `run`, which takes its place."""
+    loaded = find_slice(services, run.slice_name)
+    if loaded is not None and run.owns_slice and loaded.record.run_id == asked_for != run.id:
+        save(services, loaded, replace(loaded.record, run_id=run.id))
 
 
 def request_stop(services: Services, run_id: str, *, grace_s: float | None = None) -> RunRecord:
