@@ -95,27 +95,24 @@ def _dataclass_decoder(cls: type) -> _Decode:
     defaults = {f.name: f.default for f in _fields(cls) if f.default is not dataclasses.MISSING}
     factories = tuple((f.name, f.default_factory) for f in _fields(cls) if callable(f.default_factory))
     by_hand = hasattr(cls, "__post_init__") or hasattr(cls, "__slots__")
-    names = frozenset(decoders)
 
     def decode(data: Mapping[str, Any]) -> Any:
-        values = dict(data) if data.keys() == names else completed(data)
+        for name in required:
+            if name not in data:
+                raise KeyError(f"{cls.__name__}.{name}")
+        values = {name: data[name] for name in plain if name in data}
         for name, inner in made:
             if name in data:
                 values[name] = inner(data[name])
         if by_hand:
             return cls(**values)
+        for name, factory in factories:
+            if name not in values:
+                values[name] = factory()
         # A frozen class sets its fields one by one and slowly; its dictionary takes them all at once.
         found: Any = object.__new__(cls)
-        found.__dict__.update(values)
+        found.__dict__.update(defaults, **values)
         return found
-
-    def completed(data: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of data that has more or fewer than this version writes; defaults for what is missing."""
-        for name in required:
-            if name not in data:
-                raise KeyError(f"{cls.__name__}.{name}")
-        values = {**defaults, **{name: factory() for name, factory in factories if name not in data}}
-        return values | {name: data[name] for name in plain if name in data}
 
     return decode
 
