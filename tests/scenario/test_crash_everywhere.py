@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import SPEC, bring_up, limit
+from tests.support.jobs import SPEC, bring_up, limit, submit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import (
     HOUR,
@@ -36,6 +36,7 @@ from tpuctl.workflows.adopt import adopt, find_candidate
 from tpuctl.workflows.apply import Order, apply_fleet, observe_and_plan
 from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
 from tpuctl.workflows.fleet import run_pass, take_down
+from tpuctl.workflows.follow import start_run
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.pausing import current_pause, pause_fleet, resume_fleet
 from tpuctl.workflows.reap import caller_of, reap, survey
@@ -251,6 +252,7 @@ class CopyingRun:
     """A run begins whose code its hosts copy from each other, which takes them longer than a step."""
 
     watched = True
+    lasting = True
 
     def prepare(self, place: MemoryPlace) -> None:
         long_program(place)
