@@ -1,21 +1,39 @@
 """Where every start begins. A verb's module is imported when it is asked for: this program starts on all hosts
 at once, and what a host imports is most of what a short command costs there."""
 
+import sys
+
+NOT_INSTALLED = 97
+NOT_INSTALLED_LINE = "tpuctl: no helper here\n"
+
 
 def main(arguments):
     verb = arguments[0] if arguments else ""
+    try:
+        run = load(verb)
+    except Exception as error:
+        # A folder that the disk damaged: nothing was done yet, and to install it again mends it.
+        sys.stderr.write("tpuctl: the helper does not start: %r\n%s" % (error, NOT_INSTALLED_LINE))
+        return NOT_INSTALLED
+    return run(arguments)
+
+
+def load(verb):
+    """What does a verb, all its modules imported."""
     if verb == "leash":
         from leash import leash
 
-        return leash()
+        return lambda _: leash()
     if verb == "install":
         from install import install
 
-        return install(arguments[1])
+        return lambda arguments: install(arguments[1])
     if verb == "carry":
         from copies import carry
 
-        return carry(arguments[1])
-    from verbs import answer_verb
+        return lambda arguments: carry(arguments[1])
+    from verbs import MODULES, answer_verb, find_verb
 
-    return answer_verb(verb)
+    if verb in MODULES:
+        find_verb(verb)
+    return lambda _: answer_verb(verb)

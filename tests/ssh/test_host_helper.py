@@ -32,7 +32,7 @@ from tpuctl.core.host_commands import (
     render_leash_request,
 )
 from tpuctl.core.host_protocol import AttemptState, AttemptStatus
-from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.tree import (
     Blob,
     Content,
@@ -141,6 +141,82 @@ def test_a_second_install_changes_nothing(helper: HostHelper, target: HostTarget
     before = {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")}
     assert helper.ensure_installed([target])[0].ok
     assert {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")} == before
+
+
+@pytest.mark.parametrize("module", ["entry.py", "leash.py", "base.py", "hello.py"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 400, b"def main(arguments"], ids=["empty", "zeros", "half"])
+def test_a_helper_that_the_disk_damaged_is_mended_by_the_next_command(
+    helper: HostHelper, target: HostTarget, home: Path, module: str, content: bytes
+) -> None:
+    assert helper.ensure_installed([target])[0].ok
+    [folder] = (home / HELPER_FOLDER).iterdir()
+    (folder / module).write_bytes(content)
+    heard: list[tuple[str, bytes]] = []
+    command = ["sh", "-c", "echo out; echo once >> said; exit 7"]
+    [done] = helper.leash([target], command, lambda _, stream, data: heard.append((stream, data)))
+    assert done.exit_status == 7
+    assert b"".join(data for stream, data in heard if stream == "stdout") == b"out\n"
+    assert (home / "said").read_text() == "once\n"
+    assert helper.hello([target])[0].value is not None
+    with zipfile.ZipFile(HELPER) as archive:
+        assert (folder / module).read_bytes() == archive.read(module)
+    assert [path.name for path in (home / HELPER_FOLDER).iterdir()] == [folder.name]
+
+
+def test_a_compiled_module_that_the_disk_cut_short_is_mended(
+    helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    assert helper.hello([target])[0].value is not None
+    [compiled] = (home / HELPER_FOLDER).glob("*/__pycache__/hello.*.pyc")
+    compiled.write_bytes(compiled.read_bytes()[:60])
+    assert helper.hello([target])[0].value is not None
+
+
+def test_a_command_whose_own_exit_status_is_that_of_a_missing_helper_runs_once(
+    helper: HostHelper, target: HostTarget, home: Path
+) -> None:
+    heard: list[bytes] = []
+    command = ["sh", "-c", "echo once >> said; exit 97"]
+    ended: list[RemoteResult] = []
+    [result] = helper.leash([target], command, lambda _, __, data: heard.append(data), on_end=ended.append)
+    assert (result.exit_status, [each.exit_status for each in ended]) == (97, [97])
+    assert (home / "said").read_text() == "once\n"
+    assert heard == []
+
+
+OBSERVED_INSTALL = """
+import os, sys
+archive = sys.argv[1]
+real = os.fsync, os.rename
+
+def fsync(handle):
+    print("fsync", os.readlink("/proc/self/fd/%d" % handle))
+    real[0](handle)
+
+def rename(source, target):
+    if target.endswith("/helper-x"):
+        print("rename", source)
+    real[1](source, target)
+
+os.fsync, os.rename = fsync, rename
+sys.path.insert(0, archive)
+from install import install
+sys.exit(install("helper-x"))
+"""
+"""Says in which order things reach the disk."""
+
+
+def test_the_helper_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", OBSERVED_INSTALL, str(tmp_path / "archive")]
+    (tmp_path / "archive").write_bytes(HELPER.read_bytes())
+    done = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    named = next(number for number, line in enumerate(done) if line.startswith("rename "))
+    folder = Path(done[named].removeprefix("rename "))
+    place = tmp_path / "helper-x"
+    written = {f"fsync {folder / path.relative_to(place)}" for path in [place, *place.rglob("*")]}
+    assert len(written) > 40
+    assert written <= set(done[:named])
+    assert done[named + 1 :] == [f"fsync {tmp_path}"]
 
 
 def test_a_helper_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_told(

@@ -12,6 +12,8 @@ from tpuctl.core.shell import quote
 from tpuctl.errors import UsageError
 
 EXIT_NOT_INSTALLED = 97
+NOT_INSTALLED_LINE = b"tpuctl: no helper here\n"
+"""What comes last on stderr with that exit status, which a command under the leash may have by itself."""
 HEARTBEAT_S = 5.0
 """Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
 SILENCE_S = 15.0
@@ -24,7 +26,15 @@ HELPER_FOLDER = ".tpuctl/bin"
 """Below the home directory."""
 
 # As a module of a path, not as a script: Python keeps compiled modules, but compiles a script at every start.
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import entry; sys.exit(entry.main(sys.argv[1:]))"
+_START = f"""import sys
+sys.path.insert(0, sys.argv.pop(1))
+try:
+    from entry import main
+except Exception as error:
+    sys.stderr.write("tpuctl: the helper does not start: %r\\n{NOT_INSTALLED_LINE.decode().strip()}\\n" % error)
+    sys.exit({EXIT_NOT_INSTALLED})
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def helper_name(helper_sha256: str) -> str:
@@ -33,9 +43,11 @@ def helper_name(helper_sha256: str) -> str:
 
 
 def render_helper_command(verb: str, helper_sha256: str) -> str:
-    """Command that runs the helper, or exits with `EXIT_NOT_INSTALLED`."""
+    """Command that runs the helper; where there is none that starts, it says `NOT_INSTALLED_LINE` on stderr and
+    exits with `EXIT_NOT_INSTALLED`."""
     path = f'"$HOME"/{HELPER_FOLDER}/{helper_name(helper_sha256)}'
-    there = f"test -d {path} || exit {EXIT_NOT_INSTALLED}"
+    absent = NOT_INSTALLED_LINE.decode().strip()
+    there = f"test -d {path} || {{ echo '{absent}' >&2; exit {EXIT_NOT_INSTALLED}; }}"
     return f"{there}; exec python3 -I -S -c '{_START}' {path} {quote(verb)}"
 
 

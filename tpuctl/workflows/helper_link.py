@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tpuctl.core.host_commands import (
     EXIT_NOT_INSTALLED,
+    NOT_INSTALLED_LINE,
     render_helper_command,
     render_install_command,
     render_leash_request,
@@ -65,31 +66,56 @@ class HelperLink:
     ) -> list[RemoteResult]:
         """A verb that ends with this call: its raw output goes to `sink`."""
         command = render_helper_command(verb, self.sha256)
+        bare: set[int] = set()
+
+        def heard(worker: int, stream: str, data: bytes) -> None:
+            if stream == "stderr" and data.endswith(NOT_INSTALLED_LINE):
+                bare.add(worker)
+                data = data[: -len(NOT_INSTALLED_LINE)]
+            if data:
+                sink(worker, stream, data)
+
+        def is_bare(result: RemoteResult) -> bool:
+            # The status alone may be that of a command under the leash, which must not run twice.
+            return result.exit_status == EXIT_NOT_INSTALLED and result.worker in bare
+
+        doubtful: list[RemoteResult] = []
 
         def ended(result: RemoteResult) -> None:
-            if on_end is not None and result.exit_status != EXIT_NOT_INSTALLED:
+            if result.exit_status == EXIT_NOT_INSTALLED:
+                doubtful.append(result)  # what it said last may not have been heard yet
+            elif on_end is not None:
                 on_end(result)
 
-        return self.with_install(
-            targets,
-            lambda asked: self.remote.stream(
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            bare.clear()
+            doubtful.clear()
+            results = self.remote.stream(
                 asked,
                 command,
-                sink,
+                heard,
                 stdin=stdin,
                 hold_stdin=True,
                 timeout_s=timeout_s,
                 should_stop=should_stop,
                 on_end=ended,
-            ),
-        )
+            )
+            for result in doubtful:
+                if on_end is not None and not is_bare(result):
+                    on_end(result)
+            return results
+
+        return self.with_install(targets, ask, is_bare)
 
     def with_install(
-        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget]], list[RemoteResult]]
+        self,
+        targets: Sequence[HostTarget],
+        ask: Callable[[Sequence[HostTarget]], list[RemoteResult]],
+        is_bare: Callable[[RemoteResult], bool] = lambda result: result.exit_status == EXIT_NOT_INSTALLED,
     ) -> list[RemoteResult]:
-        """What `ask` finds; hosts without the helper get it and are asked again once."""
+        """What `ask` finds; hosts without a helper that starts get it and are asked again once."""
         results = ask(targets)
-        bare = [i for i, result in enumerate(results) if result.exit_status == EXIT_NOT_INSTALLED]
+        bare = [i for i, result in enumerate(results) if is_bare(result)]
         if not bare:
             return results
         installs = self.ensure_installed([targets[i] for i in bare])

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 from tests.support.memory.process import Program, Steps
 from tpuctl.core.environment import pins
-from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.core.host_commands import (
+    EXIT_NOT_INSTALLED,
+    NOT_INSTALLED_LINE,
+    render_helper_command,
+    render_install_command,
+)
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
@@ -44,7 +49,7 @@ def run_command(host: MemoryHost, command: str) -> Program:
     if found := HELPER.match(command):
         named = NAMED.search(command)
         if named is None or named[1] not in host.helpers:
-            return exits(EXIT_NOT_INSTALLED)
+            return exits(EXIT_NOT_INSTALLED, NOT_INSTALLED_LINE.decode().rstrip())
         return late(VERBS[found["verb"]], host.network.answer_s)
     if found := INSTALL.match(command):
         return install(found["sha"])
