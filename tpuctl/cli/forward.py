@@ -47,8 +47,6 @@ def forward(
                 context.console.line(where)
             context.console.say(f"leads to port {remote} of {name}-{worker}; Ctrl-C ends it")
             while True:
-                time.sleep(
-                    1.0
-                )  # not without end: a signal that another thread got would only be noticed after it
+                time.sleep(1.0)  # a signal that comes just before is noticed after it
         finally:
             forwarding.close()

@@ -36,7 +36,7 @@ def wait_for_end(stopped: threading.Event) -> None:
     """Blocks until a signal or the admin door ends the server."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    # Handlers run in the main thread, but the kernel may give the signal to another: an endless wait goes on.
+    # A signal that comes while this thread is about to wait is noticed when the wait ends: so it must end.
     while not stopped.wait(SIGNAL_POLL_S):
         pass
 
