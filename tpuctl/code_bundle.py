@@ -69,6 +69,7 @@ def freeze(
     root = root.resolve()
     top = _git_top(root)
     base = top or root
+    _check_not_home(base)
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
     left_out = without.resolve() if without else None
     names = sorted(name for name in set(names) if os.path.lexists(base / name) and base / name != left_out)
@@ -86,6 +87,19 @@ def freeze(
         size_bytes=size,
     )
     return _with_git(frozen, base) if top else frozen
+
+
+def _check_not_home(base: Path) -> None:
+    """A whole home directory, with its keys and caches, is never the code; unless somebody thought about it.
+
+    Raises UsageError.
+    """
+    if base not in (Path.home().resolve(), Path(base.anchor)) or (base / IGNORE_FILE).exists():
+        return
+    raise UsageError(
+        f"the code of this run would be everything in {base}",
+        hint=f"go to the directory of your project first, or write what to leave out to {base / IGNORE_FILE}",
+    )
 
 
 def _git(directory: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import getpass
 import json
 import os
@@ -247,9 +248,10 @@ def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, stat
     elif profile != DEFAULT_PROFILE:
         layers.append(_profile_file(state_base / "profiles" / f"{profile}.json"))
         if not any(layer.values for layer in layers):
-            raise BadConfigError(
-                f"there is no profile {profile!r}", hint=f"add profiles: {{{profile}: {{...}}}} to {user_file}"
-            )
+            near = difflib.get_close_matches(profile, [DEFAULT_PROFILE, SIM_PROFILE, *profiles], n=1)
+            meant = f"did you mean {near[0]}? else " if near else ""
+            hint = f"{meant}add profiles: {{{profile}: {{...}}}} to {user_file}"
+            raise BadConfigError(f"there is no profile {profile!r}", hint=hint)
     return layers
 
 

@@ -6,6 +6,7 @@ generated from these classes; a test walks them (unique codes, exit status from 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -185,3 +186,8 @@ def all_error_classes() -> list[type[TpuctlError]]:
         return [cls, *(found for sub in cls.__subclasses__() for found in walk(sub))]
 
     return walk(TpuctlError)
+
+
+def full_disk_hint(path: str) -> str:
+    """What to do when nothing more fits on the disk of `path`."""
+    return f"free some space on that disk: df -h {shlex.quote(path)}"

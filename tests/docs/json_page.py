@@ -67,14 +67,17 @@ def prepare(session: Session) -> None:
     session.type("watch", "once")
 
 
+def with_json(command: str) -> str:
+    """`command` as it is typed for a document: what stands behind `--` is the program's."""
+    own, dashes, theirs = command.partition(" -- ")
+    return f"{own} --json{dashes}{theirs}"
+
+
 def documents(session: Session) -> dict[str, Any]:
     """What each command prints; stderr has to be empty."""
     found = {}
     for command, _ in COMMANDS:
-        own, dashes, theirs = command.partition(" -- ")
-        done = session.finish(
-            session.start(*own.split(), "--json", *([dashes.strip(), theirs] if theirs else []))
-        )
+        done = session.finish(session.start(*with_json(command).split()))
         assert done.stderr == "", command
         found[command] = json.loads(done.stdout)
     return found
@@ -87,7 +90,7 @@ def render_page(found: dict[str, Any]) -> str:
         kind = "list of objects" if isinstance(value, list) else "object"
         named = dict.fromkeys(_HOUR.sub("hours.HH", key) for key in keys_of(value))
         keys = ", ".join(f"`{key}`" for key in named)
-        parts.append(f"## `tpuctl {command} --json`\n\n{what[0].upper()}{what[1:]}: {kind}.\n\n{keys}\n")
+        parts.append(f"## `tpuctl {with_json(command)}`\n\n{what[0].upper()}{what[1:]}: {kind}.\n\n{keys}\n")
     return "\n".join(parts)
 
 

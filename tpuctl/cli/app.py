@@ -50,7 +50,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("manifest", "runs", "manifest", "Print the manifest of an attempt."),
     ),
     "Slices": (
-        Entry("why", "slice", "why", "Show the decisions about a slice or run, and their reasons."),
+        Entry("why", "why", "why", "Show the decisions about a slice or run, and their reasons."),
         Entry("forward", "forward", "forward", "Make a port of a worker reachable on this machine."),
         Entry("ssh-config", "ssh_config", "ssh_config", "Print entries for ssh, scp and rsync."),
         Entry("adopt", "adopt", "adopt", "Take over a TPU that was made without tpuctl."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def apply(
     with open_context(ctx) as context:
         loaded = _load(context, file)
         how = How(replace=replace_, prune=prune, all_users=all_users, again=_known(loaded, again))
-        changes = _plan(context, loaded, how)
+        changes = _with_file(_plan(context, loaded, how), file)
         if dry_run:
             _show(context, changes)
             return
@@ -90,7 +91,15 @@ def diff(
     from tpuctl.core.plan_fleet import How
 
     with open_context(ctx) as context:
-        _show(context, _plan(context, _load(context, file), How()))
+        _show(context, _with_file(_plan(context, _load(context, file), How()), file))
+
+
+def _with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetChange]:
+    """The changes with hints that can be pasted: of another file than the nearest, they name it."""
+    if file is None:
+        return list(changes)
+    named = f"tpuctl apply -f {shlex.quote(str(file))}"
+    return [replace(change, hint=change.hint.replace("tpuctl apply", named)) for change in changes]
 
 
 @dataclass(frozen=True)
@@ -332,7 +341,7 @@ def _carry_out(
             context.console.say(f"{change.subject}: {change.change} ({change.why})")
     destroyed = [f"{c.change} {c.subject}" for c in changes if c.change in DESTRUCTIVE]
     if destroyed:
-        confirm(context, f"{', '.join(destroyed)}, with everything on their hosts?", yes=yes)
+        confirm(context, f"{', '.join(destroyed)}, and lose everything on the hosts?", yes=yes)
     context.shared.if_interrupted = (
         "what was asked for stands and may cost money: `tpuctl apply` goes on, `tpuctl ls` shows it"
     )

@@ -90,7 +90,7 @@ def _total(found: Bill) -> str:
         text += f"; about ${found.per_hour:.2f} per hour, ${found.per_hour * HOURS_PER_MONTH:.2f} per month"
     if found.unpriced:
         text += f", and {found.unpriced} without a known price"
-    return text + ("" if found.zero else "; not zero")
+    return text
 
 
 _WORDS = {"you": "to be paid", "grant": "covered by a grant", "nobody": "free as it stands"}

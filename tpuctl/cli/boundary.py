@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import typer
 
 from tpuctl.cli.app import Invocation
-from tpuctl.errors import BugError, InterruptedByUserError, TpuctlError, UsageError
+from tpuctl.errors import BugError, InterruptedByUserError, TpuctlError, UsageError, full_disk_hint
 
 T = TypeVar("T")
 
@@ -34,6 +37,8 @@ def guarded(shared: Invocation, work: Callable[[], T]) -> T:
         raise _report(
             shared, InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
         ) from error
+    except OSError as error:
+        raise _refused_here(shared, error) from error
     except Exception as error:  # the last resort: a crash report instead of a traceback
         raise _report(shared, _bug(shared, error)) from error
 
@@ -105,8 +110,56 @@ def _from_typer(error: typer.TyperException) -> UsageError:
         nearest = difflib.get_close_matches(str(option), possible, n=1, cutoff=0.0)[0]
         hint = f"did you mean {nearest}?"
         return UsageError(f"no such option: {option}", hint=hint)
-    message = error.format_message().rstrip(".")
+    message = _plain(error.format_message().rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _plain(message: str) -> str:
+    """What a converter says of a value, for people: pydantic, which Typer uses, speaks of its `Input`."""
+    text = re.sub(r", unable to parse string as an? \w+$", "", message)
+    return text.replace("Input should be a valid integer", "it should be a whole number").replace(
+        "Input should be", "it should be"
+    )
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
+    """This machine would not have it: a full disk, a directory that cannot be written. Else it is a bug."""
+    if error.errno not in _FULL | _NOT_ALLOWED:
+        return _report(shared, _bug(shared, error))
+    if _stdout_is_broken():
+        shared.json = False
+    place = f"{error.filename}: " if error.filename else ""
+    hint = full_disk_hint(str(error.filename or ".")) if error.errno in _FULL else _other_place(error)
+    return _report(shared, TpuctlError(f"{place}{str(error.strerror).lower()}", hint=hint))
+
+
+def _other_place(error: OSError) -> str | None:
+    from tpuctl.config import find_state_base
+
+    base = find_state_base(os.environ, Path.home())
+    path = Path(str(error.filename or ""))
+    if not (path == base or path in base.parents or base in path.parents):
+        return None
+    return "TPUCTL_STATE_DIR=DIR names another directory for what tpuctl keeps"
+
+
+def _stdout_is_broken() -> bool:
+    """Whether stdout takes nothing more; then it leads nowhere from now on: the exit status stays ours."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence_stdout()
+        return True
+    return False
+
+
+def _silence_stdout() -> None:
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
 
 
 def _bug(shared: Invocation, error: Exception) -> BugError:
@@ -122,6 +175,5 @@ def _bug(shared: Invocation, error: Exception) -> BugError:
 
 def _reader_went_away() -> typer.Exit:
     """Whoever read our stdout closed it (`| head`): stop quietly, flush into nothing."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
+    _silence_stdout()
     return typer.Exit(1)

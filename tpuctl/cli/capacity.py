@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tpuctl.cli.app import invocation
 from tpuctl.core.wishes import SliceWish, help_of, tier_of_flags
 from tpuctl.errors import UsageError
 
@@ -134,6 +135,14 @@ def read_script(wish: SliceWish, directory: Path) -> bytes | None:
         ) from error
 
 
+def _refuse_both(ctx: typer.Context, one: str, other: str) -> None:
+    """Raises UsageError where both sides of one switch were typed: of these only the last is heard."""
+    typed = invocation(ctx).arguments
+    own = typed[: typed.index("--")] if "--" in typed else typed
+    if one in own and other in own:
+        raise UsageError(f"{one} and {other} exclude each other", hint=f"keep {one}")
+
+
 def with_capacity(command: Callable[..., None]) -> Callable[..., None]:
     """Gives `command` every flag of `Capacity` in the place of its parameter `capacity`."""
     hints = get_type_hints(Capacity, include_extras=True)
@@ -146,6 +155,7 @@ def with_capacity(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
+        _refuse_both(values["ctx"], "--queued", "--direct")
         typed = {item.name: values.pop(item.name) for item in options}
         command(**values, **{PARAMETER: Capacity(**typed)})
 

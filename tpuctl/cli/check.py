@@ -50,7 +50,8 @@ def types(
     ]
     shared = invocation(ctx)
     console = Console(json_mode=shared.json, quiet=shared.quiet)
-    console.table(rows, COLUMNS, empty=f"no accelerator type is known in {zone}")
+    shown = rows if console.json_mode else [{**row, "spot": _dollars(row["spot"])} for row in rows]
+    console.table(shown, COLUMNS, empty=f"no accelerator type is known in {zone}")
 
 
 def _row(catalog: Any, found: Any) -> dict[str, Any]:
@@ -66,6 +67,10 @@ def _row(catalog: Any, found: Any) -> dict[str, Any]:
         "spot": _price(prices, "spot", found.chips),
         "on_demand": _price(prices, "on_demand", found.chips),
     }
+
+
+def _dollars(price: float | None) -> str:
+    return "" if price is None else f"{price:.2f}"
 
 
 def _price(prices: Any, tier: str, chips: int) -> float | None:

@@ -108,8 +108,12 @@ def _join(context: AppContext, uri: str) -> None:
 
 def _move(context: AppContext, uri: str) -> None:
     from tpuctl.config import write_store_file
-    from tpuctl.workflows.store_move import move_store
+    from tpuctl.workflows.store_move import has_moved, move_store
 
+    if has_moved(context.local_store, uri):
+        write_store_file(context.config, uri)
+        context.console.say(f"this machine uses {uri} already; nothing was copied")
+        return
     count = move_store(
         context.local_store,
         context.bucket_store(uri, unborn=True),

@@ -31,15 +31,15 @@ TRANSFER_LINE_S = 10.0
 
 
 def render_seconds(seconds: float) -> str:
-    """`8 s`, `2 min 05 s`, `1 h 03 min`."""
+    """`8 s`, `2 min 05 s`, `30 min`, `1 h 03 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
 
 
 def render_timer(seconds: float) -> str:

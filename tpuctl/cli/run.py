@@ -132,6 +132,7 @@ def run(
     Options of the program stand behind a `--` of their own: `tpuctl run train.py -- --lr 3e-4`.
     """
     from tpuctl.core.naming import check_run_id, parse_secret, parse_var
+    from tpuctl.workflows.runs import check_new_id
 
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
@@ -157,6 +158,7 @@ def run(
     check_run_wish(wish)
     with open_context(ctx) as context:
         run_id = check_run_id(name or context.ids.new_id())
+        check_new_id(context, run_id)
         code = freeze_code(context, Path.cwd(), wish)
         if up is not None:
             slice_name = _own_slice_name(context, on, up, capacity)

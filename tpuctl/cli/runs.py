@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +17,7 @@ from tpuctl.cli.follow import follow as follow_to_end
 from tpuctl.cli.follow import follow_or_leave, print_run, stop_run
 from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Workers, Yes
 from tpuctl.cli.slice import confirm
+from tpuctl.core.counting import counted
 from tpuctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -24,9 +27,8 @@ RUNS = (
     Column("id", "RUN"),
     Column("slice", "SLICE", give=1),
     Column("state", "STATE"),
-    Column("attempts", "ATTEMPTS", right=True),
-    Column("preemptions", "PREEMPTIONS", right=True),
-    Column("created", "CREATED"),
+    Column("attempts", "ATTEMPTS"),
+    Column("created", "CREATED (UTC)"),
     Column("command", "COMMAND", give=2, most=2),
 )
 
@@ -36,7 +38,20 @@ def runs(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
     from tpuctl.workflows.report import run_rows
 
     with open_context(ctx) as context:
-        context.console.table(run_rows(context), RUNS, empty="no runs; start one with `tpuctl run SCRIPT`")
+        rows, json_mode = run_rows(context), context.console.json_mode
+        shown = rows if json_mode else [_run_line(row) for row in rows]
+        context.console.table(shown, RUNS, empty="no runs; start one with `tpuctl run SCRIPT`")
+
+
+def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as a person reads it; its command can be pasted."""
+    lost = f", {row['preemptions']} lost" if row["preemptions"] else ""
+    return {
+        **row,
+        "attempts": f"{row['attempts']}{lost}",
+        "created": row["created"][: len("2026-11-21T10:15")].replace("T", " "),
+        "command": shlex.join(row["command"]),
+    }
 
 
 def logs(
@@ -132,7 +147,9 @@ def attach(
 def manifest(
     ctx: typer.Context,
     run_id: RunId = "last",
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="This attempt; the last ended one.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="This attempt; the last one that has ended if left out.")
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Print the manifest of an attempt: what ran, where, with which versions, and how it ended."""
@@ -140,12 +157,24 @@ def manifest(
     from tpuctl.workflows.report import manifest_of
 
     with open_context(ctx) as context:
-        found = manifest_of(context, get_run(context, run_id).record.id, attempt)
+        record = get_run(context, run_id).record
+        found = manifest_of(context, record.id, attempt)
         if found is None:
-            raise NotFoundError("no attempt of this run has ended yet", hint="tpuctl runs")
+            raise _no_manifest(record, attempt)
         if context.console.json_mode:
             context.console.data(found)
             return
         import yaml
 
         context.console.line(yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
+
+
+def _no_manifest(record: RunRecord, attempt: int | None) -> NotFoundError:
+    begun = record.attempt.number if record.attempt else 0
+    if attempt is not None and not 1 <= attempt <= begun:
+        has = f"it has {counted(begun, 'attempt')}" if begun else "it has not begun"
+        return NotFoundError(f"run {record.id} has no attempt {attempt}: {has}", hint="tpuctl runs")
+    told = f"no attempt of run {record.id} has ended yet"
+    if attempt is not None:
+        told = f"attempt {attempt} of run {record.id} goes on"
+    return NotFoundError(told, hint=f"tpuctl attach {record.id}")

@@ -182,14 +182,19 @@ def preempt(
 @app.command("fault")
 def fault(
     ctx: typer.Context,
-    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Such as stockout or blip.")] = None,
+    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="One of those above.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Forget the faults that are still to strike.")] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Plan something to go wrong; without arguments, list what is planned."""
+    """Plan something to go wrong; without arguments, list what is planned.
+
+    Presets: stockout and stockout-now (for nodes asked for with --direct), queued-internal, rate-limit, blip,
+    late-create, slow-operation, lost-response, api-off, no-permission, expired-token, clock-off,
+    storage-rate-limit, storage-unavailable, storage-lost-response.
+    """
     from tpuctl.sim import control
 
     info = _running()
@@ -208,7 +213,20 @@ def fault(
         Column("times", "TIMES", right=True),
         Column("message", "MESSAGE", give=2),
     )
-    console.table(control.faults(info), columns, empty="no faults")
+    planned = control.faults(info)
+    console.table(planned if console.json_mode else list(map(_fault_line, planned)), columns, empty="no faults")
+
+
+def _fault_line(fault: Mapping[str, Any]) -> dict[str, Any]:
+    """A fault as a person reads it: one that stands has no times, and only errors have a message."""
+    from tpuctl.sim.faults import STANDING, WITH_MESSAGE
+
+    lasting = fault["kind"] in STANDING or fault["times"] == 0
+    return {
+        **fault,
+        "times": "until cleared" if lasting else fault["times"],
+        "message": fault["message"] if fault["kind"] in WITH_MESSAGE else "",
+    }
 
 
 def _parse_field(word: str) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""`up`, `down`, `ls`, `status`, `why`: slices."""
+"""`up`, `down`, `ls`, `status`: slices."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def wanted_slice(
     else:
         choice, chosen = SliceChoice(known.spec, known.wished_zones), known.name
     offer = SliceOffer(context, chosen, choice, pay=wish.pay, script=script)
+    _warn_of_version(context, choice.spec)
     _ = context.credentials
 
     def permit() -> None:
@@ -140,6 +141,16 @@ def wanted_slice(
         limits=limits,
         permit=permit_and_say,
     )
+
+
+def _warn_of_version(context: AppContext, spec: SliceSpec) -> None:
+    from tpuctl.core.acquisition import version_doubt
+    from tpuctl.resources import load_accelerators
+
+    found = load_accelerators().types.get(spec.accelerator_type)  # None for a shape of one's own
+    doubt = "" if found is None else version_doubt(found, spec.runtime_version)
+    if doubt:
+        context.console.warn(doubt)
 
 
 def settle_slice(
@@ -289,7 +300,8 @@ def down(
         if dry_run:
             _show_what_goes(context, records)
             return
-        confirm(context, f"delete {', '.join(names)} and everything on their hosts?", yes=yes)
+        whose = "its" if len(names) == 1 else "their"
+        confirm(context, f"delete {', '.join(names)} and everything on {whose} hosts?", yes=yes)
         again = f"tpuctl down {' '.join(names)} --yes"
         context.shared.if_interrupted = (
             f"what is being deleted goes on: `{again}` waits for it and does the rest"
@@ -329,7 +341,7 @@ def confirm(context: AppContext, question: str, *, yes: bool) -> None:
     if yes:
         return
     if context.console.json_mode or not context.console.interactive:
-        raise UsageError(f"will not {question.rstrip('?')} without being sure", hint="add --yes")
+        raise UsageError(f"nobody is here to answer: {question}", hint="add --yes")
     if not typer.confirm(f"{context.console.mark}{question}", err=True):
         raise InterruptedByUserError("declined; nothing was changed")
 
@@ -403,22 +415,3 @@ def status(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> Non
             context.console.table(workers, columns)
         if facts["remark"]:
             context.console.warn(facts["remark"])
-
-
-def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Show the decisions about a slice (or one run) and their reasons, oldest first."""
-    from tpuctl.workflows.execute import resolve_slice
-    from tpuctl.workflows.report import decisions, remark_on
-
-    columns = (
-        Column("at", "WHEN"),
-        Column("subject", "ABOUT", give=1),
-        Column("action", "DECISION"),
-        Column("reason", "BECAUSE", give=2),
-    )
-    with open_context(ctx) as context:
-        subject = name if name is not None else resolve_slice(context, None).name
-        context.console.table(decisions(context, subject), columns)
-        remark = remark_on(context, subject)
-        if remark:
-            context.console.warn(remark)

@@ -91,7 +91,7 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
     if context.console.json_mode:
         context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": [*blobs, *slices]})
         return
-    context.console.table([*blobs, *slices], COLUMNS, empty="the store keeps nothing for nothing")
+    context.console.table([*blobs, *slices], COLUMNS, empty="nothing to remove: all of it is in use")
 
 
 MACHINES = (

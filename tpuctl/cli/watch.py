@@ -19,7 +19,7 @@ from tpuctl.core.counting import counted
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
-    from tpuctl.core.watch import Heartbeat, Watcher
+    from tpuctl.core.watch import Heartbeat, Trouble, Watcher
     from tpuctl.local.pass_log import PassLog
     from tpuctl.workflows.watch import PassReport
 
@@ -184,7 +184,16 @@ def _tell(context: AppContext, report: PassReport) -> None:
         raise report.error
     first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])
     hint = "tpuctl watch status" if first.subject == FLEET else f"tpuctl why {first.subject}"
-    raise PartialError(f"{first.subject} is {first.result}: {first.why}", hint=hint)
+    raise PartialError(_told(first), hint=hint)
+
+
+def _told(trouble: Trouble) -> str:
+    """`big is blocked: …`; of the whole pass, `the pass failed: …`."""
+    from tpuctl.workflows.watch import FLEET
+
+    subject = "the pass" if trouble.subject == FLEET else trouble.subject
+    verb = "" if trouble.result == "failed" else "is "
+    return f"{subject} {verb}{trouble.result}: {trouble.why}"
 
 
 @app.command("status")
@@ -242,7 +251,7 @@ def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
 def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
     for trouble in beat.troubles:
         passes = counted(trouble.passes, "pass", "passes")
-        context.console.warn(f"{trouble.subject} is {trouble.result} ({passes} on {beat.host}): {trouble.why}")
+        context.console.warn(f"{_told(trouble)} ({passes} on {beat.host})")
     if beat.note:
         context.console.warn(f"{beat.host}: {beat.note}")
     if beat.version != __version__:

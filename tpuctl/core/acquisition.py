@@ -6,7 +6,9 @@ cannot be is refused here, before anything is written down or asked of the cloud
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +24,7 @@ from tpuctl.core.records import SliceSpec
 from tpuctl.core.topology import AcceleratorType, Catalog, Generation
 from tpuctl.errors import UsageError
 
+_NUMBERS = re.compile(r"[0-9.]+")
 AUTO = "auto"
 """As a zone: every one in which the slice may be."""
 MAX_RUN_DURATION_S = 7 * 86_400.0
@@ -196,6 +199,18 @@ def _check_times(ask: Ask, now: float) -> None:
             f"--valid-until {render_moment(ask.valid_until)} has passed: nothing could be created",
             f"it is {render_moment(now)} now; --valid-for 6h counts from now",
         )
+
+
+def version_doubt(found: AcceleratorType, version: str) -> str:
+    """What is odd about a runtime version that is a known one but for a slip of the hand; else empty.
+
+    One that looks like none, or has other numbers, may be newer than the table: only the API knows all of them.
+    """
+    known = found.runtime_versions
+    near = [] if version in known else difflib.get_close_matches(version, known, n=1, cutoff=0.8)
+    if not near or _NUMBERS.sub("#", version) == _NUMBERS.sub("#", near[0]):
+        return ""
+    return f"runtime version {version} is not known for {found.name}; did you mean {near[0]}?"
 
 
 def name_of(accelerator_type: str, slices: int) -> str:

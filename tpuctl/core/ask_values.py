@@ -84,7 +84,7 @@ def _check_account(account: str | None) -> None:
 
 def _check_slices(slices: int | None) -> None:
     if slices is not None and slices < 1:
-        raise UsageError(f"--slices {slices} is none at all", hint="--slices 2")
+        raise UsageError(f"--slices {slices}: at least 1", hint="--slices 2")
 
 
 def _check_boot_disk(size: int | None) -> None:

@@ -6,6 +6,7 @@ and then strikes `times` times (0: for ever).
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import threading
 from collections.abc import Mapping
@@ -43,6 +44,11 @@ class FaultKind(StrEnum):
     CLOCK = "clock"
     """The cloud's clock, as its Date headers show it, is `seconds` ahead. Stands until it is cleared."""
 
+
+STANDING = frozenset({FaultKind.SERVICE_OFF, FaultKind.NO_PERMISSION, FaultKind.EXPIRED_TOKEN, FaultKind.CLOCK})
+"""Kinds that are never used up."""
+WITH_MESSAGE = frozenset({FaultKind.ERROR, FaultKind.QUEUED_FAILURE})
+"""Kinds whose message a caller gets to see."""
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
@@ -153,7 +159,9 @@ def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
     preset = fields.pop("preset", None)
     if preset is not None:
         if preset not in PRESETS:
-            raise UsageError(f"no fault preset `{preset}`", hint=f"one of: {', '.join(sorted(PRESETS))}")
+            near = difflib.get_close_matches(str(preset), PRESETS, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"no fault preset `{preset}`", hint=f"{meant}one of: {', '.join(sorted(PRESETS))}")
         fields = {**PRESETS[preset], **fields}
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:

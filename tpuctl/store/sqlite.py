@@ -17,7 +17,7 @@ from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.records import MOVED
-from tpuctl.errors import BadConfigError, ConflictError, TpuctlError
+from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
 from tpuctl.ports import Document, StoredBlob
 from tpuctl.store.blobs import BlobFiles, write_atomically
 from tpuctl.store.file_time import FileTime
@@ -213,7 +213,8 @@ class SqliteStore:
                         f"the store {self._path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
                         hint=f"see who holds it with `fuser -v {self._path}`",
                     ) from error
-                raise TpuctlError(f"cannot use the store {self._path}: {error}") from error
+                hint = full_disk_hint(str(self._path)) if "full" in str(error) else None
+                raise TpuctlError(f"cannot use the store {self._path}: {error}", hint=hint) from error
             except sqlite3.DatabaseError as error:
                 raise TpuctlError(
                     f"the store {self._path} is damaged: {error}", hint=f"move {self._path} away"

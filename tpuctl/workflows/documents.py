@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.records import Attempt, RunRecord, SliceRecord
+from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
 from tpuctl.errors import ConflictError, NotFoundError, StaleRecordError
 from tpuctl.ports import Document
 from tpuctl.workflows.services import Services
@@ -33,11 +33,21 @@ def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     """Raises NotFoundError with the names there are."""
     loaded = find_slice(services, name)
     if loaded is None:
-        known = ", ".join(record.name for record in list_slices(services)) or "none"
-        near = difflib.get_close_matches(name, [record.name for record in list_slices(services)], n=1)
+        records = list_slices(services)
+        near = difflib.get_close_matches(name, [record.name for record in records], n=1)
         hint = f"did you mean {near[0]}? `tpuctl ls` lists them" if near else "tpuctl ls"
-        raise NotFoundError(f"no slice called {name} (known: {known})", hint=hint)
+        raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
     return loaded
+
+
+MAX_KNOWN = 8
+"""So many names are said in an error."""
+
+
+def _known(records: Sequence[SliceRecord]) -> str:
+    """The names of slices that are not gone; the first of them, if they are many."""
+    names = [record.name for record in records if record.state is not SliceState.GONE]
+    return ", ".join(names[:MAX_KNOWN] + ["…"] * (len(names) > MAX_KNOWN)) or "none"
 
 
 def load_slice(document: Document) -> Loaded[SliceRecord]:
@@ -73,8 +83,18 @@ def get_run(services: Services, run_id: str) -> Loaded[RunRecord]:
         run_id = max(runs, key=lambda run: (run.created_at, run.id)).id
     loaded = find_run(services, run_id)
     if loaded is None:
-        raise NotFoundError(f"no run called {run_id}", hint="tpuctl runs")
+        near = _nearest_run(run_id, list_runs(services))
+        hint = f"did you mean {near}? `tpuctl runs` lists them" if near else "tpuctl runs"
+        raise NotFoundError(f"no run called {run_id}", hint=hint)
     return loaded
+
+
+def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
+    """The id that `word` was meant for: the newest run of that name in a fleet file, or that begins so."""
+    newest = sorted(runs, key=lambda run: (run.created_at, run.id), reverse=True)
+    begun = [run.id for run in newest if run.fleet_run == word or run.id.startswith(word)]
+    near = begun or difflib.get_close_matches(word, [run.id for run in newest], n=1)
+    return near[0] if near else None
 
 
 def list_runs(services: Services) -> list[RunRecord]:

@@ -35,7 +35,7 @@ class Quote:
         def check() -> None:
             if not (self.coverage.covered or pay):
                 raise NotCoveredError(
-                    f"{self.line} is not covered: {self.coverage.reason}",
+                    f"{self.line}; not covered: {self.coverage.reason}",
                     hint="add --pay to pay for it, or tpuctl grant import LETTER",
                 )
 

@@ -47,7 +47,7 @@ def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
         return HostAnswers(len(replies), len(replies), "")
     first = silent[0]
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
-    trouble = f"SSH on {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
+    trouble = f"no SSH to {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
     closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
     workers = tuple(reply.worker for reply in silent)
     return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, workers)

@@ -28,6 +28,7 @@ from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleReco
 from tpuctl.workflows.attempts import attempt_hosts
 from tpuctl.workflows.documents import (
     Loaded,
+    find_run,
     find_slice,
     get_run,
     list_runs,
@@ -79,6 +80,7 @@ def _request_run(services: Services, run: RunRecord) -> RunRecord:
                 f"run {other.id} is still {other.state} on slice {run.slice_name}",
                 hint=f"tpuctl attach {other.id}, or tpuctl stop {other.id}",
             )
+    check_new_id(services, run.id, again=False)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
     return save(services, Loaded(run, 0), run).record
 
@@ -88,6 +90,17 @@ def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None
     loaded = find_slice(services, run.slice_name)
     if loaded is not None and run.owns_slice and loaded.record.run_id == asked_for != run.id:
         save(services, loaded, replace(loaded.record, run_id=run.id))
+
+
+def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None:
+    """Raises ConflictError for the id of another run. `again`: one that is under way may be meant again."""
+    loaded = find_run(services, run_id)
+    if loaded is None or (again and not loaded.record.state.final):
+        return
+    raise ConflictError(
+        f"there is a run called {run_id} already; it is {loaded.record.state}",
+        hint=f"give the new one another --name, or none; tpuctl logs {run_id} shows the old one",
+    )
 
 
 def request_stop(services: Services, run_id: str, *, grace_s: float | None = None) -> RunRecord:

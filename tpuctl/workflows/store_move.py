@@ -85,6 +85,12 @@ def move_store(
     return count
 
 
+def has_moved(source: Store, uri: str) -> bool:
+    """Whether `source` moved to `uri` for good: to copy it again would bring back what was deleted there."""
+    document = source.get(MOVED)
+    return document is not None and document.data["to"] == uri and bool(document.data["done"])
+
+
 def announce_move(source: Store, uri: str) -> None:
     """Writes down that `source` is on its way to `uri`, from when on nothing else may change it.
 
