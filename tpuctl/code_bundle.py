@@ -69,6 +69,8 @@ def freeze(
     root = root.resolve()
     top = _git_top(root)
     base = top or root
+    if entry is not None and not (root / entry).is_file():
+        raise UsageError(f"there is no file {entry!r} in {root}", hint=f"ls {root}")
     _check_not_home(base)
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
     left_out = without.resolve() if without else None
@@ -179,8 +181,6 @@ def _ignores(pattern: str, name: str) -> bool:
 
 def _check_entry(base: Path, root: Path, entry: str, names: list[str]) -> None:
     path = Path(os.path.normpath(root / entry))
-    if not path.is_file():
-        raise UsageError(f"there is no file {entry!r} in {root}", hint=f"ls {root}")
     if not path.is_relative_to(base) or path.relative_to(base).as_posix() not in names:
         raise UsageError(
             f"{entry!r} would not be part of the code bundle: it is ignored or outside of {base}",

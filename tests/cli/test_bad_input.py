@@ -58,6 +58,8 @@ def everything(session: Session) -> tuple[str, str]:
         (("up", "v4-8", "--spot", "--metadata", "ssh-keys=x"), "ssh-keys"),
         (("up", "v4-8", "--spot", "--network", "Not A Network"), "Not A Network"),
         (("up", "v4-8", "--spot", "--boot-disk", "5"), "--boot-disk"),
+        (("up", "v4-8", "--spot", "--boot-disk", "much"), "it should be a whole number"),
+        (("up", "v4-8", "--spot", "--queued", "--direct"), "--queued and --direct"),
         (("up", "v4-8", "--spot", "--startup-script", "missing.sh"), "missing.sh"),
         (("up", "v4-8", "--spot", "--startup-script", "big.sh"), "256 KiB"),
         ((*RUN, "--slices", "2"), "--up"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.json_page import COMMANDS, PAGE, documents, keys_of, prepare, render_page
+from tests.docs.json_page import COMMANDS, PAGE, documents, keys_of, prepare, render_page, with_json
 from tests.support.session import Session, open_session
 
 
@@ -20,7 +20,7 @@ def session() -> Iterator[Session]:
 def test_every_promised_key_is_printed_and_every_printed_one_is_promised(session: Session) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert render_page(documents(session)) == page, "run `python -m tests.docs.generate --transcript`"
-    assert all(f"## `tpuctl {command} --json`" in page for command, _ in COMMANDS)
+    assert all(f"## `tpuctl {with_json(command)}`" in page for command, _ in COMMANDS)
 
 
 def test_keys_are_found_in_lists_and_below_keys() -> None:

@@ -126,7 +126,7 @@ def test_every_flag_of_the_table_is_one_of_the_command_line():
     ("said", "words"),
     [
         ({"valid_until": NOW - 1}, "has passed"),
-        ({"slices": 0}, "none at all"),
+        ({"slices": 0}, "at least 1"),
         ({"boot_disk_gib": 50}, "100 to 65536"),
         ({"tags": ("Bad_Tag",)}, "Bad_Tag"),
         ({"tags": ("a", "a")}, "twice"),

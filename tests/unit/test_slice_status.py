@@ -36,7 +36,7 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     lines = status_lines(FACTS, NOW)
     assert lines["type"] == "2 x v4-32, 8 hosts, 32 chips"
     assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
-    assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h 00 min, or when unused for 30 min 00 s"
+    assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h, or when unused for 30 min"
     assert lines["run"] == "r1 (waiting)"
     assert "ready since" not in lines
 

@@ -130,7 +130,8 @@ def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
     """This machine would not have it: a full disk, a directory that cannot be written. Else it is a bug."""
     if error.errno not in _FULL | _NOT_ALLOWED:
         return _report(shared, _bug(shared, error))
-    if _stdout_is_broken():
+    if not error.filename:  # stdout: it leads nowhere from now on, so that the exit status stays ours
+        _silence_stdout()
         shared.json = False
     place = f"{error.filename}: " if error.filename else ""
     hint = full_disk_hint(str(error.filename or ".")) if error.errno in _FULL else _other_place(error)
@@ -145,16 +146,6 @@ def _other_place(error: OSError) -> str | None:
     if not (path == base or path in base.parents or base in path.parents):
         return None
     return "TPUCTL_STATE_DIR=DIR names another directory for what tpuctl keeps"
-
-
-def _stdout_is_broken() -> bool:
-    """Whether stdout takes nothing more; then it leads nowhere from now on: the exit status stays ours."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _silence_stdout()
-        return True
-    return False
 
 
 def _silence_stdout() -> None:

@@ -1,0 +1,121 @@
+"""What people type in their first hour, and what goes wrong then: a plain sentence, and what to type next."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import TPUCTL, Session, open_session
+from tpuctl.sim.faults import PRESETS
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as session:
+        session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
+        session.type("up", "v4-8", "big", "--spot")
+        session.type("run", "--on", "big", "--no-checkpoint", "--name", "once", "--", "true")
+        yield session
+
+
+def redirected(session: Session, words: str) -> subprocess.CompletedProcess[str]:
+    """`tpuctl WORDS` by a shell, with the redirections among the words."""
+    return subprocess.run(
+        ["sh", "-c", f"{TPUCTL} {words}"], env=session.environ, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_the_name_of_a_run_that_is_over_is_not_given_again(session):
+    done = session.type("run", "--on", "big", "--no-checkpoint", "--name", "once", "--", "false", status=6)
+    assert "there is a run called once already; it is succeeded" in done.stderr
+    assert "--name" in done.stderr
+
+
+@pytest.mark.parametrize("word", ["onc", "onze"])
+def test_a_run_that_is_not_there_comes_with_the_nearest_one(session, word):
+    assert "did you mean once?" in session.type("logs", word, status=5).stderr
+
+
+def test_an_attempt_that_never_was_is_told_from_one_that_goes_on(session):
+    done = session.type("manifest", "once", "--attempt", "9", status=5)
+    assert "run once has no attempt 9: it has 1 attempt" in done.stderr
+
+
+def test_what_runs_ran_can_be_pasted(session):
+    session.type("run", "--on", "big", "--no-checkpoint", "--name", "words", "--", "sh", "-c", "echo a; true")
+    listed = session.type("runs").stdout
+    assert "sh -c 'echo a; true'" in listed
+
+
+def test_slices_that_are_gone_are_not_offered(session):
+    session.type("up", "v4-8", "shortly", "--spot")
+    session.type("down", "shortly", "--yes")
+    assert "(known: big)" in session.type("status", "nobody", status=5).stderr
+
+
+def test_stdout_that_takes_nothing_is_a_plain_error(session):
+    for words in ("ls > /dev/full", "types --json > /dev/full"):
+        done = redirected(session, words)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: no space left on device")
+        assert "Traceback" not in done.stderr
+
+
+def test_closed_standard_files_do_no_harm(session):
+    assert redirected(session, "ls >&- 2>&- <&-").returncode == 0
+    assert "big" in session.type("ls").stdout
+
+
+def test_a_home_directory_is_not_the_code_of_a_run(session):
+    work, session.work = session.work, session.root
+    try:
+        done = session.type("run", "--on", "big", "--no-checkpoint", "--", "true", status=2)
+        assert f"the code of this run would be everything in {session.root}" in done.stderr
+    finally:
+        session.work = work
+
+
+def test_a_store_that_moved_is_not_copied_again(session):
+    with open_session() as other:
+        other.type("grant", "add", "32", "spot", "v4", "us-central2-b")
+        other.type("config", "init", "--store", "gs://sim-bucket/lab")
+        other.type("grant", "rm", "spot", "v4", "us-central2-b")
+        again = other.type("config", "init", "--store", "gs://sim-bucket/lab")
+        assert "already" in again.stderr
+        assert json.loads(other.type("grant", "show", "--json").stdout) == []
+
+
+def test_hints_about_another_fleet_file_name_it(session):
+    path = session.work / "other.yaml"
+    path.write_text(
+        "settings: {tier: spot, zone: us-central2-b}\n"
+        "fleet:\n  name: lab\n  slices:\n    big: {accelerator: v4-16}\n"
+    )
+    done = session.type("diff", "-f", "other.yaml", status=10)
+    assert "tpuctl apply -f other.yaml --replace" in done.stderr
+    path.unlink()
+
+
+def test_a_slip_in_a_runtime_version_is_named_before_the_cloud_is_asked(session):
+    words = ("up", "v4-8", "tried", "--spot", "--dry-run", "--runtime-version")
+    assert "did you mean tpu-ubuntu2204-base?" in session.type(*words, "tpu-ubuntu2204-bas").stderr
+    assert "did you mean" not in session.type(*words, "tpu-vm-tf-2.16.1-pjrt").stderr
+
+
+def test_every_fault_can_be_found_and_those_that_stand_say_so(session):
+    told = session.type("sim", "fault", "--help").stdout
+    unbroken = re.sub(r"-\n\s+", "-", told)
+    assert [name for name in PRESETS if name not in unbroken] == []
+    assert "did you mean stockout?" in session.type("sim", "fault", "stockot", status=2).stderr
+    listed = session.type("sim", "fault", "clock-off").stdout
+    session.type("sim", "fault", "--clear")
+    assert "until cleared" in listed
+    assert "an internal error" not in listed
+
+
+def test_an_unknown_profile_comes_with_the_nearest_one(session):
+    assert "did you mean sim?" in session.type("--profile", "smi", "ls", status=2).stderr
