@@ -1,5 +1,6 @@
-"""`follow` and `read`: the logs of an attempt as raw output to the client."""
+"""`follow`, `read` and `news`: the logs of an attempt as raw output to the client."""
 
+import json
 import os
 import select
 import time
@@ -65,3 +66,25 @@ def read(request, _stdin):
                 write_all(1, data)
     except FileNotFoundError:
         raise Refused("absent", "no such log on this host") from None
+
+
+def news(request, _stdin):
+    """What both logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
+    whether there may be more, then the bytes."""
+    attempt, limit = Attempt(request), int(request.get("limit", 1 << 20))
+    found, data = {}, b""
+    for stream in ("stdout", "stderr"):
+        part = read_part(attempt.path(stream + ".log"), int(request.get(stream + "_offset", 0)), limit)
+        limit -= len(part)
+        found[stream] = len(part)
+        data += part
+    write_all(1, (json.dumps({"news": found, "more": limit <= 0}) + "\n").encode() + data)
+
+
+def read_part(path, offset, limit):
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""

@@ -25,6 +25,7 @@ MODULES = {
     "attempts": "state",
     "prune": "cleaning",
     "follow": "streams",
+    "news": "streams",
     "read": "streams",
 }
 

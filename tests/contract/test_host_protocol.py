@@ -13,7 +13,7 @@ from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
-from tpuctl.core.host_protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply
+from tpuctl.core.host_protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply, LogNews
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, list_blobs, make_tree, parse_tree, render_tree
 from tpuctl.ports import Remote
@@ -273,6 +273,26 @@ def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(r
     assert (result.exit_status, heard) == (0, {"stdout": b"gin\nend\n", "stderr": b"err\n"})
     [nothing] = runs.helper.follow([runs.target], lambda _target: {"run": "r1", "attempt": "5"}, sink)
     assert nothing.exit_status == 98
+
+
+def test_news_are_what_both_logs_have_behind_the_offsets(runs: Runs):
+    def news(limit: int = 1 << 20, **offsets: int) -> LogNews:
+        request = {"run": "r1", "attempt": "1", **offsets}
+        [answer] = runs.helper.read_news([runs.target], request, limit=limit)
+        assert (answer.value is None, answer.error) == (False, None), answer
+        return answer.value
+
+    assert news() == LogNews()
+    runs.prepare()
+    runs.start("sh", "-c", words.WORK)
+    runs.ended()
+    out, err = runs.log("stdout"), runs.log("stderr")
+    assert out
+    assert err
+    assert news() == LogNews(out, err)
+    assert news(stdout_offset=2, stderr_offset=len(err)) == LogNews(out[2:])
+    assert news(limit=len(out) + 1) == LogNews(out, err[:1], more=True)
+    assert news(limit=1) == LogNews(out[:1], more=True)
 
 
 def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):

@@ -292,6 +292,46 @@ def test_a_worker_that_says_nothing_leaves_time_to_stop_the_others(place, servic
     assert [process.argv for process in second.processes if process.alive] == []
 
 
+@pytest.mark.parametrize("answer_s", [0.0, 3.0, 5.0])
+def test_all_of_large_logs_is_kept_in_steps_that_end_in_time(place, answer_s):
+    services = place.machine()
+    lines = [f"{number:07d} " + "x" * 992 for number in range(20_000)]
+    place.hosts.programs["main.py"] = scripted(60.0, lines=lines)
+    bring_up(services, "big")
+    run = submit(services, "big", "much to say")
+    start_run(services, run.id)
+    place.clock.advance(90.0)
+    place.hosts.answer_s = answer_s
+    took: list[float] = []
+    while not get_run(services, run.id).record.state.final:
+        assert len(took) < 60
+        began = services.clock.now()
+        advance_run(services, run.id)
+        took.append(services.clock.now() - began)
+        place.clock.advance(1.0)
+    assert max(took) <= STEP_MAX_S
+    whole = "".join(f"{line}\n" for line in lines).encode()
+    for worker in (0, 1):
+        assert bytes(place.logs["laptop"].files[run.id, 1, worker, "stdout"]) == whole
+
+
+def test_logs_of_a_worker_that_answers_too_slowly_are_not_waited_for_without_end(place, services):
+    place.hosts.programs["main.py"] = scripted(60.0, lines=["done"])
+    bring_up(services, "big")
+    run = submit(services, "big", "a word")
+    start_run(services, run.id)
+    place.clock.advance(90.0)
+    place.hosts.answer_s = 11.0
+    began = place.clock.now()
+    while not get_run(services, run.id).record.state.final:
+        started = services.clock.now()
+        advance_run(services, run.id)
+        assert services.clock.now() - started <= STEP_MAX_S
+        place.clock.advance(1.0)
+        assert place.clock.now() - began < 300.0
+    assert get_run(services, run.id).record.state is RunState.SUCCEEDED
+
+
 def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):
     lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
     spec = EnvironmentSpec("small", {"3.10": lock})

@@ -57,3 +57,29 @@ def test_a_host_without_the_helper_says_so_by_its_exit_status(tmp_path: Path) ->
     command = render_helper_command("hello", "0" * 64)
     done = subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     assert done.returncode == EXIT_NOT_INSTALLED
+
+
+NEWS = b'{"news": {"stdout": 4, "stderr": 3}, "more": false}\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "news"),
+    [
+        (NEWS + b"out\nerr", protocol.LogNews(b"out\n", b"err")),
+        (b"welcome to this host! " + NEWS + b"out\nerr", protocol.LogNews(b"out\n", b"err")),
+        (NEWS + b"out\ne", protocol.LogNews(b"out\n", b"e", more=True)),
+        (NEWS + b"o", protocol.LogNews(b"o", b"", more=True)),
+        (NEWS, protocol.LogNews(more=True)),
+        (NEWS.replace(b"false", b"true") + b"out\nerr", protocol.LogNews(b"out\n", b"err", more=True)),
+    ],
+)
+def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: protocol.LogNews) -> None:
+    assert protocol.parse_log_news(answer) == news
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b'{"error": "host-error"}\n', NEWS[:20], b'{"news": 5}\n', b'{"news": ...}\n']
+)
+def test_an_answer_without_news_of_logs_is_no_news(answer: bytes) -> None:
+    with pytest.raises(protocol.MalformedReplyError, match="logs"):
+        protocol.parse_log_news(answer)

@@ -120,6 +120,32 @@ class StartReply:
     already: bool
 
 
+@dataclass(frozen=True)
+class LogNews:
+    """What the logs of an attempt have behind what is known, and whether there is more to ask for."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    more: bool = False
+
+
+def parse_log_news(stdout: bytes) -> LogNews:
+    """The part that came, where the answer broke off; a login script may print before it. MalformedReplyError
+    where nothing came."""
+    _, found, behind = stdout.partition(b'{"news": ')
+    line, newline, data = (found + behind).partition(b"\n")
+    if not newline:
+        raise MalformedReplyError("the host answered no logs")
+    try:
+        announced = json.loads(line)
+        ends = int(announced["news"]["stdout"])
+        whole = ends + int(announced["news"]["stderr"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
+    more = bool(announced.get("more")) or len(data) < whole
+    return LogNews(data[:ends], data[ends:whole], more)
+
+
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:
     """The helper's answer: the last line, because a login script may print before it. MalformedReplyError."""
     lines = stdout.strip().splitlines()

@@ -8,9 +8,9 @@ from typing import Any
 
 from tpuctl.core import timeouts
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
-from tpuctl.core.host_protocol import AttemptStatus, HostFacts
+from tpuctl.core.host_protocol import AttemptStatus, HostFacts, LogNews
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
-from tpuctl.core.model import HostTarget
+from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.plan_run import WorkerView
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.documents import find_run
@@ -23,8 +23,7 @@ from tpuctl.workflows.step_time import TimedRemote, is_late
 from tpuctl.workflows.targets import host_targets
 
 LOG_CHUNK = 4 << 20
-"""Bytes of log fetched per call, so that no call takes longer than a step may."""
-STREAMS = ("stdout", "stderr")
+"""Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
 _BEGUN = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING, HostAttemptState.EXITED})
 _ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
 
@@ -43,6 +42,16 @@ class Greeted:
     further steps. `hosts` is what of `Prepared.hosts` is known."""
 
     hosts: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was new in logs. `more`: somebody has more of it. `unread` are workers whose answer was cut off by
+    the end of the time, or not asked for any more: nothing is known of what they have left."""
+
+    parts: tuple[tuple[HostTarget, str, bytes], ...]
+    more: bool
+    unread: tuple[int, ...]
 
 
 class AttemptHosts:
@@ -207,32 +216,21 @@ class AttemptHosts:
         """Asks every worker's supervisor to stop the attempt; returns at once."""
         self._helper.stop(self.targets, self._run.id, self._attempt.attempt_id, grace_s)
 
-    def fetch_logs(self) -> list[tuple[HostTarget, str, bytes]]:
+    def fetch_logs(self) -> Fetched:
         """One round of what the workers wrote since the last one, appended to this machine's log files."""
-        fetched: list[tuple[HostTarget, str, bytes]] = []
-        for stream in STREAMS:
-            for target, data in self._read_logs(stream):
-                self._append(target.worker, stream, data)
-                fetched.append((target, stream, data))
-        return fetched
-
-    def _read_logs(self, stream: str) -> list[tuple[HostTarget, bytes]]:
-        """New bytes of one stream by worker; workers have different offsets, so equal ones go together."""
-        found: list[tuple[HostTarget, bytes]] = []
-        by_offset: dict[int, list[HostTarget]] = {}
-        for target in self.targets:
-            by_offset.setdefault(self._offset(target.worker, stream), []).append(target)
-        for offset, targets in by_offset.items():
-            results = self._helper.read_log(
-                targets,
-                run=self._run.id,
-                attempt=self._attempt.attempt_id,
-                stream=stream,
-                offset=offset,
-                limit=LOG_CHUNK,
-            )
-            found += [(t, r.stdout) for t, r in zip(targets, results, strict=True) if r.ok and r.stdout]
-        return found
+        parts: list[tuple[HostTarget, str, bytes]] = []
+        more, unread = False, []
+        answers = self._helper.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
+        for target, answer in zip(self.targets, answers, strict=True):
+            if answer.reply.result.failure is FailureKind.TIMEOUT:
+                unread.append(target.worker)
+            news = answer.value or LogNews()
+            more = more or news.more
+            for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
+                if data:
+                    self._append(target.worker, stream, data)
+                    parts.append((target, stream, data))
+        return Fetched(tuple(parts), more, tuple(unread))
 
     def _offset(self, worker: int, stream: str) -> int:
         return self._services.logs.size(self._run.id, self._attempt.number, worker, stream)

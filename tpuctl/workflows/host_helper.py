@@ -218,6 +218,16 @@ class HostHelper(HelperLink):
         stdin = _stdin(request, b"")
         return self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
 
+    def read_news(
+        self, targets: Sequence[HostTarget], request: Request, *, limit: int
+    ) -> list[Answer[protocol.LogNews]]:
+        """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
+        was cut off counts; `reply.error` is there all the same."""
+        body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
+        command, stdin = render_helper_command("news", self.sha256), _stdin(body, b"")
+        results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
+        return [_news_of(result) for result in results]
+
     def follow(
         self,
         targets: Sequence[HostTarget],
@@ -281,6 +291,15 @@ def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes |
 def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
     yield first
     yield from rest
+
+
+def _news_of(result: RemoteResult) -> Answer[protocol.LogNews]:
+    error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
+    reply = HelperReply(result.worker, None, error, result.detail, result)
+    try:
+        return Answer(result.worker, protocol.parse_log_news(result.stdout), reply)
+    except protocol.MalformedReplyError as malformed:
+        return Answer(result.worker, None, replace(reply, error=error or "malformed", message=str(malformed)))
 
 
 def _report(line: bytes) -> Mapping[str, Any] | None:

@@ -115,8 +115,8 @@ class RunWave:
     def _entry(self, event: str, detail: str = "") -> TimelineEntry:
         return TimelineEntry(self._services.store.now(), event, detail)
 
-    def _hosts(self, *, timed: bool = True) -> AttemptHosts | None:
-        return attempt_hosts(self._services, self._run, self._slice, self._until if timed else None)
+    def _hosts(self) -> AttemptHosts | None:
+        return attempt_hosts(self._services, self._run, self._slice, self._until)
 
     def _new_attempt(self, plan: RunPlan) -> Outcome:
         run, slice_ = self._run, self._slice
@@ -280,7 +280,7 @@ class RunWave:
         return Outcome(Wait("workers to stop"), acted=False)
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
-        hosts = self._hosts(timed=False)  # a read that is cut off would look like the end of a log
+        hosts = self._hosts()
         if hosts is not None and self._attempt.started_at is None:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
@@ -306,16 +306,28 @@ class RunWave:
         return Outcome(Wait("the next attempt"), acted=True)
 
     def _collect(self, hosts: AttemptHosts) -> bool:
-        """What the workers wrote and nobody followed. False when there is more than one step may fetch."""
-        began = self._services.clock.now()
-        while fetched := hosts.fetch_logs():
-            for target, stream, data in fetched:
+        """What the workers wrote and nobody followed. False when there is more than one step may fetch: also
+        where the time was up before a worker answered that says that it lives, for a while."""
+        while True:
+            fetched = hosts.fetch_logs()
+            for target, stream, data in fetched.parts:
                 self._services.emit(
                     WorkerOutput(self._run.slice_name, target.worker, stream, data, len(self._attempt.workers))
                 )
-            if self._services.clock.now() - began > timeouts.STEP_MAX_S / 2:
+            if not fetched.more:
+                return not (self._patience() and self._answering().intersection(fetched.unread))
+            if self._services.clock.now() >= self._until:
                 return False
-        return True
+
+    def _patience(self) -> bool:
+        """Whether logs are still waited for that do not come in time."""
+        since = self._attempt.ending_since
+        return since is not None and self._services.store.now() < since + timeouts.VERDICT_MAX_S
+
+    def _answering(self) -> set[int]:
+        """Workers that said how the attempt stands when they were looked at."""
+        silent = {WorkerState.UNREACHABLE, WorkerState.CLOSED}
+        return {view.worker for view in self._workers if view.state not in silent}
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"

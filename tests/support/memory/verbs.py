@@ -429,6 +429,22 @@ def read(process: Process, request: Json) -> Generator[Wait | float, None, int]:
     yield
 
 
+def news(process: Process, request: Json) -> Generator[Wait | float, None, int]:
+    attempt, limit = find_attempt(process.host, request), int(request.get("limit", 1 << 20))
+    found, data = {}, b""
+    for stream in ("stdout", "stderr"):
+        offset = int(request.get(f"{stream}_offset", 0))
+        part = bytes(attempt.log(stream)[offset : offset + limit]) if attempt is not None else b""
+        limit -= len(part)
+        found[stream] = len(part)
+        data += part
+    process.print(json.dumps({"news": found, "more": limit <= 0}))
+    for start in range(0, len(data), 1 << 18):
+        process.write(data[start : start + (1 << 18)])
+        yield 0.0
+    return 0
+
+
 def leash(process: Process) -> Steps:
     size = yield from process.read_line()
     words = (yield from process.read_exactly(int(size))).decode().split("\0")
@@ -509,5 +525,6 @@ VERBS: dict[str, Program] = {
     "fetch": verb(placing.fetch),
     "follow": verb(follow),
     "read": verb(read),
+    "news": verb(news),
     "leash": leash,
 }
