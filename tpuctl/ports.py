@@ -323,8 +323,9 @@ class Remote(Protocol):
         """
         ...
 
-    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
-        """The ssh-ed25519 keys that hosts show, believed without a proof; None where there is no answer."""
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
+        """The ssh-ed25519 keys that hosts show, believed without a proof; None where there is no answer
+        in that time."""
         ...
 
     def close(self) -> None: ...

@@ -13,6 +13,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
 from tpuctl.core.environment import EnvironmentSpec, render_frozen
 from tpuctl.core.model import FailureKind
+from tpuctl.core.plan import Blind
 from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
 from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.core.tree import make_tree
@@ -273,6 +274,20 @@ def test_steps_that_meet_hosts_too_slow_for_them_end_in_time_and_start_nothing(p
         assert services.clock.now() - began <= STEP_MAX_S
     assert (outcome.acted, "did not answer" in outcome.verdict.why) == (False, True)
     assert worker_processes(place, run.id) == []
+
+
+def test_a_step_in_which_no_host_of_any_slice_answers_ends_in_time(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    bring_up(services, "other")
+    run = submit(services, "big", "cut off")
+    start_run(services, run.id)
+    for host in place.hosts.all():
+        host.hang()
+    began = services.clock.now()
+    outcome = advance_run(services, run.id)
+    assert services.clock.now() - began <= STEP_MAX_S
+    assert isinstance(outcome.verdict, Blind)
 
 
 def test_a_worker_that_says_nothing_leaves_time_to_stop_the_others(place, services):

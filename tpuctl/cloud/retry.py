@@ -11,6 +11,9 @@ from tpuctl.errors import TransientError
 
 READ_TRIES = 4
 READ_PAUSE_S = 0.5
+PATIENCE_S = 5.0
+"""After so long nothing is tried once more: a call that hangs takes as long as a step may by itself, and the
+loop of the workflow comes again."""
 
 T = TypeVar("T")
 
@@ -20,12 +23,14 @@ def read(what: str, call: Callable[[], T]) -> T:
 
     Raises subclasses of TpuctlError for whatever a Google client or its transport raises.
     """
+    began = time.monotonic()
     for remaining in reversed(range(READ_TRIES)):
         try:
             return call()
         except Exception as error:  # every vendor and transport error becomes ours
             ours = translate(error, what)
-            if not isinstance(ours, TransientError) or remaining == 0:
+            late = time.monotonic() - began > PATIENCE_S
+            if not isinstance(ours, TransientError) or remaining == 0 or late:
                 raise ours from error
             time.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
     raise AssertionError("unreachable")

@@ -266,6 +266,7 @@ def read_host_key(target: HostTarget, timeout_s: float, proxy: tuple[str, ...] =
     """The ssh-ed25519 key that the host shows, or None; nothing about us is told."""
     from tpuctl.remote.engine import end, new_transport
 
+    ends = time.monotonic() + timeout_s
     try:
         if proxy:
             from tpuctl.remote.proxy import open_proxy
@@ -279,7 +280,7 @@ def read_host_key(target: HostTarget, timeout_s: float, proxy: tuple[str, ...] =
     try:
         transport.set_log_channel(PARAMIKO_LOG)
         _prefer(transport)
-        _exchange_keys(transport, target, timeout_s, _never)
+        _exchange_keys(transport, target, max(0.1, ends - time.monotonic()), _never)
         return f"ssh-ed25519 {transport.get_remote_server_key().get_base64()}"
     except ConnectError:
         return None

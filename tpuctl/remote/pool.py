@@ -129,9 +129,9 @@ class ConnectionPool:
                 FailureKind.LOST, f"the connection to {target.label} was lost: {error}"
             ) from error
 
-    def read_host_key(self, target: HostTarget) -> str | None:
+    def read_host_key(self, target: HostTarget, timeout_s: float) -> str | None:
         """The ssh-ed25519 key that the host shows, or None; on a connection of its own."""
-        return read_host_key(target, self._access.handshake_timeout_s, self._access.proxy)
+        return read_host_key(target, timeout_s, self._access.proxy)
 
     def refuse_more(self) -> None:
         """No connection is made from now on."""

@@ -127,12 +127,12 @@ class SshRemote:
 
         return Forwarder(open_channel, local_port, report)
 
-    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
         """See `Remote.read_host_keys`."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(max_workers=32) as pool:
-            return list(pool.map(self._pool.read_host_key, targets))
+            return list(pool.map(lambda target: self._pool.read_host_key(target, timeout_s), targets))
 
     def close(self) -> None:
         """Ends running calls and closes every connection; returns when their threads are gone."""

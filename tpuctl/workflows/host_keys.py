@@ -84,9 +84,9 @@ class RepinningRemote:
         """See `Remote.forward`."""
         return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
 
-    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
         """See `Remote.read_host_keys`."""
-        return self._remote.read_host_keys(targets)
+        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
 
     def close(self) -> None:
         self._remote.close()

@@ -61,11 +61,11 @@ class Reach:
         self._seen: set[str] = set()
         self._asked = False
 
-    def another(self, slice_name: str) -> bool:
+    def another(self, slice_name: str, timeout_s: float = 10.0) -> bool:
         """Whether a host of another slice than `slice_name` answers on its SSH port right now."""
         if not self._seen - {slice_name} and not self._asked:
             self._asked = True
-            self._seen |= {name for name, answers in self._ask().items() if answers}
+            self._seen |= {name for name, answers in self._ask(timeout_s).items() if answers}
         return bool(self._seen - {slice_name})
 
     @property
@@ -77,13 +77,13 @@ class Reach:
         """A host of `slice_name` has just answered."""
         self._seen.add(slice_name)
 
-    def _ask(self) -> dict[str, bool]:
+    def _ask(self, timeout_s: float) -> dict[str, bool]:
         targets: list[HostTarget] = []
         for record in list_slices(self._services):
             pinned = record.incarnation is not None and record.incarnation.workers
             if record.state is SliceState.READY and pinned and len(targets) <= SAMPLED_SLICES:
                 targets.append(host_targets(self._services, record)[0])
-        keys = self._services.remote.read_host_keys(targets) if targets else []
+        keys = self._services.remote.read_host_keys(targets, timeout_s=timeout_s) if targets else []
         return {target.slice_name: key is not None for target, key in zip(targets, keys, strict=True)}
 
 

@@ -42,7 +42,7 @@ from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.run_wave import RunWave
 from tpuctl.workflows.services import Services
-from tpuctl.workflows.step_time import HOST_TIME_S, LOOK_TIME_S
+from tpuctl.workflows.step_time import HOST_TIME_S, LOOK_TIME_S, WATCH_TIME_S
 
 _LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
 """Attempt states in which the workers' own word is asked for."""
@@ -152,7 +152,11 @@ def advance_run(
     began = services.clock.now()
     workers = _look_at_workers(services, run, slice_, began)
     sighting = look.sighting if look else None
-    blind = "" if run.stop_asked else _blind(services, workers, slice_, sighting, reach or Reach(services))
+    blind = (
+        ""
+        if run.stop_asked
+        else _blind(services, workers, slice_, sighting, reach or Reach(services), began + HOST_TIME_S)
+    )
     if blind:
         return Outcome(Blind(blind), acted=False)
     plan = plan_run(run, slice_, sighting, workers, services.store.now())
@@ -175,7 +179,7 @@ def _look_at_workers(
 ) -> list[WorkerView]:
     attempt = run.attempt
     told = attempt is not None and attempt.state is not AttemptState.RUNNING
-    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else HOST_TIME_S))
+    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else WATCH_TIME_S))
     if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
         return []
     return hosts.look()
@@ -187,8 +191,10 @@ def _blind(
     slice_: SliceRecord | None,
     sighting: Sighting | None,
     reach: Reach,
+    until: float,
 ) -> str:
-    """Why what this machine sees of the workers proves nothing, or an empty string."""
+    """Why what this machine sees of the workers proves nothing, or an empty string. Hosts of other slices are
+    asked until `until`, by this machine's clock."""
     if slice_ is None or not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
         return ""
     closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
@@ -200,7 +206,8 @@ def _blind(
         reach.saw(slice_.name)
     if not silent:
         return ""
-    others = len(silent) < len(workers) or reach.another(slice_.name)
+    left_s = max(1.0, until - services.clock.now())
+    others = len(silent) < len(workers) or reach.another(slice_.name, left_s)
     life = listen_for_life(services, slice_, [worker.worker for worker in silent], others_answer=others)
     failed = any(worker.over and not worker.succeeded for worker in workers)
     if life is Life.MOVING and not failed:

@@ -15,6 +15,8 @@ LOOK_TIME_S = 0.6 * timeouts.STEP_MAX_S
 in which the others are started or stopped."""
 BRISK_S = 0.25 * HOST_TIME_S
 """Who has used more than this of a step leaves what may take long to the next."""
+WATCH_TIME_S = 0.7 * timeouts.STEP_MAX_S
+"""For looking at workers that run: where some are silent, hosts of other slices are asked in the rest."""
 
 
 def is_late(clock: Clock, until: float | None) -> bool:
@@ -81,9 +83,9 @@ class TimedRemote:
         """See `Remote.forward`."""
         return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
 
-    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
         """See `Remote.read_host_keys`."""
-        return self._remote.read_host_keys(targets)
+        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
 
     def close(self) -> None:
         self._remote.close()

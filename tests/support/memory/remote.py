@@ -297,15 +297,18 @@ class MemoryRemote:
 
         return Forwarder(open_channel, local_port, report)
 
-    def read_host_keys(self, targets: Sequence[HostTarget]) -> list[str | None]:
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
         """See `Remote.read_host_keys`."""
         found = [self.hosts.find(target.address) for target in targets]
-        return [
+        keys = [
             host.host_key
             if host is not None and self.reaches(host) and host.condition is Condition.UP
             else None
             for host in found
         ]
+        if None in keys:
+            self.hosts.clock.sleep(timeout_s)
+        return keys
 
     def close(self) -> None:
         self._closed = True
