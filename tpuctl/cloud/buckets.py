@@ -31,6 +31,8 @@ from tpuctl.errors import (
 )
 
 CALL_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 20.0
+"""Without a byte, for reads: a pass asks again, and a step must end."""
 RETRY_S = 20.0
 """How long a read is repeated by the client. A pass must end: by itself the client goes on for two minutes, and
 the store repeats what the client has given up."""
@@ -110,7 +112,7 @@ class GoogleObjects:
 
     def bucket_exists(self, bucket: str) -> bool:
         try:
-            return bool(self._client.bucket(bucket).exists(timeout=CALL_TIMEOUT_S, retry=_READ_RETRY))
+            return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=_READ_RETRY))
         except Exception as error:
             raise translate(error, f"{LOOK} gs://{bucket}") from error
 
@@ -121,7 +123,7 @@ class GoogleObjects:
     def read(self, uri: str) -> tuple[bytes, int]:
         blob = self._blob(uri)
         try:
-            content = blob.download_as_bytes(timeout=CALL_TIMEOUT_S, retry=_READ_RETRY)
+            content = blob.download_as_bytes(timeout=READ_TIMEOUT_S, retry=_READ_RETRY)
         except Exception as error:
             raise translate(error, f"read {uri}") from error
         if not blob.generation:
@@ -157,7 +159,7 @@ class GoogleObjects:
         bucket, prefix = split_uri(prefix_uri)
         try:
             found = self._client.list_blobs(
-                bucket, prefix=prefix, timeout=CALL_TIMEOUT_S, retry=_READ_RETRY, fields=_LISTED
+                bucket, prefix=prefix, timeout=READ_TIMEOUT_S, retry=_READ_RETRY, fields=_LISTED
             )
             blobs = list(found)
         except Exception as error:
@@ -180,7 +182,7 @@ class GoogleObjects:
             answer = self._session.get(
                 f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}",
                 params={"fields": "name"},
-                timeout=CALL_TIMEOUT_S,
+                timeout=READ_TIMEOUT_S,
             )
         except Exception as error:
             raise translate(error, what) from error
