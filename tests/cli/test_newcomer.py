@@ -119,3 +119,10 @@ def test_every_fault_can_be_found_and_those_that_stand_say_so(session):
 
 def test_an_unknown_profile_comes_with_the_nearest_one(session):
     assert "did you mean sim?" in session.type("--profile", "smi", "ls", status=2).stderr
+
+
+def test_capacity_is_drawn_where_it_was_asked_to_be(session):
+    done = session.type("capacity", "--plot", "capacity.svg")
+    assert "picture written to capacity.svg" in done.stderr
+    assert (session.work / "capacity.svg").read_text().startswith("<svg ")
+    assert "--plot capacity.svg" in session.type("capacity", "--plot", "capacity.png", status=2).stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -89,6 +91,10 @@ def capacity(
     accelerator: Annotated[
         str | None, typer.Argument(metavar="[ACCELERATOR]", help="Only this type, such as v4-32.")
     ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also draw it, hour by hour, as an SVG picture for your browser."),
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show what was learnt about capacity: per zone and type, how often it came, how soon, and for how long."""
@@ -97,8 +103,12 @@ def capacity(
     from tpuctl.workflows.capacity import list_notes
 
     kind = None if accelerator is None else load_accelerators().get(accelerator).name
+    picture = None if plot is None else _check_picture(plot)
     with open_context(ctx) as context:
         found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
+        if picture is not None and found:
+            _draw(picture, found, context.store.now())
+            context.console.say(f"picture written to {picture}")
         if context.console.json_mode:
             context.console.data([to_data(note) for note in found])
             return
@@ -107,6 +117,25 @@ def capacity(
         context.console.table(
             rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
         )
+
+
+def _check_picture(name: str) -> Path:
+    """Where a picture goes; an older one there is replaced. Raises UsageError."""
+    path = Path(name).expanduser()
+    if path.suffix != ".svg":
+        raise UsageError(f"--plot {name}: the name must end in .svg", hint="--plot capacity.svg")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {name}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
+    return path
+
+
+def _draw(path: Path, notes: Sequence[CapacityNote], now: float) -> None:
+    """Whole or not at all."""
+    from tpuctl.core.capacity_plot import render_capacity
+
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(render_capacity(notes, now), encoding="utf-8")
+    new.replace(path)
 
 
 def _row(note: CapacityNote, now: float) -> dict[str, Any]:
@@ -120,7 +149,7 @@ def _row(note: CapacityNote, now: float) -> dict[str, Any]:
         "found": "never" if note.last_ready_at is None else f"{_span(now - note.last_ready_at)} ago",
         "state": f"left alone for {_span(note.not_before - now)}: {note.last_error}"
         if note.not_before > now
-        else "may be asked",
+        else "open",
     }
 
 

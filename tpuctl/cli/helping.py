@@ -39,7 +39,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "forward": ("tpuctl forward big 6006", "tpuctl forward big 9012:6006 --worker 1"),
     "logs": ("tpuctl logs --follow", "tpuctl logs RUN --worker 0"),
     "apply": ("tpuctl diff", "tpuctl apply", "tpuctl apply --file lab.yaml --prune"),
-    "capacity": ("tpuctl capacity v4-32",),
+    "capacity": ("tpuctl capacity v4-32", "tpuctl capacity --plot capacity.svg"),
     "quota": ("tpuctl quota --zone us-central2-b",),
     "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
