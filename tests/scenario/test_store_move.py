@@ -18,7 +18,7 @@ from tpuctl.core.records import MOVED
 from tpuctl.errors import BadConfigError, ConflictError
 from tpuctl.store.bucket import BucketStore, read_identity
 from tpuctl.store.sqlite import SqliteStore
-from tpuctl.workflows.store_move import move_store
+from tpuctl.workflows.store_move import call_off_move, move_store
 
 URI = "gs://sim-bucket/fleet"
 OBJECT_CHANGES = {"write", "delete"}
@@ -63,6 +63,25 @@ class Move:
             source: Any = Crashing(inner, point, lambda name, _: name in STORE_CHANGES)
             move_store(source, target, URI, "lab", alive=lambda _: False, report=lambda _: None)
         return point.count
+
+    def type_call_off(self, point: CrashPoint | None = None) -> int:
+        """`config init --call-off`, as far as it gets; how many changes it made."""
+        point = point or CrashPoint()
+        objects = Crashing(self.objects, point, lambda name, _: name in OBJECT_CHANGES)
+        with closing(self.source()) as inner, closing(self.target(objects, unborn=True)) as target:
+            source: Any = Crashing(inner, point, lambda name, _: name in STORE_CHANGES)
+            call_off_move(source, lambda _: target)
+        return point.count
+
+    def expect_all_here(self) -> None:
+        """As if nothing had ever moved, and the store can be changed again."""
+        assert read_identity(self.objects, URI) is None
+        assert {info.name for info in self.objects.list(URI)} <= {"fleet/identity"}
+        with closing(self.source()) as source:
+            assert {document.key: document.data for document in source.list("")} == self.documents
+            assert {blob.sha256: source.get_blob(blob.sha256) for blob in source.list_blobs()} == self.blobs
+            small = source.get("slices/small")
+            source.put("slices/small", small.data, if_generation=small.generation)
 
     def expect_all_there(self) -> None:
         with closing(self.target()) as store:
@@ -167,3 +186,78 @@ def test_two_stores_that_move_to_one_place_do_not_mix(move: Move, sim: RunningSi
     with pytest.raises(ConflictError, match="another fleet's store"):
         other.type()
     move.expect_all_there()
+
+
+ANNOUNCED = 2
+"""Changes after which the old store says where it goes: the claim, and that."""
+
+
+@pytest.mark.parametrize("at", range(1, CHANGES + 1))
+def test_a_move_that_broke_off_anywhere_is_called_off(move: Move, at: int) -> None:
+    with pytest.raises(Crash):
+        move.type(CrashPoint(at))
+    move.type_call_off()
+    if at > ANNOUNCED:
+        move.expect_all_here()
+    assert move.type_call_off() == 0
+    move.type()
+    move.expect_all_there()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 11))
+def test_a_call_off_that_broke_off_anywhere_is_gone_on_from(move: Move, at: int, after: bool) -> None:
+    with pytest.raises(Crash):
+        move.type(CrashPoint(CHANGES))
+    total = 1 + 1 + len(move.documents) + len(move.blobs) + 1 + 1  # word, mark, what was copied, claim, word
+    assert total == 10
+    with pytest.raises(Crash):
+        move.type_call_off(CrashPoint(at, after=after))
+    with closing(move.source()) as source:
+        underway = source.get(MOVED) is not None and source.get(MOVED).data.get("called_off")
+    if underway:
+        with pytest.raises(ConflictError, match="being called off"):
+            move.type()
+    move.type_call_off()
+    move.expect_all_here()
+    move.type()
+    move.expect_all_there()
+
+
+@pytest.mark.parametrize("at", [CHANGES, CHANGES + 1])
+def test_a_move_whose_end_others_may_have_seen_is_not_called_off(move: Move, at: int) -> None:
+    """Either the mark of the new store is written, or the old one knows that it was."""
+    try:
+        move.type(CrashPoint(at, after=True))
+    except Crash:
+        with pytest.raises(ConflictError, match="cannot be called off"):
+            move.type_call_off()
+        move.type()
+    with pytest.raises(ConflictError, match="cannot be called off"):
+        move.type_call_off()
+    move.expect_all_there()
+
+
+def test_who_still_copies_while_the_move_is_called_off_opens_no_store(move: Move) -> None:
+    with pytest.raises(Crash):
+        move.type(CrashPoint(ANNOUNCED + 1))
+    with closing(move.source()) as source, closing(move.target(unborn=True)) as slow:
+        slow.claim(source.identity())
+        move.type_call_off()
+        with pytest.raises(ConflictError):
+            slow.open_as(move.identity, "lab")
+    move.expect_all_here()
+
+
+def test_a_place_that_another_fleet_took_is_left_alone_by_a_call_off(
+    move: Move, sim: RunningSim, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Move(sim, tmp_path / "other")
+    with closing(other.source()) as source:
+        source.put(MOVED, {"to": URI, "done": False}, if_generation=0)
+    move.type()
+    other.type_call_off()
+    move.expect_all_there()
+    with closing(other.source()) as source:
+        source.put("slices/works-again", {}, if_generation=0)

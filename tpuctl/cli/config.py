@@ -12,7 +12,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json
 from tpuctl.core.counting import counted
-from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.errors import ConflictError, NotFoundError, UsageError
 
 app = new_group("Show settings and where each came from; move the store.")
 
@@ -53,10 +53,14 @@ def _at_home(value: Any, home: str) -> Any:
 def init(
     ctx: typer.Context,
     store: Annotated[
-        str, typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where the fleet's records shall be.")
-    ],
+        str | None,
+        typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where the fleet's records shall be."),
+    ] = None,
     join: Annotated[
         bool, typer.Option("--join", help="Use the store of another fleet that is there already.")
+    ] = False,
+    call_off: Annotated[
+        bool, typer.Option("--call-off", help="Take back a move that has not ended; nothing is lost.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -68,6 +72,13 @@ def init(
     from tpuctl.core.naming import check_bucket_uri
     from tpuctl.store.bucket import read_identity
 
+    if call_off:
+        if store is not None or join:
+            raise UsageError("--call-off goes alone: the store knows where it moves", hint="--call-off")
+        _call_off(ctx, dry_run)
+        return
+    if store is None:
+        raise UsageError("where to?", hint="tpuctl config init --store gs://BUCKET/PREFIX")
     uri = check_bucket_uri(store).rstrip("/")
     with open_context(ctx) as context:
         _check_bucket(context, uri)
@@ -86,6 +97,26 @@ def init(
             _join(context, uri)
         else:
             _move(context, uri)
+
+
+def _call_off(ctx: typer.Context, dry_run: bool) -> None:
+    from tpuctl.workflows.store_move import MOVED, call_off_move
+
+    with open_context(ctx) as context:
+        source = context.local_store
+        if dry_run:
+            moved = source.get(MOVED)
+            done = moved is None or moved.data["done"]
+            context.console.line(
+                "would change nothing: no move is half-done"
+                if done or moved is None
+                else f"would call off the move to {moved.data['to']}"
+            )
+            return
+        context.shared.if_interrupted = "nothing is lost: `tpuctl config init --call-off` goes on where it was"
+        uri = call_off_move(source, lambda uri: context.bucket_store(uri, unborn=True))
+        said = f"the move to {uri} is called off: the store stays on this machine" if uri else "nothing moves"
+        context.console.say(said)
 
 
 def _check_bucket(context: AppContext, uri: str) -> None:

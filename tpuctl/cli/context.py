@@ -214,8 +214,12 @@ class AppContext:
         if moved is not None:
             to = moved.data["to"]
             again = f"tpuctl config init --store {to}"
+            if moved.data.get("called_off"):
+                why = f"the move of this fleet's store to {to} is being called off"
+                raise BadConfigError(why, hint="tpuctl config init --call-off")
             if not moved.data["done"]:
-                raise BadConfigError(f"this fleet's store is being moved to {to}", hint=again)
+                why = f"this fleet's store is being moved to {to}"
+                raise BadConfigError(why, hint=f"{again}, or back: tpuctl config init --call-off")
             raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
         return store
 

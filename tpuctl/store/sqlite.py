@@ -150,7 +150,8 @@ class SqliteStore:
         if row is not None:
             to = json.loads(row[0])["to"]
             raise BadConfigError(
-                f"this fleet's store moves to {to}", hint=f"tpuctl config init --store {to}, then try again"
+                f"this fleet's store moves to {to}",
+                hint=f"tpuctl config init --store {to}, or --call-off; then try again",
             )
 
     def _expect(self, key: str, generation: int) -> None:

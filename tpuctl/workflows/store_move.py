@@ -21,7 +21,13 @@ class Target(Protocol):
         ...
 
     def open_as(self, identity: str, project: str) -> None:
-        """From now on the place is that store, of `project`."""
+        """From now on the place is that store, of `project`. Raises ConflictError when it was called off since
+        it was claimed."""
+        ...
+
+    def call_off(self, identity: str) -> None:
+        """Makes it nobody's again, if it was kept for the store `identity`, and removes what was copied. Raises
+        ConflictError when it is that store already."""
         ...
 
     def take_document(self, key: str, data: Mapping[str, Any]) -> None:
@@ -77,6 +83,7 @@ def move_store(
     something did not arrive.
     """
     check_quiet(source, alive)
+    _check_wanted(source)
     target.claim(source.identity())
     announce_move(source, uri)
     count = copy_store(source, target, report)
@@ -89,6 +96,42 @@ def has_moved(source: Store, uri: str) -> bool:
     """Whether `source` moved to `uri` for good: to copy it again would bring back what was deleted there."""
     document = source.get(MOVED)
     return document is not None and document.data["to"] == uri and bool(document.data["done"])
+
+
+def call_off_move(source: Store, open_target: Callable[[str], Target]) -> str | None:
+    """Takes a half-done move back, so that `source` is the fleet's store as before; where it was to go, or None
+    if nothing moves. After a crash the same call goes on.
+
+    Raises ConflictError when everything is at the new place already: others may have joined it.
+    """
+    document = source.get(MOVED)
+    if document is None:
+        return None
+    uri = str(document.data["to"])
+    if document.data["done"]:
+        raise ConflictError(
+            f"this store has moved to {uri}, and others may have joined it there: that cannot be called off",
+            hint=f"tpuctl config init --store {uri} --join",
+        )
+    if not document.data.get("called_off"):
+        called_off = {"to": uri, "done": False, "called_off": True}
+        document = source.put(MOVED, called_off, if_generation=document.generation)
+    try:
+        open_target(uri).call_off(source.identity())
+    except ConflictError:
+        source.put(MOVED, {"to": uri, "done": False}, if_generation=document.generation)
+        raise
+    source.delete(MOVED, if_generation=document.generation)
+    return uri
+
+
+def _check_wanted(source: Store) -> None:
+    """Raises ConflictError when the move is being called off."""
+    document = source.get(MOVED)
+    if document is not None and document.data.get("called_off"):
+        raise ConflictError(
+            f"the move to {document.data['to']} is being called off", hint="tpuctl config init --call-off"
+        )
 
 
 def announce_move(source: Store, uri: str) -> None:
