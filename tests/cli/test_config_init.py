@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import Session, another_machine, open_session
 
 URI = "gs://sim-bucket/fleet"
 
@@ -61,20 +58,6 @@ def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
     assert rows(other) == before
     other.type("down", "big", "--yes")
     assert rows(session) == []
-
-
-def another_machine(session: Session) -> Session:
-    """The same user with the same simulator and nothing of the first machine's state."""
-    root = session.root / "other"
-    root.mkdir()
-    made = Session(root)
-    simulator = Path(session.environ["TPUCTL_STATE_DIR"]) / "sim"
-    there = Path(made.environ["TPUCTL_STATE_DIR"]) / "sim"
-    there.mkdir(parents=True)
-    for name in ("profile.json", "sim.json", "token"):
-        shutil.copy(simulator / name, there / name)
-        os.chmod(there / name, 0o600)
-    return made
 
 
 def test_a_place_that_cannot_be_is_refused(session):

@@ -38,3 +38,18 @@ def test_what_was_wanted_before_stays_wanted_and_that_is_said(session: Session) 
     session.type("sim", "fault", "--clear")
     (row,) = session.json("ls")
     assert row["state"] == "ready"
+
+
+def test_a_run_whose_slice_was_never_asked_for_ends_with_it_and_can_be_repeated(session: Session) -> None:
+    (session.work / "main.py").write_text("print('it ran')\n")
+    run = ("run", "main.py", "--up", "v4-8", "--spot", "--pay", "--no-checkpoint")
+    session.type("sim", "fault", "expired-token")
+    refused = session.type(*run, "--name", "first", status=4)
+    assert "nothing was asked for" in refused.stderr
+    session.type("sim", "fault", "--clear")
+    assert session.json("ls") == []
+    (row,) = session.json("runs")
+    assert (row["state"], row["attempts"]) == ("stopped", 0)
+    session.type("watch", "once")
+    assert session.sim_journal() == []
+    assert "it ran" in session.type(*run, "--name", "second").stdout

@@ -13,9 +13,9 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core import timeouts
 from tpuctl.core.records import Doubt, Lifetime, Policy, RunState, SliceRecord, SliceState
 from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.intents import enroll_machine
 
 MINUTE, HOUR = 60.0, 3600.0
 SKEW_S = 600.0

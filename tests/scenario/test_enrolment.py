@@ -7,16 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.jobs import bring_up, submit
+from tests.support.memory.host import make_host_key
 from tests.support.memory.process import scripted
+from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.core.nouns import FailureKind
 from tpuctl.core.records import RunState, SliceState
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.workflows.documents import get_run, get_slice
-from tpuctl.workflows.enrolment import KEYS, list_machines, remove_machine
+from tpuctl.workflows.enrolment import KEYS, enroll_machine, list_machines, remove_machine
+from tpuctl.workflows.events import Warn
+from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import PassLine, run_pass
-from tpuctl.workflows.intents import enroll_machine
+from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.probing import greet_workers
 from tpuctl.workflows.report import decisions
+from tpuctl.workflows.runs import request_stop
 
 ZONE = "us-central2-b"
 
@@ -158,3 +164,107 @@ def test_a_key_that_another_machine_has_too_stays_for_that_one(place):
     assert len(key_lines(laptop)) == 1
     assert key_lines(laptop)[0].startswith(f"tpuctl:{bare}")
     assert lets_in(laptop)
+
+
+def renew_key(place: MemoryPlace, services: MemoryServices) -> str:
+    """This machine has another key from now on; returns the one that it had."""
+    old = services.public_key
+    services.public_key = f"{make_host_key(4711)} {services.machine}"
+    services.remote = MemoryRemote(place.hosts, services.public_key)
+    return old
+
+
+def test_a_machine_that_changes_its_key_leaves_no_old_one_on_live_hosts(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    old = renew_key(place, office)
+    passes(place, office, 15)
+    assert key_lines(laptop) == sorted(f"tpuctl:{each.public_key}" for each in (laptop, office))
+    assert lets_in(office)
+    assert not any(old.split()[1] in line for line in key_lines(laptop))
+    assert [row["machine"] for row in list_machines(laptop)] == ["laptop", "office"]
+    before = patches(place)
+    passes(place, laptop, 15)
+    passes(place, office, 15)
+    assert patches(place) == before
+
+
+def test_a_machine_that_takes_its_old_key_up_again_keeps_it(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    old = renew_key(place, office)
+    passes(place, office, 15)
+    office.public_key, office.remote = old, MemoryRemote(place.hosts, old)
+    passes(place, office, 15)
+    assert key_lines(laptop) == sorted(f"tpuctl:{each.public_key}" for each in (laptop, office))
+    assert lets_in(office)
+
+
+def test_a_machine_that_was_removed_does_not_come_back_with_another_key(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    remove_machine(laptop, "office")
+    renew_key(place, office)
+    passes(place, office, 30)
+    assert key_lines(laptop) == [f"tpuctl:{laptop.public_key}"]
+    assert not lets_in(office)
+
+
+def test_a_run_from_a_machine_that_hosts_do_not_know_yet_lets_it_in_and_charges_nothing(place):
+    bring_up(place.machine("laptop"), "big")
+    office = place.machine("office")
+    run = start_run(office, submit(office, "big", "for a day").id)
+    assert (run.state, run.preemptions, run.failures) == (RunState.RUNNING, 0, 0)
+    assert run.attempt is not None
+    assert run.attempt.number == 1
+    assert patches(place) == 1
+
+
+def test_a_run_is_stopped_from_a_machine_that_hosts_do_not_know_yet(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    run = start_run(laptop, submit(laptop, "big", "for a day").id)
+    request_stop(office, run.id)
+    assert follow_run(office, run.id).state is RunState.STOPPED
+    assert not any(running(host) for host in place.hosts.all())
+
+
+def running(host) -> bool:
+    attempts = [each for run in host.runs.values() for each in run.attempts.values()]
+    return any(each.supervisor is not None and each.supervisor.alive for each in attempts)
+
+
+def test_a_run_from_a_machine_that_was_removed_is_refused_with_the_way_back_and_charges_nothing(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    passes(place, office, 5)
+    remove_machine(laptop, "office")
+    passes(place, laptop, 3)
+    office = place.machine("office", process=2)
+    run = submit(office, "big", "for a day")
+    with pytest.raises(TpuctlError, match="taken out of those that may log in") as refused:
+        start_run(office, run.id)
+    assert refused.value.hint == "tpuctl up big lets it in again"
+    record = get_run(office, run.id).record
+    assert (record.preemptions, record.failures, record.state.final) == (0, 0, False)
+    bring_up(office, "big")
+    assert start_run(office, run.id).state is RunState.RUNNING
+
+
+def test_up_and_exec_from_a_machine_that_hosts_do_not_know_yet_send_its_key(place):
+    bring_up(place.machine("laptop"), "big")
+    office = place.machine("office")
+    refused = execute(office, get_slice(office, "big").record, ["true"])
+    assert {result.failure for result in refused} == {FailureKind.AUTH}
+    told = [event.text for event in office.events if isinstance(event, Warn)]
+    assert "the same command again in a minute" in told[-1]
+    place.clock.advance(60.0)
+    again = execute(office, get_slice(office, "big").record, ["true"])
+    assert [result.exit_status for result in again] == [0, 0]
+    attic = place.machine("attic")
+    bring_up(attic, "big")
+    place.clock.advance(60.0)
+    assert lets_in(attic)

@@ -14,12 +14,12 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.records import RunState
 from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.events import Note, Transfer
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.follow import start_run
 from tpuctl.workflows.host_copies import COPY_MAX_S, SERVE_IDLE_S
 from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.intents import enroll_machine
 from tpuctl.workflows.runs import advance_run, request_stop
 from tpuctl.workflows.targets import host_targets
 

@@ -19,12 +19,13 @@ from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.core.tree import make_tree
 from tpuctl.workflows.copy import push
 from tpuctl.workflows.documents import find_run, get_run, get_slice, save
+from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.events import Transfer
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.intents import enroll_machine, request_slice
+from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.pull import pull
 from tpuctl.workflows.runs import advance_run, request_stop
 from tpuctl.workflows.slices import advance_slice

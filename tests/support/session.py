@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,3 +82,17 @@ def open_session(*sim_options: str) -> Iterator[Session]:
             yield session
         finally:
             session.type("sim", "down")
+
+
+def another_machine(session: Session) -> Session:
+    """The same user with the same simulator and nothing of the first machine's state."""
+    root = session.root / "other"
+    root.mkdir()
+    made = Session(root)
+    simulator = Path(session.environ["TPUCTL_STATE_DIR"]) / "sim"
+    there = Path(made.environ["TPUCTL_STATE_DIR"]) / "sim"
+    there.mkdir(parents=True)
+    for name in ("profile.json", "sim.json", "token"):
+        shutil.copy(simulator / name, there / name)
+        os.chmod(there / name, 0o600)
+    return made

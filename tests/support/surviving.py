@@ -18,8 +18,8 @@ from tpuctl.core.model import OWNER_LABEL
 from tpuctl.core.records import Desired, SliceState
 from tpuctl.errors import PartialError, StaleRecordError, TransientError
 from tpuctl.workflows.documents import list_slices
+from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.intents import enroll_machine
 
 PASSES_MIN, PASSES_MAX = 12, 90
 """A pass a minute: what looks settled may have something coming, and what is not settled after so many will not

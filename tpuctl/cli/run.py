@@ -15,14 +15,14 @@ from tpuctl.cli.completing import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow_or_leave
 from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
-from tpuctl.cli.slice import settle_slice, wanted_slice
+from tpuctl.cli.slice import after_refused_login, settle_slice, wanted_slice
 from tpuctl.cli.words import split_words
 from tpuctl.core.wishes import PolicyWish, RunWish, check_run_wish, help_of
-from tpuctl.errors import ConflictError, UsageError
+from tpuctl.errors import ConflictError, DeniedError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.code_bundle import CodeBundle
-    from tpuctl.core.records import RunRecord
+    from tpuctl.core.records import RunRecord, SliceRecord
     from tpuctl.core.wishes import SliceWish
     from tpuctl.workflows.submit import FrozenCode, RunRequest
 
@@ -160,6 +160,8 @@ def run(
         run_id = check_run_id(name or context.ids.new_id())
         check_new_id(context, run_id)
         code = freeze_code(context, Path.cwd(), wish)
+        made: SliceRecord | None = None
+        began = context.store.now()
         if up is not None:
             slice_name = _own_slice_name(context, on, up, capacity)
             early = _request(context, wish, slice_name, None, code, owns=True, keep=keep)
@@ -181,7 +183,12 @@ def run(
             return
         record = _submit(context, run_id, request, code)
         context.console.say(f"run {record.id} on {record.slice_name}")
-        follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
+        try:
+            follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
+        except DeniedError as error:
+            if made is None:
+                raise
+            raise _withdrawn(context, made, record, error, first=made.created_at >= began) from error
 
 
 def _entry(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
@@ -275,6 +282,17 @@ def _submit(context: AppContext, run_id: str, request: RunRequest, code: CodeBun
     from tpuctl.workflows.submit import freeze_run
 
     return request_run(context, freeze_run(context, run_id, request, frozen_code(code)))
+
+
+def _withdrawn(
+    context: AppContext, made: SliceRecord, record: RunRecord, error: DeniedError, *, first: bool
+) -> DeniedError:
+    """Credentials were refused: a slice of which nothing was sent is not wanted any more, nor is its run."""
+    from tpuctl.workflows.runs import end_with_slice
+
+    told = after_refused_login(context, made, error, first=first)
+    end_with_slice(context, record.id)
+    return told
 
 
 def _show_dry_run(context: AppContext, request: RunRequest, code: CodeBundle) -> None:

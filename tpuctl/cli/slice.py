@@ -76,10 +76,10 @@ def up(
         try:
             _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
         except DeniedError as error:
-            raise _after_refused_login(context, record, error, first=record.created_at >= began) from error
+            raise after_refused_login(context, record, error, first=record.created_at >= began) from error
 
 
-def _after_refused_login(
+def after_refused_login(
     context: AppContext, record: SliceRecord, error: DeniedError, *, first: bool
 ) -> DeniedError:
     """What became of the request when credentials were refused: a command that failed before anything was sent

@@ -57,7 +57,7 @@ def install(
     """
     if on is not None and systemd:
         raise UsageError("--on and --systemd exclude each other", hint="keep --on; it uses cron there")
-    from tpuctl.workflows.intents import enroll_machine
+    from tpuctl.workflows.enrolment import enroll_machine
 
     with open_context(ctx) as context:
         if on is not None:

@@ -109,6 +109,8 @@ class Incarnation:
     """Name of its queued resource where that is not `cloud_name`."""
     keys_sent_at: float | None = None
     """When the keys of machines that were enrolled after its create were sent to it last."""
+    keys_sent: str = ""
+    """Which they were: a digest of the keys that it should have, and of those that it should not."""
     by_hand: bool = False
     """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
     given_up: bool = False

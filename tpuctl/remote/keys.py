@@ -60,7 +60,7 @@ def _public_line(path: Path) -> str:
     except (ValueError, OSError) as error:
         raise BadConfigError(
             f"cannot read the SSH key {path}: {error}",
-            hint=f"move {path} away; the next command makes a new key, which new slices accept",
+            hint=f"move {path} away; the next command makes a new key, which hosts accept after a pass",
         ) from error
     text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return f"{text.decode()} {COMMENT}"

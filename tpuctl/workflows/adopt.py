@@ -24,8 +24,7 @@ from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, Sl
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
 from tpuctl.workflows.documents import Loaded, find_slice, list_slices, save
-from tpuctl.workflows.enrolment import read_machines
-from tpuctl.workflows.intents import enroll_machine
+from tpuctl.workflows.enrolment import enroll_machine, read_machines
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.probing import find_workers, greet_workers

@@ -7,17 +7,21 @@ no etag: it is read right before, under the slice's lease, and everything else i
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
 from tpuctl.core.model import NodeInfo, NodeState
 from tpuctl.core.naming import node_names
+from tpuctl.core.plan import Blind, Blocked
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.ports import Document
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
+from tpuctl.workflows.observe import find_slice_node
 from tpuctl.workflows.services import Services
 
 KEYS = "ssh-keys"
@@ -25,7 +29,8 @@ KEYS = "ssh-keys"
 
 @dataclass(frozen=True)
 class Machines:
-    """The public keys of the machines that may log in, and of those that may not any more.
+    """The public keys of the machines that may log in, and those that open nothing any more: of machines that
+    were removed, or that have another one now.
 
     A key is the same whatever its comment says. One that two machines share stays as long as either may.
     """
@@ -46,6 +51,13 @@ class Machines:
         lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
         return {**node.metadata, KEYS: "\n".join(lines)}
 
+    @property
+    def digest(self) -> str:
+        """Changes when some key is to come or to go."""
+        wanted = {_core(key) for key in self.enrolled}
+        parts = [sorted(wanted), sorted({_core(key) for key in self.removed} - wanted)]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
     def lack(self, node: NodeInfo, login_user: str) -> bool:
         """Whether `node` does not have the keys that it should have."""
         return self.metadata_of(node, login_user)[KEYS] != node.metadata.get(KEYS, "")
@@ -56,15 +68,34 @@ def _core(line: str) -> str:
     return " ".join(line.split()[:2])
 
 
-def enroll_if_new(services: Services) -> None:
-    """Enrolls a machine that the store has never seen; not one that was removed."""
-    if services.store.get(_key(services.machine)) is not None:
+def enroll_machine(services: Services) -> None:
+    """Writes this machine's public key into the store, so that hosts accept it: those created from now on, and
+    by the next pass those that live. For a person who asks for it: one that was removed comes back."""
+    _enroll(services, services.store.get(_key(services.machine)))
+
+
+def keep_enrolled(services: Services) -> None:
+    """Enrolls a machine that the store has never seen, or whose key is another one now; not one that was
+    removed."""
+    document = services.store.get(_key(services.machine))
+    if document is None or not document.data.get("removed"):
+        _enroll(services, document)
+
+
+def _enroll(services: Services, document: Document | None) -> None:
+    """Writes the machine as it is. Keys that it had before are noted as what live hosts are to lose."""
+    key, before = services.public_key, {} if document is None else document.data
+    known = [*before.get("former_keys", ()), *([str(before["public_key"])] if before else [])]
+    former = [each for each in dict.fromkeys(known) if _core(each) != _core(key)]
+    data = {"public_key": key, "user": services.user, **({"former_keys": former} if former else {})}
+    if document is not None and dict(document.data) == data:
         return
-    data = {"public_key": services.public_key, "user": services.user}
     try:
-        services.store.put(_key(services.machine), data, if_generation=0)
+        services.store.put(
+            _key(services.machine), data, if_generation=0 if document is None else document.generation
+        )
     except ConflictError:
-        return  # another process of this machine has just done it
+        return  # another process of this machine has just written the same
 
 
 def remove_machine(services: Services, machine: str) -> bool:
@@ -99,8 +130,9 @@ def read_machines(services: Services) -> Machines:
     """The keys of all machines."""
     rows = [document.data for document in services.store.list("machines/")]
     enrolled = tuple(str(row["public_key"]) for row in rows if not row.get("removed"))
-    removed = tuple(str(row["public_key"]) for row in rows if row.get("removed"))
-    return Machines(enrolled, removed)
+    removed = [str(row["public_key"]) for row in rows if row.get("removed")]
+    former = [str(key) for row in rows for key in row.get("former_keys", ())]
+    return Machines(enrolled, (*removed, *former))
 
 
 def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, now: float) -> bool:
@@ -111,8 +143,8 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, n
         return False
     if node is None or node.state is not NodeState.READY:
         return False
-    asked_at = incarnation.keys_sent_at
-    if asked_at is not None and 0 <= now - asked_at < timeouts.KEYS_RETRY_S:
+    asked_at, same = incarnation.keys_sent_at, incarnation.keys_sent == machines.digest
+    if asked_at is not None and same and 0 <= now - asked_at < timeouts.KEYS_RETRY_S:
         return False
     return any(machines.lack(part, record.spec.login_user) for part in node.parts or (node,))
 
@@ -134,12 +166,37 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
             return ""
         why = f"its hosts get the keys of {counted(len(machines.enrolled), 'enrolled machine')}"
         record_decision(services, record.key, "keys", why, incarnation=incarnation.cloud_name, fence=held.fence)
-        sent = replace(incarnation, keys_sent_at=services.store.now())
+        sent = replace(incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
         save(services, loaded, replace(record, incarnation=sent))
         for node in lacking:
             metadata = machines.metadata_of(node, user)
             services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
         return why
+
+
+def ask_to_be_let_in(services: Services, name: str) -> str:
+    """Sends this machine's key to hosts that refused it, as its passes would; what was done in words, empty for
+    nothing: it was sent moments ago, or they are not to have it."""
+    keep_enrolled(services)
+    record = get_slice(services, name).record
+    machines = read_machines(services)
+    node = find_slice_node(services, record)
+    if not lacks_keys(record, node, machines, services.store.now()):
+        return ""
+    return send_keys(services, name, machines)
+
+
+def why_closed(services: Services, record: SliceRecord, trouble: str) -> Blocked | Blind:
+    """What it means that hosts answer but do not accept this machine's key, as `trouble` says."""
+    incarnation = record.incarnation
+    if incarnation is not None and incarnation.by_hand:
+        why = f"{trouble}; nothing is written into what was made by hand unless that is asked for"
+        return Blocked(why, f"tpuctl adopt {incarnation.cloud_name} --add-key")
+    document = services.store.get(_key(services.machine))
+    if document is not None and document.data.get("removed"):
+        why = f"{trouble}; this machine was taken out of those that may log in"
+        return Blocked(why, f"tpuctl up {record.name} lets it in again")
+    return Blind(f"{trouble}; its key is not there yet: passes send it")
 
 
 def _is_ours(found: list[NodeInfo | None], uid: str | None) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tpuctl.core.nouns import HostTarget, RemoteResult
+from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
+from tpuctl.core.plan import Blocked
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.workflows.documents import get_slice, list_slices
+from tpuctl.workflows.enrolment import ask_to_be_let_in, why_closed
 from tpuctl.workflows.events import Warn, WorkerOutput
 from tpuctl.workflows.helper_link import HelperLink
 from tpuctl.workflows.services import Services
@@ -76,4 +78,20 @@ def execute(
             services.emit(Warn(f"{record.name}-{result.worker}", result.detail or str(result.failure)))
 
     helper = HelperLink(services.remote, services.helper_source)
-    return helper.leash(targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s, on_end=on_end)
+    results = helper.leash(
+        targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s, on_end=on_end
+    )
+    if any(result.failure is FailureKind.AUTH for result in results):
+        _knock(services, record)
+    return results
+
+
+def _knock(services: Services, record: SliceRecord) -> None:
+    """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits."""
+    sent = ask_to_be_let_in(services, record.name)
+    if sent:
+        services.emit(Warn(record.name, f"{sent}: the same command again in a minute"))
+        return
+    verdict = why_closed(services, record, "its hosts refuse this machine's key")
+    hint = f": {verdict.hint}" if isinstance(verdict, Blocked) and verdict.hint else ""
+    services.emit(Warn(record.name, f"{verdict.why}{hint}"))

@@ -26,7 +26,7 @@ from tpuctl.workflows.documents import (
     load_run,
     load_slice,
 )
-from tpuctl.workflows.enrolment import enroll_if_new, lacks_keys, read_machines, send_keys
+from tpuctl.workflows.enrolment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
@@ -83,7 +83,7 @@ def run_pass(services: Services) -> list[PassLine]:
     now = services.store.now()
     if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
         return unread
-    enroll_if_new(services)
+    keep_enrolled(services)
     try:
         snapshot = take_snapshot(services)
     except TpuctlError as error:

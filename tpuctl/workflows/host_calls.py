@@ -38,6 +38,7 @@ def require_all(replies: Sequence[HelperReply], what: str) -> None:
         details={
             "workers": [reply.worker for reply in bad],
             "unreached": [reply.worker for reply in bad if reply.result.failure is not None],
+            "refused": [reply.worker for reply in bad if reply.result.failure is FailureKind.AUTH],
         },
     )
 

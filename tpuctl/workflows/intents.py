@@ -11,6 +11,7 @@ from tpuctl.core.records import Desired, Incarnation, Limits, SliceRecord, Slice
 from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
+from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
@@ -18,19 +19,6 @@ from tpuctl.workflows.services import Services
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
 UNLIMITED = Limits()
-
-
-def enroll_machine(services: Services) -> None:
-    """Writes this machine's public key into the store, so that hosts created from now on accept it."""
-    key = f"machines/{services.machine}"
-    document = services.store.get(key)
-    data = {"public_key": services.public_key, "user": services.user}
-    if document is not None and dict(document.data) == data:
-        return
-    try:
-        services.store.put(key, data, if_generation=0 if document is None else document.generation)
-    except ConflictError:
-        return  # another command of this machine has just written the same
 
 
 def request_slice(
@@ -76,6 +64,7 @@ def request_slice(
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
         return _ask_again(services, loaded, wish)
+    enroll_machine(services)
     return _as_wished(services, loaded, wish)
 
 

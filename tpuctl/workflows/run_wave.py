@@ -40,6 +40,7 @@ from tpuctl.workflows.documents import (
     save_attempt_history,
     save_once,
 )
+from tpuctl.workflows.enrolment import why_closed
 from tpuctl.workflows.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.workflows.intents import request_down
 from tpuctl.workflows.journal import record_decision
@@ -181,9 +182,12 @@ class RunWave:
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
 
-        Workers that did not answer are never the user's failure.
+        Workers that did not answer are never the user's failure, and those that do not know this machine's key
+        are nobody's.
         """
         attempt = self._attempt
+        if error.details.get("refused") and self._slice is not None:
+            return Outcome(why_closed(self._services, self._slice, error.message), acted=False)
         now = self._services.store.now()
         since = attempt.suspect_since
         if since is None:

@@ -10,7 +10,7 @@ from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
 from tpuctl.core.evidence import Life
 from tpuctl.core.lifecycle import Sighting, SliceEvent
-from tpuctl.core.plan import Blind, Wait
+from tpuctl.core.plan import Blind, Blocked, Wait
 from tpuctl.core.plan_run import (
     WorkerState,
     WorkerView,
@@ -23,6 +23,7 @@ from tpuctl.core.records import (
     RunRecord,
     RunState,
     SliceRecord,
+    SliceState,
 )
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, UnreachableError
 from tpuctl.workflows.attempts import attempt_hosts
@@ -34,6 +35,7 @@ from tpuctl.workflows.documents import (
     list_runs,
     save,
 )
+from tpuctl.workflows.enrolment import ask_to_be_let_in, why_closed
 from tpuctl.workflows.host_beats import describe_life, listen_for_life
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
@@ -114,6 +116,14 @@ def request_stop(services: Services, run_id: str, *, grace_s: float | None = Non
     return save(services, loaded, replace(run, stop_asked=True, policy=policy)).record
 
 
+def end_with_slice(services: Services, run_id: str) -> None:
+    """Ends a run that waits for a slice which is no longer wanted; nothing is asked of the cloud."""
+    run = get_run(services, run_id).record
+    loaded = find_slice(services, run.slice_name)
+    if loaded is not None and loaded.record.state is SliceState.GONE:
+        advance_run(services, run_id)
+
+
 def active_run(services: Services, slice_name: str) -> RunRecord | None:
     """The run that is not over yet on a slice, if any."""
     for run in list_runs(services):
@@ -152,13 +162,14 @@ def advance_run(
     began = services.clock.now()
     workers = _look_at_workers(services, run, slice_, began)
     sighting = look.sighting if look else None
-    blind = (
-        ""
-        if run.stop_asked
-        else _blind(services, workers, slice_, sighting, reach or Reach(services), began + HOST_TIME_S)
-    )
-    if blind:
-        return Outcome(Blind(blind), acted=False)
+    closed = any(worker.state is WorkerState.CLOSED for worker in workers)
+    let_in = ask_to_be_let_in(services, run.slice_name) if closed and slice_ is not None else ""
+    if let_in:
+        return Outcome(Wait(let_in), acted=False)
+    reach, until = reach or Reach(services), began + HOST_TIME_S
+    unclear = None if run.stop_asked else _unclear(services, workers, slice_, sighting, reach, until)
+    if unclear is not None:
+        return Outcome(unclear, acted=False)
     plan = plan_run(run, slice_, sighting, workers, services.store.now())
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
@@ -166,7 +177,9 @@ def advance_run(
         if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), loaded):
             # Somebody acted between our look and our lease: what was planned may no longer be right.
             return Outcome(Wait("another look"), acted=True)
-        return RunWave(services, loaded, slice_, workers, held.fence, began + HOST_TIME_S).apply(plan)
+        outcome = RunWave(services, loaded, slice_, workers, held.fence, until).apply(plan)
+    let_in = ask_to_be_let_in(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
+    return Outcome(Wait(let_in), acted=False) if let_in else outcome
 
 
 def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
@@ -185,36 +198,36 @@ def _look_at_workers(
     return hosts.look()
 
 
-def _blind(
+def _unclear(
     services: Services,
     workers: Sequence[WorkerView],
     slice_: SliceRecord | None,
     sighting: Sighting | None,
     reach: Reach,
     until: float,
-) -> str:
-    """Why what this machine sees of the workers proves nothing, or an empty string. Hosts of other slices are
+) -> Blind | Blocked | None:
+    """Why what this machine sees of the workers proves nothing; None where it does. Hosts of other slices are
     asked until `until`, by this machine's clock."""
     if slice_ is None or not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
-        return ""
+        return None
     closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
     if closed:
         reach.saw(slice_.name)
-        return f"{describe_trouble(closed)}; its key is not there yet: passes send it"
+        return why_closed(services, slice_, describe_trouble(closed))
     silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
     if len(silent) < len(workers):
         reach.saw(slice_.name)
     if not silent:
-        return ""
+        return None
     left_s = max(1.0, until - services.clock.now())
     others = len(silent) < len(workers) or reach.another(slice_.name, left_s)
     life = listen_for_life(services, slice_, [worker.worker for worker in silent], others_answer=others)
     failed = any(worker.over and not worker.succeeded for worker in workers)
     if life is Life.MOVING and not failed:
-        return f"{describe_trouble(silent)}; {describe_life(life)}"
+        return Blind(f"{describe_trouble(silent)}; {describe_life(life)}")
     if others or life is Life.STILL:
-        return ""
-    return "no worker answers this machine, and no other host does either"
+        return None
+    return Blind("no worker answers this machine, and no other host does either")
 
 
 def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:

@@ -21,7 +21,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.workflows.capacity import read_notes, remember_asked
-from tpuctl.workflows.enrolment import enroll_if_new, read_machines
+from tpuctl.workflows.enrolment import keep_enrolled, read_machines
 from tpuctl.workflows.events import StepStarted
 from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.loop import Outcome
@@ -72,7 +72,7 @@ def _not_now(held: HeldSlice) -> Blocked | Wait | None:
 
 def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
     services, record = held.services, held.record
-    enroll_if_new(services)
+    keep_enrolled(services)
     labels = owner_labels(record, incarnation, services.store.identity())
     labels[USER_LABEL] = label_value(record.owner)
     keys = read_machines(services).keys_for(record.spec.login_user)

@@ -10,6 +10,7 @@ from tpuctl.core.evidence import Life, Silence, judge_silence
 from tpuctl.core.lifecycle import Effect, unhealthy
 from tpuctl.core.plan import Blind, Done, Wait
 from tpuctl.core.records import Doubt, SliceState
+from tpuctl.workflows.enrolment import why_closed
 from tpuctl.workflows.events import StepDone, Warn
 from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.host_beats import describe_life, listen_for_life
@@ -28,8 +29,7 @@ def probe_hosts(held: HeldSlice) -> Outcome:
     if answers.answered:
         held.reach.saw(held.record.name)
     if answers.closed:
-        why = f"{answers.trouble}: its key is not there yet: passes send it"
-        return Outcome(Blind(why), acted=False)
+        return Outcome(why_closed(held.services, held.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(held, answers)
     now = held.services.store.now()

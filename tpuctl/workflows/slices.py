@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import Effect, SliceEvent
-from tpuctl.core.plan import Done, Failed, Wait
+from tpuctl.core.plan import Blind, Done, Failed, Wait
 from tpuctl.core.plan_slice import SlicePlan, plan_slice
 from tpuctl.core.records import Desired, Doubt, SliceRecord, SliceState
 from tpuctl.errors import (
@@ -19,6 +19,7 @@ from tpuctl.workflows.capacity import (
     UsualWait,
 )
 from tpuctl.workflows.documents import get_slice, save
+from tpuctl.workflows.enrolment import ask_to_be_let_in
 from tpuctl.workflows.events import Note
 from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.journal import record_decision
@@ -110,7 +111,8 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
         if look.record.desired is Desired.DOWN:
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
-        return outcome
+        let_in = ask_to_be_let_in(services, name) if isinstance(outcome.verdict, Blind) else ""
+        return Outcome(Wait(let_in), acted=False) if let_in else outcome
 
     converge(services, name, step, deadline=deadline, pace=lambda: usual.pace)
     return get_slice(services, name).record
@@ -121,6 +123,8 @@ def _doubt_if_silent(services: Services, name: str) -> None:
     loaded = get_slice(services, name)
     answers = greet_workers(services, loaded.record)
     incarnation = loaded.record.incarnation
+    if answers.closed:
+        ask_to_be_let_in(services, name)
     if answers.all_well or answers.closed or incarnation is None:
         return
     try:
