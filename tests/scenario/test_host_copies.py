@@ -115,6 +115,24 @@ def test_a_pass_on_another_machine_goes_on_with_what_one_began_that_died(place, 
     assert sent(other) == 0, "it found everything on its way"
 
 
+@pytest.mark.parametrize("answer_s", [1.5, 3.0, 5.0])
+def test_no_step_outlasts_its_limit_where_hosts_answer_slowly_and_copy(place, answer_s):
+    services = place.machine(bytes_per_s=500_000.0)
+    run = submitted(services)
+    place.hosts.answer_s = answer_s
+    took: list[float] = []
+    while get_run(services, run).record.state is not RunState.RUNNING:
+        assert len(took) < 60
+        began = services.clock.now()
+        acted = advance_run(services, run).acted
+        took.append(services.clock.now() - began)
+        place.clock.advance(0.0 if acted else 60.0)
+    assert max(took) <= STEP_MAX_S
+    attempt = get_run(services, run).record.attempt
+    assert (attempt.number, attempt.suspect_since) == (1, None)
+    assert sent(services) < 2 * len(CODE)
+
+
 def test_short_copies_are_done_in_the_pass_that_began_them(place, services):
     place.hosts.copy_bytes_per_s = len(CODE) / 3.0
     run = submitted(services)
