@@ -6,7 +6,7 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -343,8 +343,12 @@ class Forwarding(Protocol):
 class SshEntries(Protocol):
     """What this machine's own `ssh` knows of slices, if the user asked for that."""
 
+    def names(self) -> Collection[str]:
+        """The slices of which it knows something."""
+        ...
+
     def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
-        """The slice's workers were pinned anew; writes only what was asked for before."""
+        """The slice has these workers now; writes what was asked for before and is not so yet."""
         ...
 
     def remove(self, slice_name: str) -> None: ...

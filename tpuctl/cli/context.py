@@ -295,10 +295,11 @@ class AppContext:
 
     @cached_property
     def ssh_entries(self) -> SshConfigFiles:
+        from tpuctl.remote.keys import private_key_path
         from tpuctl.remote.ssh_config import SshConfigFiles
 
         folder = self.config.state_dir / "ssh_config"
-        return SshConfigFiles(folder, self.key_pair.private_path, self.proxy)
+        return SshConfigFiles(folder, private_key_path(self.config.state_base), self.proxy)
 
     @property
     def user(self) -> str:

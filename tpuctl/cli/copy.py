@@ -54,11 +54,10 @@ def cp(
         raise UsageError("cannot copy from one slice to another", hint="copy to this machine first")
     name = target[0] or sources[0][0]
     with open_context(ctx) as context:
-        from tpuctl.workflows.documents import get_slice
-        from tpuctl.workflows.execute import choose_workers
+        from tpuctl.workflows.execute import choose_workers, resolve_slice
         from tpuctl.workflows.targets import host_targets
 
-        record = get_slice(context, str(name)).record
+        record = resolve_slice(context, name)
         targets = choose_workers(record, choose(record, worker), host_targets(context, record))
         if dry_run:
             where = ", ".join(target.label for target in targets)

@@ -38,6 +38,8 @@ def ssh_config(
             records = [get_slice(context, name).record]
         else:
             records = [record for record in list_slices(context) if record.state is SliceState.READY]
+        if records:
+            context.key_pair  # noqa: B018 - made, if this is the first command that needs it
         for record in records:
             targets = host_targets(context, record)
             if write:

@@ -18,9 +18,14 @@ class KeyPair:
     public_line: str
 
 
+def private_key_path(state_dir: Path) -> Path:
+    """Where the private key is, or will be."""
+    return state_dir / PRIVATE_NAME
+
+
 def ensure_keypair(state_dir: Path) -> KeyPair:
     """The key pair in `state_dir`, made if missing; two processes at once end up with the same one."""
-    path = state_dir / PRIVATE_NAME
+    path = private_key_path(state_dir)
     if not path.exists():
         _generate(path)
     return KeyPair(path, _public_line(path))

@@ -21,8 +21,13 @@ def write_known_hosts(path: Path, targets: Iterable[HostTarget]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temp = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(handle, "w") as file:
-        file.writelines(f"{host_alias(target)} {target.host_key}\n" for target in targets)
+        file.write(render_known_hosts(targets))
     Path(temp).replace(path)
+
+
+def render_known_hosts(targets: Iterable[HostTarget]) -> str:
+    """A line per worker for known_hosts(5)."""
+    return "".join(f"{host_alias(target)} {target.host_key}\n" for target in targets)
 
 
 def ssh_argv(

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tpuctl.core.nouns import HostTarget
 from tpuctl.core.ways import render_proxy_option
-from tpuctl.remote.openssh import host_alias, quoted_path, write_known_hosts
+from tpuctl.remote.openssh import host_alias, quoted_path, render_known_hosts, write_known_hosts
 
+_SUFFIXES = (".conf", ".known_hosts")
 _SPECIAL = r"""[*?\[\]\\%$"']"""
 
 
@@ -41,10 +42,20 @@ class SshConfigFiles:
         """One Host block per worker."""
         return "\n".join(self._block(target) for target in targets)
 
+    def names(self) -> frozenset[str]:
+        """See `SshEntries`."""
+        try:
+            found = [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(
+            name.removesuffix(suffix) for name in found for suffix in _SUFFIXES if name.endswith(suffix)
+        )
+
     def write(self, slice_name: str, targets: Sequence[HostTarget]) -> Path:
         """Writes entries and pinned keys; each file appears whole."""
         self.write_pins(slice_name, targets)
-        text = f"# Written by tpuctl; it follows the slice {slice_name}.\n\n{self.render(targets)}"
+        text = self._file_text(slice_name, targets)
         handle, temp = tempfile.mkstemp(prefix=".new.", dir=self._folder)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -57,10 +68,14 @@ class SshConfigFiles:
 
     def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
         """See `SshEntries`."""
-        if self.path(slice_name).exists():
-            self.write(slice_name, targets)
-        elif self.known_hosts(slice_name).exists():
+        entries, pins = _read(self.path(slice_name)), _read(self.known_hosts(slice_name))
+        if pins is not None and pins != render_known_hosts(targets):
             self.write_pins(slice_name, targets)
+        if entries is not None and (entries != self._file_text(slice_name, targets) or pins is None):
+            self.write(slice_name, targets)
+
+    def _file_text(self, slice_name: str, targets: Sequence[HostTarget]) -> str:
+        return f"# Written by tpuctl; it follows the slice {slice_name}.\n\n{self.render(targets)}"
 
     def remove(self, slice_name: str) -> None:
         """See `SshEntries`."""
@@ -86,6 +101,13 @@ class SshConfigFiles:
             options["ProxyCommand"] = render_proxy_option(self._proxy, target)
         lines = "".join(f"    {name} {value}\n" for name, value in options.items())
         return f"Host {target.label}\n{lines}"
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
 
 
 def _quoted_pattern(folder: Path) -> str:

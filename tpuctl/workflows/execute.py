@@ -13,13 +13,21 @@ from tpuctl.workflows.enrolment import ask_to_be_let_in, why_closed
 from tpuctl.workflows.events import Warn, WorkerOutput
 from tpuctl.workflows.helper_link import HelperLink
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.ssh_entries import follow_slices
 from tpuctl.workflows.targets import host_targets
 
 
 def resolve_slice(services: Services, name: str | None) -> SliceRecord:
-    """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError."""
-    if name is not None:
-        return get_slice(services, name).record
+    """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError.
+
+    What this machine's own `ssh` knows of it follows it.
+    """
+    record = get_slice(services, name).record if name is not None else _only_slice(services)
+    follow_slices(services, [record])
+    return record
+
+
+def _only_slice(services: Services) -> SliceRecord:
     mine = [
         record
         for record in list_slices(services)

@@ -39,6 +39,7 @@ from tpuctl.workflows.probing import Reach
 from tpuctl.workflows.runs import active_run, may_look_although_cut_off, never_began, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
+from tpuctl.workflows.ssh_entries import follow_slices
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ def run_pass(services: Services) -> list[PassLine]:
     if paused:
         return [PassLine("fleet", "paused", paused, acted=False)]
     slices, unread_slices = _readable(services, "slices/", load_slice)
+    follow_slices(services, [loaded.record for loaded in slices])
     loaded_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
     unread = [*unread_slices, *unread_runs]

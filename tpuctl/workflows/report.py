@@ -16,6 +16,7 @@ from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_sl
 from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.runs import never_began
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.ssh_entries import follow_slices
 
 _STATES: Mapping[Fate, str] = {
     Fate.UNMANAGED: "unmanaged",
@@ -32,6 +33,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
     nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
     records = {record.name: record for record in list_slices(services)}
+    follow_slices(services, records.values())
     live = [record for record in records.values() if record.state is not SliceState.GONE]
     found = gather(nodes.items, queued.items)
     hosts = Counter[tuple[str, str]]()

@@ -51,6 +51,9 @@ class MemorySshEntries:
     def __init__(self) -> None:
         self.known: dict[str, Sequence[HostTarget]] = {}
 
+    def names(self) -> frozenset[str]:
+        return frozenset(self.known)
+
     def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
         self.known[slice_name] = targets
 

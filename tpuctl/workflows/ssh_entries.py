@@ -1,0 +1,22 @@
+"""Keeps what this machine's own `ssh` knows of slices true, whichever machine brought them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.workflows.services import Services
+from tpuctl.workflows.targets import host_targets
+
+
+def follow_slices(services: Services, records: Iterable[SliceRecord]) -> None:
+    """Writes the entries of these slices anew where their workers are others now, and removes those of slices
+    that are gone. Costs a look into one directory where the user asked for no entries."""
+    kept = services.ssh_entries.names()
+    for record in records:
+        if record.name not in kept:
+            continue
+        if record.state is SliceState.GONE:
+            services.ssh_entries.remove(record.name)
+        elif record.incarnation is not None and record.incarnation.workers:
+            services.ssh_entries.update(record.name, host_targets(services, record))
