@@ -126,3 +126,19 @@ def test_capacity_is_drawn_where_it_was_asked_to_be(session):
     assert "picture written to capacity.svg" in done.stderr
     assert (session.work / "capacity.svg").read_text().startswith("<svg ")
     assert "--plot capacity.svg" in session.type("capacity", "--plot", "capacity.png", status=2).stderr
+
+
+def test_what_is_asked_to_go_without_waiting_is_asked_of_the_cloud(session):
+    session.type("up", "v4-8", "brief", "--spot")
+    session.type("down", "brief", "--no-wait", "--yes")
+    asked = [json.dumps(call) for call in session.sim_journal() if call["method"] == "queuedResources.delete"]
+    assert any("brief-1" in call for call in asked)
+
+
+def test_several_slices_go_at_the_same_time(session):
+    for name in ("one", "two"):
+        session.type("up", "v4-8", name, "--spot")
+    told = session.type("down", "one", "two", "--yes").stderr.splitlines()
+    asked = [line for line in told if "asked" in line]
+    assert len(asked) == 2
+    assert told.index(asked[-1]) < next(index for index, line in enumerate(told) if line.endswith(": gone"))

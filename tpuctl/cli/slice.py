@@ -288,9 +288,11 @@ def down(
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Take your slices down: stop their runs, keep the logs, delete until the cloud says not-found."""
+    from tpuctl.core.plan import waiting_words
     from tpuctl.workflows.documents import get_slice
     from tpuctl.workflows.fleet import take_down
     from tpuctl.workflows.ownership import check_owner
+    from tpuctl.workflows.slices import ask_for_deletion, wait_until_gone
 
     with open_context(ctx) as context:
         records = [get_slice(context, name).record for name in names]
@@ -307,12 +309,17 @@ def down(
             f"what is being deleted goes on: `{again}` waits for it and does the rest"
         )
         deadline = None if timeout is None else context.clock.now() + timeout
+        left = {}
+        for name in names:  # all are asked for before one is waited for
+            take_down(context, name, wait=False, deadline=deadline, all_users=all_users)
+            left[name] = ask_for_deletion(context, name, deadline=deadline)
         results = []
-        for name in names:
-            _ = context.emit
-            record = take_down(context, name, wait=not no_wait, deadline=deadline, all_users=all_users)
-            context.console.say(f"{name}: {'being deleted' if no_wait else 'gone'}")
-            results.append({"name": record.name, "gone": not no_wait})
+        for name, waits_for in left.items():
+            if not no_wait:
+                wait_until_gone(context, name, deadline=deadline)
+            gone = not (no_wait and waits_for)
+            context.console.say(f"{name}: {'gone' if gone else waiting_words(waits_for)}")
+            results.append({"name": name, "gone": gone})
         if context.console.json_mode:
             context.console.data(results[0] if len(results) == 1 else results)
 

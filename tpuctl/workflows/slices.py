@@ -136,6 +136,25 @@ def _doubt_if_silent(services: Services, name: str) -> None:
         return  # somebody else is at work on it, and the loop will see what came of it
 
 
+def ask_for_deletion(services: Services, name: str, *, deadline: float | None = None) -> str:
+    """Runs the loop on a slice that is to go until only the cloud has to act; what is waited for then.
+
+    Empty: it is gone. Raises as `converge` does.
+    """
+    waits_for = ""
+
+    def step() -> Outcome:
+        nonlocal waits_for
+        outcome = advance_slice(services, name)[0]
+        if outcome.acted or not isinstance(outcome.verdict, Wait):
+            return outcome
+        waits_for = outcome.verdict.why
+        return Outcome(Done(""), acted=False)
+
+    converge(services, name, step, deadline=deadline)
+    return waits_for
+
+
 def wait_until_gone(services: Services, name: str, *, deadline: float | None = None) -> None:
     """Runs the loop on one slice until the cloud says not-found."""
 
