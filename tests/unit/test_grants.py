@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from tpuctl.core.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants
+from tpuctl.core.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants, unread_lines
 from tpuctl.core.model import Tier
 from tpuctl.resources import load_accelerators
 
@@ -110,3 +110,26 @@ def test_a_grant_without_an_end_covers_without_a_date():
 def test_each_zone_tier_and_generation_has_one_key():
     grants = to_grants(parse_trc_letter(LETTER))
     assert len({grant.key for grant in grants}) == 4
+
+
+OLD_LETTER = """\
+* 5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a
+* 100 preemptible Cloud TPU v2-8 devices in zone us-central1-f
+* 8 on-demand Cloud TPU v9-8 device(s) in zone us-central1-f
+* 64 spot TPU v6e cores in zone us-east1-d
+"""
+
+
+def test_letters_that_count_devices_are_read_as_chips():
+    assert parse_trc_letter(OLD_LETTER, CATALOG.types) == (
+        GrantLine(20, Tier.ON_DEMAND, "v3", "europe-west4-a"),
+        GrantLine(400, Tier.PREEMPTIBLE, "v2", "us-central1-f"),
+    )
+
+
+def test_what_looks_like_a_grant_and_is_not_understood_is_said():
+    assert unread_lines(OLD_LETTER, CATALOG.types) == (
+        "8 on-demand Cloud TPU v9-8 device(s) in zone us-central1-f",
+        "64 spot TPU v6e cores in zone us-east1-d",
+    )
+    assert unread_lines(LETTER, CATALOG.types) == ()

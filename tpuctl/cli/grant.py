@@ -73,10 +73,12 @@ def import_(
     from dataclasses import replace
 
     from tpuctl.core.codec import to_data
-    from tpuctl.core.grants import parse_trc_letter, to_grants
+    from tpuctl.core.grants import parse_trc_letter, to_grants, unread_lines
+    from tpuctl.resources import load_accelerators
 
     last_day = _check_day(ends)
-    grants = to_grants(parse_trc_letter(_read(file)))
+    letter, types = _read(file), load_accelerators().types
+    grants = to_grants(parse_trc_letter(letter, types))
     if not grants:
         raise UsageError(
             f"no grant found in {file}",
@@ -89,6 +91,9 @@ def import_(
             for found in wanted:
                 _keep(context, found)
         context.console.table([to_data(found) for found in wanted], COLUMNS)
+        for line in unread_lines(letter, types):
+            hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
+            context.console.warn(f"not understood: {line!r}; {hint}")
         if any(found.ends is None for found in wanted):
             context.console.say("the letter names no last day; say it with --ends YYYY-MM-DD")
 

@@ -375,6 +375,7 @@ def ls(
 ) -> None:
     """List everybody's slices and all other TPUs of the project, as recorded and as the cloud shows them."""
     from tpuctl.core.naming import label_value
+    from tpuctl.core.standing import fold_remarks
     from tpuctl.workflows.report import fleet_rows
 
     with open_context(ctx) as context:
@@ -384,9 +385,8 @@ def ls(
         if unread:
             context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
         context.console.table(rows, FLEET, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
-        for row in rows:
-            if row["remark"] and not context.console.json_mode:
-                context.console.warn(row["remark"])
+        for text in fold_remarks([(row["name"], row["remark"]) for row in rows if row["remark"]]):
+            context.console.warn(text)
         for state, advice in _ADVICE.items():
             count = sum(row["state"] == state for row in rows)
             if count:

@@ -68,11 +68,12 @@ def translate(error: Exception, what: str) -> TpuctlError:
 
 def _translate_auth(error: auth.GoogleAuthError, what: str) -> TpuctlError:
     """A failed renewal follows the API's 401, which the library keeps to itself."""
-    text = _first_line(error)
+    text, hint = _first_line(error), LOGIN_HINT
     if "necessary fields need to refresh" in text:
         text = "the access token is refused, and there is nothing to renew it with"
+        hint = f"put a new token into token_file, or unset it and use {LOGIN_HINT}"
     details = {"status": 401} if isinstance(error, auth.RefreshError) else {}
-    return DeniedError(f"could not {what}: {text}", hint=LOGIN_HINT, details=details)
+    return DeniedError(f"could not {what}: {text}", hint=hint, details=details)
 
 
 def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:

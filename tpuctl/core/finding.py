@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 
 from tpuctl.errors import TpuctlError
 
@@ -39,6 +40,8 @@ def problem(check: str, what: str, fix: str | None = None) -> Finding:
 
 
 def not_checked(check: str, error: TpuctlError | None) -> Finding:
-    """The facts of this check could not be read."""
+    """The facts of this check could not be read. That the credentials are refused is a finding of its own."""
+    if error is not None and error.details.get("status") == HTTPStatus.UNAUTHORIZED:
+        return warning(check, "not checked: the credentials are refused")
     why = "nothing is known" if error is None else error.message
     return warning(check, f"not checked: {why}", error.hint if error else None)

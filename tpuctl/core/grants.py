@@ -22,6 +22,15 @@ _LINE = re.compile(
     r"(?P<generation>[a-z0-9]+)\s+chips?\s+in\s+(?:the\s+)?zone\s+(?P<zone>[a-z0-9]+(?:-[a-z0-9]+)+)",
     re.IGNORECASE,
 )
+_DEVICES = re.compile(
+    rf"\b{_COUNT}\s+(?P<tier>spot|preemptible|on-?\s?demand|reserved)\s+Cloud\s+TPU\s+"
+    r"(?P<type>v[0-9][0-9a-z]*-[0-9]+)\s+device(?:s|\(s\))?\s+in\s+(?:the\s+)?zone\s+"
+    r"(?P<zone>[a-z0-9]+(?:-[a-z0-9]+)+)",
+    re.IGNORECASE,
+)
+"""Older letters count devices: `5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a`."""
+_ALIKE = re.compile(r"\b[0-9][0-9,]*\s[^.;:]{0,40}?\bTPU\b[^.;:]{0,60}?\bzone\s+[\w-]+", re.IGNORECASE)
+"""What looks like a line of a grant, whether it can be read or not."""
 _MONTHS: Mapping[str, int] = {
     name: number
     for number, name in enumerate(
@@ -84,21 +93,41 @@ class Coverage:
     reason: str
 
 
-def parse_trc_letter(text: str) -> tuple[GrantLine, ...]:
-    """Every grant line anywhere in a pasted letter, quoted and wrapped ones too, in order."""
-    flat = re.sub(r"\s*\n[>\s]*", " ", text)
+def parse_trc_letter(text: str, types: Mapping[str, AcceleratorType] | None = None) -> tuple[GrantLine, ...]:
+    """Every grant line anywhere in a pasted letter, quoted and wrapped ones too, in order.
+
+    `types` say how many chips the devices of older letters have; without them such lines are left out.
+    """
+    flat = _flat(text)
     ends = _find_end(text)
-    found = (
-        GrantLine(
-            chips=int(match["chips"].replace(",", "")),
-            tier=_tier(match["tier"]),
-            generation=match["generation"].lower(),
-            zone=match["zone"].lower(),
-            ends=ends.isoformat() if ends else None,
-        )
-        for match in _LINE.finditer(flat)
+    last = ends.isoformat() if ends else None
+    found = [(match.start(), _line(match, 1, match["generation"], last)) for match in _LINE.finditer(flat)]
+    for match in _DEVICES.finditer(flat):
+        device = (types or {}).get(match["type"].lower())
+        if device is not None:
+            found.append((match.start(), _line(match, device.chips, device.generation, last)))
+    return tuple(dict.fromkeys(line for _, line in sorted(found, key=lambda each: each[0])))
+
+
+def unread_lines(text: str, types: Mapping[str, AcceleratorType]) -> tuple[str, ...]:
+    """What looks like a grant and could not be read as one."""
+    rest = _LINE.sub(".", _flat(text))
+    rest = _DEVICES.sub(lambda match: "." if match["type"].lower() in types else match[0], rest)
+    return tuple(match[0] for match in _ALIKE.finditer(rest))
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\s*\n[>\s]*", " ", text)
+
+
+def _line(match: re.Match[str], chips_each: int, generation: str, ends: str | None) -> GrantLine:
+    return GrantLine(
+        chips=int(match["chips"].replace(",", "")) * chips_each,
+        tier=_tier(match["tier"]),
+        generation=generation.lower(),
+        zone=match["zone"].lower(),
+        ends=ends,
     )
-    return tuple(dict.fromkeys(found))
 
 
 def to_grants(lines: Iterable[GrantLine]) -> tuple[Grant, ...]:

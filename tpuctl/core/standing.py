@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from tpuctl.core.records import SliceRecord, SliceState
 
 ABSENT = "absent"
 """What `ls` shows for a slice of which the cloud, read in full, has neither node nor request."""
 UNREAD = "unread"
 """Its zone could not be read: nobody knows."""
+
+FOLD_FROM = 3
+"""So many slices of which the same is to be said are told of together."""
+SHOWN_NAMES = 6
 
 _EXPECTED = frozenset({SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY})
 """States of a slice that the cloud has shown and still should."""
@@ -43,6 +50,23 @@ def remark(record: SliceRecord, cloud: str) -> str:
     if state in _EXPECTED and cloud in _ENDED:
         return f"{name} is recorded as {state}, but the cloud says {cloud}; {settle}"
     return ""
+
+
+def fold_remarks(remarks: Sequence[tuple[str, str]]) -> list[str]:
+    """What is to be said of slices, given by name: what is the same for many of them is said once."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for name, text in remarks:
+        alike.setdefault(re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "NAME", text), []).append(
+            (name, text)
+        )
+    told = []
+    for text, group in alike.items():
+        if len(group) < FOLD_FROM:
+            told += [each for _, each in group]
+            continue
+        names = ", ".join([name for name, _ in group[:SHOWN_NAMES]] + ["…"] * (len(group) > SHOWN_NAMES))
+        told.append(f"{len(group)} slices ({names}): {text}")
+    return told
 
 
 def _removed(record: SliceRecord, cloud: str) -> str:
