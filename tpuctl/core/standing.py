@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tpuctl.core.counting import counted
 from tpuctl.core.records import SliceRecord, SliceState
 
 ABSENT = "absent"
@@ -65,7 +66,7 @@ def fold_remarks(remarks: Sequence[tuple[str, str]]) -> list[str]:
             told += [each for _, each in group]
             continue
         names = ", ".join([name for name, _ in group[:SHOWN_NAMES]] + ["…"] * (len(group) > SHOWN_NAMES))
-        told.append(f"{len(group)} slices ({names}): {text}")
+        told.append(f"{counted(len(group), 'slice')} ({names}): {text}")
     return told
 
 
