@@ -224,6 +224,11 @@ class Store(Protocol):
         """Adds an immutable entry under `prefix` and returns its key; keys sort in order of appending."""
         ...
 
+    def remove_entries(self, keys: Sequence[str]) -> None:
+        """Removes what `append` added, for good; what is not there is passed over. ConflictError for a key that
+        no entry can have."""
+        ...
+
     def put_blob(self, content: bytes) -> str:
         """Stores content under its sha256 (hex) and returns that. Storing it again only makes it young again:
         no pruning takes it for `timeouts.PRUNE_AFTER_LEAST_S`."""

@@ -49,6 +49,9 @@ def test_prune_shows_asks_and_removes(session: Session) -> None:
     assert "removed 1 blob (" in done.stderr
     assert (old.exists(), young.exists()) == (False, True)
     assert "removed nothing" in session.type("store", "prune").stderr
+    too_young = session.type("store", "prune", "--runs-older-than", "7d", status=2)
+    assert "--runs-older-than 30d or more" in too_young.stderr
+    assert session.json("store", "prune", "--runs-older-than", "365d", "--dry-run")["found"] == []
     removed = session.json("store", "prune", "--older-than", "3d", "--yes")
     assert [each["name"] for each in removed["found"]] == [young.name]
     assert (removed["removed"], young.exists()) == (True, False)

@@ -21,9 +21,10 @@ from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.stores import KINDS, Place, open_places
 from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
+from tpuctl.core.prune import parse_runs_age
 from tpuctl.core.records import CodeState, EnvironmentRef, RunState, SliceState
 from tpuctl.core.tree import make_tree
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.workflows.prune import find_waste, prune, prune_if_due
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.submit import store_content
@@ -56,7 +57,8 @@ def digests(store: Any) -> set[str]:
 
 
 def write_run(store: Any, bundle: str, **fields: Any) -> None:
-    record = a_run(code=CodeState(bundle, diff=fields.pop("diff", None)), **fields)
+    code = fields.pop("code", None) or CodeState(bundle, diff=fields.pop("diff", None))
+    record = a_run(code=code, **fields)
     store.put(record.key, to_data(record), if_generation=0)
 
 
@@ -372,3 +374,103 @@ def test_a_prune_that_is_killed_leaves_whole_blobs_and_goes_on(tmp_path):
         assert digests(store) == {kept}
         assert not leftover.exists()
         store.close()
+
+
+def tell(store: Any, subject: str, days_ago: float, count: int = 1) -> list[str]:
+    at = store.now() - days_ago * DAY_S
+    return [store.append(f"journal/{subject}/", {"at": at, "action": "x"}) for _ in range(count)]
+
+
+def write_ended(store: Any, name: str, days_ago: float, **fields: Any) -> None:
+    ended = store.now() - days_ago * DAY_S
+    write_run(store, "0" * 64, **{"state": RunState.SUCCEEDED, "ended_at": ended, "id": name, **fields})
+    for group in ("manifests", "attempts"):
+        store.put(f"{group}/{name}/00001", {"n": 1}, if_generation=0)
+    tell(store, f"runs/{name}", days_ago, 2)
+
+
+def subjects(store: Any) -> set[str]:
+    return {key.removeprefix("journal/").rpartition("/")[0] for key in store.list_keys() if "journal/" in key}
+
+
+def test_old_entries_go_with_the_slices_that_they_tell_of(open_store):
+    store = open_store()
+    live = a_slice(name="live")
+    store.put(live.key, to_data(live), if_generation=0)
+    tell(store, "slices/live", 400)
+    tell(store, "slices/gone", 91, 3)
+    (young,) = tell(store, "slices/gone", 89)
+    found = find_waste(store, AGE_S)
+    assert {subject: len(keys) for subject, keys in found.old.journals.items()} == {"slices/gone": 3}
+    assert found.words == "3 journal entries"
+    prune(store, AGE_S)
+    assert [document.key for document in open_store().list("journal/slices/gone/")] == [young]
+    assert len(open_store().list("journal/slices/live/")) == 1
+    assert prune(store, AGE_S).old.journals == {}
+
+
+def test_runs_and_manifests_stay_when_their_journals_go(open_store):
+    store = open_store()
+    write_ended(store, "old", 181)
+    write_ended(store, "young", 179)
+    write_ended(store, "going", 0, state=RunState.RUNNING, ended_at=None)
+    tell(store, "runs/going", 400)
+    prune(store, AGE_S)
+    check = open_store()
+    assert subjects(check) == {"runs/young", "runs/going"}
+    keys = set(check.list_keys())
+    assert {f"{group}/old{tail}" for group, tail in (("runs", ""), ("manifests", "/00001"))} <= keys
+
+
+def test_runs_go_with_all_that_is_of_them_when_a_person_asks(place, open_store):
+    store = open_store()
+    code = store.put_blob(b"code")
+    there = a_slice(name="there")
+    store.put(there.key, to_data(there), if_generation=0)
+    write_ended(store, "old", 400, code=CodeState(code), slice_name="away")
+    write_ended(store, "young", 300, slice_name="away")
+    write_ended(store, "on-a-live-slice", 400, slice_name="there")
+    write_ended(store, "of-a-fleet", 400, slice_name="away", fleet="lab", fleet_run="nightly")
+    place.pass_time(AGE_S + DAY_S)
+    pruner = open_store()
+    year = 365 * DAY_S
+    assert find_waste(pruner, AGE_S).old.runs == ()
+    assert find_waste(pruner, AGE_S, runs_after_s=year).old.runs == ("old",)
+    done = prune(pruner, AGE_S, runs_after_s=year)
+    assert (done.old.runs, [blob.sha256 for blob in done.blobs]) == (("old",), [code])
+    check = open_store()
+    assert [key for key in check.list_keys() if "/old" in key] == []
+    for name in ("young", "on-a-live-slice", "of-a-fleet"):
+        assert check.get(f"runs/{name}") is not None
+        assert check.get(f"manifests/{name}/00001") is not None
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_crash_while_a_run_is_removed_leaves_nothing_that_nobody_finds(open_store, at, after):
+    store = open_store()
+    write_ended(store, "old", 400)
+    crashing: Any = Crashing(store, CrashPoint(at, after=after), lambda name, _: name in STORE_CHANGES)
+    with pytest.raises(Crash):
+        prune(crashing, AGE_S, runs_after_s=365 * DAY_S)
+    prune(open_store(), AGE_S, runs_after_s=365 * DAY_S)
+    assert [key for key in open_store().list_keys() if "old" in key] == []
+
+
+def test_only_entries_are_removed_as_entries(open_store):
+    store = open_store()
+    write_ended(store, "r", 1)
+    with pytest.raises(ConflictError, match="no appended entry"):
+        store.remove_entries(["runs/r"])
+    key = tell(store, "slices/x", 0)[0]
+    store.remove_entries([key, key])
+    store.remove_entries([])
+    assert store.get(key) is None
+    assert store.get("runs/r") is not None
+
+
+@pytest.mark.parametrize("word", ["29d", "1h"])
+def test_a_young_proof_is_not_given_up(word):
+    with pytest.raises(UsageError, match="only proof"):
+        parse_runs_age(word, "--runs-older-than")
+    assert parse_runs_age("30d", "--runs-older-than") == 30 * DAY_S

@@ -10,7 +10,7 @@ from tests.support.services import SimServices
 from tpuctl.errors import TransientError
 
 READ_VERBS = (" hello", " status", " read", " news", " follow", " attempts")
-STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob"}
+STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob", "remove_entries"}
 CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
 
 

@@ -11,6 +11,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json, Yes
 from tpuctl.cli.slice import confirm
+from tpuctl.core.counting import counted
 
 if TYPE_CHECKING:
     from tpuctl.workflows.prune import Waste
@@ -39,28 +40,40 @@ def prune(
             "--older-than", metavar="DURATION", help="Of what age on; the setting prune_after_days if left out."
         ),
     ] = None,
+    runs_older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--runs-older-than",
+            metavar="DURATION",
+            help="Also runs that ended so long ago, manifests and all; 30d or more.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Remove old content that no slice, run or manifest refers to, and records of slices gone for 90 days.
+    """Remove old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
+    journals, and the journals of runs that ended 180 days ago.
 
     Watchdogs do this once a day. A slice that comes back under a pruned name goes on counting where it was.
+    Runs and manifests stay unless you ask: those of live slices and of fleet files stay in any case.
     """
+    from tpuctl.core.prune import parse_runs_age
     from tpuctl.workflows.prune import find_waste
     from tpuctl.workflows.prune import prune as prune_store
 
     with open_context(ctx) as context:
         age_s = _age(context, older_than)
-        waste = find_waste(context.store, age_s)
+        runs_s = None if runs_older_than is None else parse_runs_age(runs_older_than, "--runs-older-than")
+        waste = find_waste(context.store, age_s, runs_after_s=runs_s)
         if dry_run:
             _show(context, waste, removed=False)
             return
-        if waste.blobs or waste.slices:
+        if waste.blobs or waste.slices or waste.old.journals or waste.old.runs:
             if not context.console.json_mode:
                 _show(context, waste, removed=False)
             confirm(context, f"remove {waste.words} from the store?", yes=yes)
-        removed = prune_store(context.store, age_s)
+        removed = prune_store(context.store, age_s, runs_after_s=runs_s)
         if context.console.json_mode:
             _show(context, removed, removed=True)
         context.console.say(f"removed {removed.words}")
@@ -88,10 +101,24 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
         for blob in waste.blobs
     ]
     slices = [{"kind": "slice", "name": name, "size": None, "why": "gone for 90 days"} for name in waste.slices]
+    journals = [
+        {
+            "kind": "journal",
+            "name": subject,
+            "size": None,
+            "why": f"{counted(len(keys), 'entry', 'entries')} of what is long over",
+        }
+        for subject, keys in waste.old.journals.items()
+    ]
+    runs = [
+        {"kind": "run", "name": run_id, "size": None, "why": "ended before that; manifests go too"}
+        for run_id in waste.old.runs
+    ]
+    rows = [*blobs, *slices, *journals, *runs]
     if context.console.json_mode:
-        context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": [*blobs, *slices]})
+        context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": rows})
         return
-    context.console.table([*blobs, *slices], COLUMNS, empty="nothing to remove: all of it is in use")
+    context.console.table(rows, COLUMNS, empty="nothing to remove: all of it is in use")
 
 
 MACHINES = (

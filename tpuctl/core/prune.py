@@ -39,6 +39,19 @@ def parse_prune_age(word: str, flag: str) -> float:
     return seconds
 
 
+def parse_runs_age(word: str, flag: str) -> float:
+    """Seconds since their end from which runs may be removed. Raises UsageError for less than is safe."""
+    seconds = parse_duration(word, flag)
+    least = timeouts.RUNS_KEPT_LEAST_S
+    if seconds < least:
+        text = render_duration(least)
+        raise UsageError(
+            f"{flag} {word} is too short: a manifest is the only proof of a run",
+            hint=f"{flag} {text} or more",
+        )
+    return seconds
+
+
 def find_digests(data: Any) -> frozenset[str]:
     """Everything in a document that looks like the sha256 of a blob, keys included."""
     if isinstance(data, str):

@@ -12,7 +12,6 @@ generation, so that listing unchanged documents costs pages and no reads.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import threading
 import time
@@ -34,6 +33,7 @@ from tpuctl.errors import (
 from tpuctl.ports import Document, Objects, StoredBlob
 from tpuctl.store.blobs import BlobFiles
 from tpuctl.store.bucket_blobs import BucketBlobs
+from tpuctl.store.entries import check_entry, is_entry
 from tpuctl.store.object_cache import ObjectCache
 from tpuctl.store.patience import TRIES, patiently, pause_after
 
@@ -103,6 +103,14 @@ class BucketStore:
             raise ConflictError(f"{key} in the store was changed by another tpuctl", details={"key": key})
         self._patiently(lambda: self._objects.delete(self._doc(key), if_generation=if_generation))
         self._cache.forget(self._doc(key))
+
+    def remove_entries(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_entry(key)
+        uris = [self._doc(key) for key in keys]
+        list(self._readers.map(self._delete_object, uris))
+        for uri in uris:
+            self._cache.forget(uri)
 
     def list(self, prefix: str) -> list[Document]:
         keys = self._list_generations(prefix)
@@ -332,14 +340,6 @@ class BucketStore:
     def _patiently(self, call: Callable[[], T]) -> T:
         """`call`, which may be repeated without harm, through passing trouble."""
         return patiently(call, self._sleep)
-
-
-_ENTRY = re.compile(r"(?:^|/)\d{16}(?:-[0-9a-f]{8})?$")
-
-
-def is_entry(key: str) -> bool:
-    """Whether a key was made by `append`, of this store or of the local one: such documents never change."""
-    return _ENTRY.search(key) is not None
 
 
 def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:

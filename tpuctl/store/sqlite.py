@@ -20,6 +20,7 @@ from tpuctl.core.records import MOVED
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
 from tpuctl.ports import Document, StoredBlob
 from tpuctl.store.blobs import BlobFiles, write_atomically
+from tpuctl.store.entries import check_entry
 from tpuctl.store.file_time import FileTime
 from tpuctl.store.migrations import MIGRATIONS
 
@@ -94,6 +95,13 @@ class SqliteStore:
     def list_keys(self) -> Sequence[str]:
         with self._translated():
             return [row[0] for row in self._db.execute("SELECT key FROM documents ORDER BY key").fetchall()]
+
+    def remove_entries(self, keys: Sequence[str]) -> None:
+        with self._transaction():
+            for key in keys:
+                self._check_here(key)
+                check_entry(key)
+                self._db.execute("DELETE FROM documents WHERE key = ? AND immutable = 1", (key,))
 
     def append(self, prefix: str, data: Mapping[str, Any]) -> str:
         text = json.dumps(data, ensure_ascii=False, sort_keys=True)

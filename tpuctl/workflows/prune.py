@@ -8,13 +8,14 @@ references are read again before each handful, and a blob is only removed as it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted, sized
 from tpuctl.core.prune import MAIN_REFERRERS, find_children, find_digests, other_referrers
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.ports import Store, StoredBlob
+from tpuctl.workflows.old_records import OldRecords, find_old, remove_old
 from tpuctl.workflows.retired import find_ripe, retire
 
 KEY = "pruned"
@@ -29,6 +30,7 @@ class Waste:
     blobs: tuple[StoredBlob, ...] = ()
     blobs_kept: int = 0
     slices: tuple[str, ...] = ()
+    old: OldRecords = field(default_factory=OldRecords)
 
     @property
     def size(self) -> int:
@@ -41,22 +43,40 @@ class Waste:
         found = [f"{counted(len(self.blobs), 'blob')} ({sized(self.size)})"] if self.blobs else []
         if self.slices:
             found.append(f"the record{'' if len(self.slices) == 1 else 's'} of {', '.join(self.slices)}")
+        entries = sum(map(len, self.old.journals.values()))
+        found += [counted(entries, "journal entry", "journal entries")] if entries else []
+        found += [f"{counted(len(self.old.runs), 'run')} with all manifests"] if self.old.runs else []
         return " and ".join(found) or "nothing"
 
 
-def find_waste(store: Store, age_s: float, retire_after_s: float = timeouts.RETIRE_AFTER_S) -> Waste:
-    """What `prune` would remove now. Raises rather than judge from what could not be read."""
+def find_waste(
+    store: Store,
+    age_s: float,
+    retire_after_s: float = timeouts.RETIRE_AFTER_S,
+    runs_after_s: float | None = None,
+) -> Waste:
+    """What `prune` would remove now, except for what only goes because of that. Raises rather than judge from
+    what could not be read."""
     listed = store.list_blobs()
     doomed = _find_doomed(store, listed, age_s)
-    return Waste(doomed, len(listed) - len(doomed), find_ripe(store, retire_after_s))
+    slices = find_ripe(store, retire_after_s)
+    return Waste(doomed, len(listed) - len(doomed), slices, find_old(store, runs_after_s))
 
 
-def prune(store: Store, age_s: float, retire_after_s: float = timeouts.RETIRE_AFTER_S) -> Waste:
-    """Removes blobs that nothing refers to and that are older than `age_s`, and retires slices that are gone.
+def prune(
+    store: Store,
+    age_s: float,
+    retire_after_s: float = timeouts.RETIRE_AFTER_S,
+    runs_after_s: float | None = None,
+) -> Waste:
+    """Removes blobs that nothing refers to and that are older than `age_s`, retires slices that are gone, and
+    removes old journals; runs that ended `runs_after_s` ago, too, if that is given.
 
     Safe beside every other command, and beside another prune; after a crash the next call goes on. Returns what
     was removed.
     """
+    old = find_old(store, runs_after_s)
+    remove_old(store, old)
     listed = store.list_blobs()
     doomed = _find_doomed(store, listed, age_s)
     removed: list[StoredBlob] = []
@@ -66,7 +86,7 @@ def prune(store: Store, age_s: float, retire_after_s: float = timeouts.RETIRE_AF
         removed += [blob for blob in still if store.remove_blob(blob)]
     store.clear_leftovers(store.now() - age_s)
     slices = tuple(retire(store, retire_after_s))
-    return Waste(tuple(removed), len(listed) - len(removed), slices)
+    return Waste(tuple(removed), len(listed) - len(removed), slices, old)
 
 
 def prune_if_due(store: Store, age_s: float) -> Waste | None:

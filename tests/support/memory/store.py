@@ -16,6 +16,7 @@ from typing import Any
 from tpuctl.core import timeouts
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.ports import Clock, Document, StoredBlob
+from tpuctl.store.entries import check_entry
 
 _STORES = itertools.count(1)
 
@@ -69,6 +70,11 @@ class MemoryServer:
         self.changes += 1
         self._drop(key)
 
+    def remove_entry(self, key: str) -> None:
+        self.changes += 1
+        self._immutable.discard(key)
+        self._drop(key)
+
     def _drop(self, key: str) -> None:
         group = _group(key)
         if self._documents.get(group, {}).pop(key, None) is not None:
@@ -115,6 +121,14 @@ class MemoryStore:
     def list(self, prefix: str) -> list[Document]:
         with self._server.lock:
             return self._server.list(prefix)
+
+    def remove_entries(self, keys: Sequence[str]) -> None:
+        with self._server.lock:
+            for key in keys:
+                check_entry(key)
+                found = self._server.find(key)
+                if found is not None:
+                    self._server.remove_entry(key)
 
     def list_keys(self) -> list[str]:
         return [document.key for document in self.list("")]
