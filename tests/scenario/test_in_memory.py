@@ -14,7 +14,7 @@ from tests.support.receivers import Kept
 from tpuctl.core.environment import EnvironmentSpec, render_frozen
 from tpuctl.core.model import FailureKind
 from tpuctl.core.plan import Blind
-from tpuctl.core.records import EnvironmentRef, Policy, RunState, SliceState
+from tpuctl.core.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
 from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.core.tree import make_tree
 from tpuctl.workflows.copy import push
@@ -287,6 +287,21 @@ def test_a_step_in_which_no_host_of_any_slice_answers_ends_in_time(place, servic
         host.hang()
     began = services.clock.now()
     outcome = advance_run(services, run.id)
+    assert services.clock.now() - began <= STEP_MAX_S
+    assert isinstance(outcome.verdict, Blind)
+
+
+def test_a_slice_whose_hosts_have_gone_silent_is_looked_at_in_bounded_steps(place, services):
+    bring_up(services, "big")
+    bring_up(services, "other")
+    for host in place.hosts.all():
+        host.hang()
+    loaded = get_slice(services, "big")
+    doubt = Doubt(services.store.now() - HOUR / 6, "nobody answers")
+    doubted = replace(loaded.record.incarnation, doubt=doubt)
+    save(services, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
+    began = services.clock.now()
+    outcome, _ = advance_slice(services, "big")
     assert services.clock.now() - began <= STEP_MAX_S
     assert isinstance(outcome.verdict, Blind)
 

@@ -15,6 +15,7 @@ from tpuctl.workflows.host_calls import CLOSED_TO_US
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
+from tpuctl.workflows.step_time import TimedRemote
 from tpuctl.workflows.targets import host_targets
 
 SAMPLED_SLICES = 5
@@ -38,9 +39,11 @@ class HostAnswers:
         return self.answered == self.asked
 
 
-def greet_workers(services: Services, record: SliceRecord) -> HostAnswers:
-    """Asks every worker for the helper's greeting."""
-    helper = HostHelper(services.remote, services.helper_source)
+def greet_workers(services: Services, record: SliceRecord, until: float | None = None) -> HostAnswers:
+    """Asks every worker for the helper's greeting. With `until`, by this machine's clock, who has not answered
+    by then is silent; a helper that was put on a host meanwhile stays."""
+    remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
+    helper = HostHelper(remote, services.helper_source)
     replies = helper.call(host_targets(services, record), "hello", {})
     silent = [reply for reply in replies if reply.data is None]
     if not silent:

@@ -17,6 +17,7 @@ from tpuctl.workflows.host_beats import describe_life, listen_for_life
 from tpuctl.workflows.loop import Outcome
 from tpuctl.workflows.probing import HostAnswers, find_workers, greet_workers
 from tpuctl.workflows.slice_loss import lose
+from tpuctl.workflows.step_time import HOST_TIME_S, WATCH_TIME_S
 from tpuctl.workflows.targets import host_targets
 
 
@@ -25,13 +26,14 @@ def probe_hosts(held: HeldSlice) -> Outcome:
     pinned = _pin_workers(held)
     if pinned is not None:
         return pinned
-    answers = greet_workers(held.services, held.record)
+    began = held.services.clock.now()
+    answers = greet_workers(held.services, held.record, began + WATCH_TIME_S)
     if answers.answered:
         held.reach.saw(held.record.name)
     if answers.closed:
         return Outcome(why_closed(held.services, held.record, answers.trouble), acted=False)
     if not answers.all_well:
-        return _silent(held, answers)
+        return _silent(held, answers, began + HOST_TIME_S)
     now = held.services.store.now()
     incarnation = replace(held.incarnation, ready_at=now, doubt=None)
     answered = counted(len(incarnation.workers), "host")
@@ -55,8 +57,9 @@ def _pin_workers(held: HeldSlice) -> Outcome | None:
     return None
 
 
-def _silent(held: HeldSlice, answers: HostAnswers) -> Outcome:
-    """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up."""
+def _silent(held: HeldSlice, answers: HostAnswers, until: float) -> Outcome:
+    """Hosts of a READY node do not answer: wait, own up to being blind, or give the incarnation up. Hosts of
+    other slices are asked until `until`, by this machine's clock."""
     now, incarnation, trouble = held.services.store.now(), held.incarnation, answers.trouble
     if incarnation.doubt is None or incarnation.doubt.missing:
         booting_until = (incarnation.cloud_ready_at or now) + timeouts.BOOT_GRACE_S
@@ -65,7 +68,8 @@ def _silent(held: HeldSlice, answers: HostAnswers) -> Outcome:
     node = held.look.view.node
     sick = node is not None and unhealthy(node)
     late = silent_s >= timeouts.BOOT_GRACE_S
-    another = answers.answered > 0 or (late and held.reach.another(held.record.name))
+    left_s = max(1.0, until - held.services.clock.now())
+    another = answers.answered > 0 or (late and held.reach.another(held.record.name, left_s))
     life = Life.UNKNOWN
     if not answers.answered:
         # Where other workers answer and this one does not, the slice is of no use even if it lives.

@@ -16,7 +16,7 @@ in which the others are started or stopped."""
 BRISK_S = 0.25 * HOST_TIME_S
 """Who has used more than this of a step leaves what may take long to the next."""
 WATCH_TIME_S = 0.7 * timeouts.STEP_MAX_S
-"""For looking at workers that run: where some are silent, hosts of other slices are asked in the rest."""
+"""For looking at workers that boot or run: where all are silent, others are asked in the rest."""
 
 
 def is_late(clock: Clock, until: float | None) -> bool:
