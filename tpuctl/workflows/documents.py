@@ -106,7 +106,10 @@ def save(services: Services, loaded: Loaded[R], record: R) -> Loaded[R]:
     try:
         document = services.store.put(record.key, to_data(record), if_generation=loaded.generation)
     except ConflictError as error:
-        raise StaleRecordError(f"{record.key} was changed by another tpuctl") from error
+        raise StaleRecordError(
+            f"{record.key} was changed by another tpuctl",
+            hint="the same command again looks at what is there now",
+        ) from error
     return Loaded(record, document.generation)
 
 

@@ -16,6 +16,8 @@ from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
+_REQUEST_TRIES = 3
+"""So often a request is looked at anew when somebody else writes the same slice down at the same moment."""
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
 UNLIMITED = Limits()
@@ -39,10 +41,19 @@ def request_slice(
     `limits` count from now and are part of the intent, so that nothing is ever created without them. The same
     request again changes nothing else. `permit` is called before a new intent and raises when the create would
     cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
-    that this user cannot limit.
+    that this user cannot limit. When another process asks at the same moment, its request is looked at.
     """
-    zones = zones if len(zones) > 1 else ()
-    wish = _Wish(spec, zones, pay, run_id, fleet, limits)
+    wish = _Wish(spec, zones if len(zones) > 1 else (), pay, run_id, fleet, limits)
+    for left in reversed(range(_REQUEST_TRIES)):
+        try:
+            return _request_slice(services, name, wish, permit)
+        except StaleRecordError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _request_slice(services: Services, name: str, wish: _Wish, permit: Callable[[], None]) -> SliceRecord:
     loaded = find_slice(services, name)
     if loaded is None:
         permit()
@@ -53,7 +64,7 @@ def request_slice(
         permit()
         enroll_machine(services)
         return _ask_again(services, loaded, wish)
-    differs = record.differs_from(spec, zones)
+    differs = record.differs_from(wish.spec, wish.zones)
     if differs:
         raise ConflictError(
             f"slice {name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
