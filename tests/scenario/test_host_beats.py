@@ -14,12 +14,13 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.core import timeouts
 from tpuctl.core.evidence import Life
-from tpuctl.core.records import RunState, SliceState
+from tpuctl.core.records import Policy, RunState, SliceState
 from tpuctl.errors import DeniedError, PendingError, TransientError
-from tpuctl.workflows.documents import get_run, get_slice
+from tpuctl.workflows.documents import get_run, get_slice, list_runs
 from tpuctl.workflows.fleet import PassLine, run_pass, take_down
 from tpuctl.workflows.host_beats import beats_key
-from tpuctl.workflows.report import decisions
+from tpuctl.workflows.report import decisions, fleet_rows, remark_on, slice_status
+from tpuctl.workflows.slices import wait_for_slice
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -79,6 +80,65 @@ def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
     told = {row["action"]: row["reason"] for row in decisions(services, "big")}
     assert "heartbeats have stood still" in told["heartbeat"]
     assert "heartbeats have stood still" in told["unreachable"]
+
+
+def test_hosts_that_died_under_a_run_which_is_over_for_that_are_replaced(place):
+    services = place.machine()
+    bring_up(services, "big")
+    run = submit(services, "big", "for ever", policy=Policy(max_preemptions=0))
+    passes(place, services, 5 * MINUTE)
+    place.world.fail_hosts("big-1")
+    passes(place, services, 30 * MINUTE)
+    assert get_run(services, run.id).record.state is RunState.GAVE_UP
+    passes(place, services, 40 * MINUTE)
+    slice_ = get_slice(services, "big").record
+    assert (slice_.state, slice_.incarnation.number) == (SliceState.READY, 2)
+    told = {row["action"]: row["reason"] for row in decisions(services, "big")}
+    assert "heartbeats have stood still" in told["unreachable"]
+
+
+def test_a_heartbeat_of_a_lost_run_says_nothing_once_its_hosts_have_answered_again(place):
+    services = place.machine()
+    bring_up(services, "big")
+    submit(services, "big", "for ever", policy=Policy(max_preemptions=0))
+    passes(place, services, 5 * MINUTE)
+    run_id = list_runs(services)[0].id
+    hosts = place.hosts.all()
+    for host in hosts:
+        host.reboot()
+    passes(place, services, 30 * MINUTE)
+    assert get_run(services, run_id).record.state is RunState.GAVE_UP
+    assert get_slice(services, "big").record.state is SliceState.READY
+    for host in hosts:
+        host.publish(BEAT, "of a supervisor that a reboot ended")
+    cut_off = place.machine(process=2, reaches=lambda _host: False)
+    with pytest.raises(PendingError):
+        bring_up(cut_off, "big")
+    before = mutations(place)
+    (line,) = passes(place, cut_off, 2 * HOUR)
+    assert line.result == "blind"
+    assert mutations(place) == before
+
+
+def test_a_person_is_told_what_to_type_about_silent_hosts_of_which_nothing_else_is_known(place):
+    services = place.machine()
+    bring_up(services, "big")
+    place.world.fail_hosts("big-1")
+    services = place.machine(process=2)
+    with pytest.raises(PendingError):
+        wait_for_slice(services, "big", deadline=services.clock.now() + MINUTE)
+    before = mutations(place)
+    (line,) = passes(place, services, 2 * HOUR)
+    assert (line.result, line.needs_a_human) == ("blind", True)
+    assert "`tpuctl down big`, then up again" in line.why
+    assert mutations(place) == before
+    rows, _ = fleet_rows(services)
+    told = [rows[0]["remark"], slice_status(services, "big")["remark"], remark_on(services, "big")]
+    assert all("`tpuctl down big`, then up again" in each for each in told)
+    take_down(services, "big")
+    bring_up(services, "big")
+    assert get_slice(services, "big").record.incarnation.number == 2
+    assert remark_on(services, "big") == ""
 
 
 def test_hosts_that_only_do_not_answer_this_machine_are_left_alone_for_a_day(place):

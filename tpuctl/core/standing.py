@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tpuctl.core.counting import counted
+from tpuctl.core.durations import render_moment
 from tpuctl.core.records import SliceRecord, SliceState
 
 ABSENT = "absent"
@@ -50,7 +51,18 @@ def remark(record: SliceRecord, cloud: str) -> str:
         return f"{name} is recorded as {state}, but nothing of it is left in the cloud; {settle}"
     if state in _EXPECTED and cloud in _ENDED:
         return f"{name} is recorded as {state}, but the cloud says {cloud}; {settle}"
-    return ""
+    return _silent(record)
+
+
+def _silent(record: SliceRecord) -> str:
+    """Hosts that were well once and do not answer now: only a person may know that they are dead."""
+    doubt = record.incarnation.doubt if record.incarnation else None
+    if record.state is not SliceState.BOOTING or doubt is None or doubt.missing:
+        return ""
+    return (
+        f"hosts of {record.name} have not answered since {render_moment(doubt.since)}; a pass gives it up once"
+        f" more than that speaks against them, or you do: `tpuctl down {record.name}`, then up again"
+    )
 
 
 def fold_remarks(remarks: Sequence[tuple[str, str]]) -> list[str]:

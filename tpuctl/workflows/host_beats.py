@@ -13,7 +13,7 @@ from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.evidence import Beats, Life, count_read, due, judge_beats
 from tpuctl.core.fold import fold_workers
 from tpuctl.core.naming import node_names
-from tpuctl.core.records import Cause, Incarnation, SliceRecord
+from tpuctl.core.records import Cause, Incarnation, RunRecord, SliceRecord
 from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.workflows.documents import list_runs
 from tpuctl.workflows.journal import record_decision
@@ -77,17 +77,18 @@ def beats_key(slice_name: str) -> str:
 
 
 def _expected(services: Services, slice_name: str, incarnation: Incarnation) -> bool:
-    """Whether a run was started on this incarnation that nobody saw end: its supervisors should beat."""
-    attempts = [
-        run.attempt for run in list_runs(services) if run.slice_name == slice_name and not run.state.final
-    ]
-    return any(
-        attempt.incarnation == incarnation.number
-        and attempt.started_at is not None
-        and attempt.cause in (None, Cause.HOST_LOST)
-        for attempt in attempts
-        if attempt is not None
-    )
+    """Whether a run was started on this incarnation whose end nobody saw: its supervisors should beat."""
+    return any(_end_unseen(run, incarnation) for run in list_runs(services) if run.slice_name == slice_name)
+
+
+def _end_unseen(run: RunRecord, incarnation: Incarnation) -> bool:
+    """A run that is over because its hosts were lost counts, too, until they have answered again."""
+    attempt = run.attempt
+    if attempt is None or attempt.incarnation != incarnation.number or attempt.started_at is None:
+        return False
+    if run.state.final and (run.ended_at or 0.0) <= (incarnation.ready_at or 0.0):
+        return False
+    return attempt.cause is Cause.HOST_LOST or (attempt.cause is None and not run.state.final)
 
 
 def _read_again(

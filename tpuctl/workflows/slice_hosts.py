@@ -76,7 +76,7 @@ def _silent(held: HeldSlice, answers: HostAnswers, until: float) -> Outcome:
         life = listen_for_life(held.services, held.record, answers.silent, others_answer=another)
     judged = judge_silence(silent_s, reached_another=another, unhealthy=sick, life=life)
     if judged is Silence.BLIND:
-        why = describe_life(life) if life is Life.MOVING else "this machine reaches no other host either"
+        why = describe_life(life) if life is Life.MOVING else _nobody_answers(held.record.name)
         return Outcome(Blind(f"{trouble}; {why}"), acted=False)
     if judged is Silence.WAIT:
         return Outcome(Wait(trouble, incarnation.doubt.since + timeouts.UNREACHABLE_MAX_S), acted=False)
@@ -89,6 +89,10 @@ def _silent(held: HeldSlice, answers: HostAnswers, until: float) -> Outcome:
     lose(held, "unreachable", f"{why}; {', '.join(evidence)}", failed=True, give_up=True)
     held.services.emit(Warn(held.record.name, f"given up: {why}"))
     return Outcome(Wait(why), acted=True)
+
+
+def _nobody_answers(name: str) -> str:
+    return f"this machine reaches no other host either; if they are dead: `tpuctl down {name}`, then up again"
 
 
 def doubt_hosts(held: HeldSlice) -> Outcome:
