@@ -80,6 +80,8 @@ def everything(session: Session) -> tuple[str, str]:
         ((*RUN, "--learning-rate", "3"), "--learning-rate"),
         (("exec", "big", "--worker", "9", "--", "true"), "9"),
         (("down", "big"), "--yes"),
+        (("cp", "ok.py", "there"), "tpuctl cp ok.py NAME:, or tpuctl cp NAME:out there"),
+        (("cp", "big:a", "big:b", "."), "one path"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_hint_and_changes_nothing(session, words, said):

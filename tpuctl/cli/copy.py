@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,8 +49,14 @@ def cp(
         raise UsageError("cp needs a source and a target", hint="tpuctl cp data.txt NAME:data.txt")
     *sources, target = [split_remote(word) for word in words]
     from_slices = {name for name, _ in sources}
-    if target[0] is None and (None in from_slices or len(sources) != 1):
-        raise UsageError("copy to one slice, or one path from one slice", hint="tpuctl cp NAME:out .")
+    if target[0] is None and None in from_slices:
+        given = shlex.join(words[:-1])
+        raise UsageError(
+            "cp needs a slice on one side, as NAME:PATH",
+            hint=f"tpuctl cp {given} NAME:, or tpuctl cp NAME:out {shlex.quote(target[1])}",
+        )
+    if target[0] is None and len(sources) != 1:
+        raise UsageError("only one path can be copied from a slice at a time", hint="tpuctl cp NAME:out .")
     if target[0] is not None and from_slices != {None}:
         raise UsageError("cannot copy from one slice to another", hint="copy to this machine first")
     name = target[0] or sources[0][0]
@@ -67,6 +74,7 @@ def cp(
             context.shared.if_interrupted = "the same command again sends only what is missing"
             results = _push(context, targets, [Path(path) for _, path in sources], target[1])
         else:
+            context.shared.if_interrupted = "the same command again fetches only what is missing"
             results = _pull(context, targets, sources[0][1], target[1])
         broken = any(result.failure in BROKEN_OFF for result in results)
         hint = "the same command again goes on where it broke off" if broken else None
