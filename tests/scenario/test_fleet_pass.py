@@ -26,6 +26,7 @@ from tpuctl.resources import load_accelerators
 from tpuctl.sim.options import Delays
 from tpuctl.workflows.capacity import list_notes
 from tpuctl.workflows.documents import get_run, get_slice, save
+from tpuctl.workflows.enrolment import enroll_machine, remove_machine
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.fleet import JUST_UP, PassLine, run_pass
 from tpuctl.workflows.intents import request_down, request_slice
@@ -443,11 +444,13 @@ def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, servi
     pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
     before, stored = changes(sim), get_run(services, run.id).generation
     with sim_services(sim, tmp_path / "other", process=2) as stranger:
-        stranger.store, stranger.clock = services.store, services.clock
+        stranger.store, stranger.clock, stranger.machine = services.store, services.clock, "shut-out"
+        enroll_machine(stranger)
+        remove_machine(services, "shut-out")
         for _ in range(30):
             lines = {line.subject: line for line in run_pass(stranger)}
-            assert (lines["idle"].result, lines[run.id].result) == ("done", "blind")
-            assert "closed to this machine" in lines[run.id].why
+            assert (lines["idle"].result, lines[run.id].result) == ("done", "blocked")
+            assert "taken out of those that may log in" in lines[run.id].why
             services.clock.sleep(60.0)
     assert get_run(services, run.id).generation == stored
     assert changes(sim) == before
