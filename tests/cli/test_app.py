@@ -78,6 +78,7 @@ def test_version_is_printed() -> None:
         (["typs"], ["no such command: tpuctl typs", "did you mean `tpuctl types`?"]),
         (["sim", "preemt"], ["no such command: tpuctl sim preemt", "did you mean `tpuctl sim preempt`?"]),
         (["--jso"], ["no such option: --jso", "did you mean --json?"]),
+        (["up", "--name", "big"], ["no such option: --name", "tpuctl up --help"]),
         (["types", "--zon", "x"], ["no such option: --zon", "did you mean --zone?"]),
         (["types", "v99"], ["no generation called v99", "v4"]),
         (["down"], ["missing argument", "tpuctl down --help"]),

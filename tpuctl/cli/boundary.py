@@ -102,16 +102,22 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     possible = getattr(error, "possibilities", None)
     example = _PROGRAMS.get(path)
     if option is not None and example is not None:
-        near = difflib.get_close_matches(str(option), possible or [], n=1, cutoff=0.8)
+        near = _near_options(str(option), possible or [])
         meant = f"did you mean {near[0]}? " if near else ""
         hint = f"{meant}options of your program go behind --: {example} {option}"
         return UsageError(f"no such option: {option}", hint=hint)
-    if possible:
-        nearest = difflib.get_close_matches(str(option), possible, n=1, cutoff=0.0)[0]
-        hint = f"did you mean {nearest}?"
+    if option is not None:
+        near = _near_options(str(option), possible or [])
+        hint = f"did you mean {near[0]}? else {hint}" if near else hint
         return UsageError(f"no such option: {option}", hint=hint)
     message = _plain(error.format_message().rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _near_options(option: str, known: Sequence[str]) -> list[str]:
+    """The one that was probably meant, if any; the dashes that all begin with make none alike."""
+    words = {each.lstrip("-"): each for each in known}
+    return [words[word] for word in difflib.get_close_matches(option.lstrip("-"), words, n=1)]
 
 
 def _plain(message: str) -> str:
