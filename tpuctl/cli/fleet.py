@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,8 +157,9 @@ def _span(seconds: float | None) -> str:
     """A span in its largest fitting unit."""
     if seconds is None:
         return ""
-    span = timedelta(seconds=max(0.0, seconds))
-    hours = span.total_seconds() / 3600
+    hours = seconds / 3600
     if hours >= 48:
-        return f"{span.days} d"
-    return f"{hours:.1f} h" if hours >= 1 else f"{span.total_seconds() / 60:.0f} min"
+        return f"{hours / 24:.0f} d"
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
