@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,14 @@ from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.nouns import FailureKind
 from tpuctl.core.records import RunState, SliceState
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.workflows.documents import get_run, get_slice
 from tpuctl.workflows.enrolment import KEYS, enroll_machine, list_machines, remove_machine
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.follow import follow_run, start_run
+from tpuctl.workflows.leases import lease
 from tpuctl.workflows.probing import greet_workers
 from tpuctl.workflows.report import decisions
 from tpuctl.workflows.runs import request_stop
@@ -268,3 +270,41 @@ def test_up_and_exec_from_a_machine_that_hosts_do_not_know_yet_send_its_key(plac
     bring_up(attic, "big")
     place.clock.advance(60.0)
     assert lets_in(attic)
+
+
+def test_what_other_hosts_answered_stands_while_another_process_is_at_work_on_the_slice(place):
+    laptop = place.machine("laptop")
+    bring_up(laptop, "big")
+    office = place.machine("office")
+    with lease(laptop, "big"):
+        refused = execute(office, get_slice(office, "big").record, ["true"])
+        assert [result.failure for result in refused] == [FailureKind.AUTH] * 2
+        assert bring_up(office, "big").state is SliceState.READY
+    assert patches(place) == 0
+    assert execute(office, get_slice(office, "big").record, ["true"])[0].failure is FailureKind.AUTH
+    assert patches(place) == 1
+
+
+class Refusing:
+    """A cloud whose nodes this caller may not change now."""
+
+    def __init__(self, inner: Any, error: type[TpuctlError]) -> None:
+        self._inner = inner
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def update_node(self, *_: Any, **__: Any) -> None:
+        raise self._error("not now")
+
+
+@pytest.mark.parametrize("error", [DeniedError, TransientError])
+def test_what_other_hosts_answered_stands_when_the_cloud_takes_no_key(place, error):
+    bring_up(place.machine("laptop"), "big")
+    office = place.machine("office")
+    office.cloud = Refusing(office.cloud, error)
+    refused = execute(office, get_slice(office, "big").record, ["true"])
+    assert [result.failure for result in refused] == [FailureKind.AUTH] * 2
+    told = [event.text for event in office.events if isinstance(event, Warn)]
+    assert "this machine's key could not be sent" in told[-1]

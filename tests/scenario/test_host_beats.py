@@ -14,12 +14,13 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.core import timeouts
 from tpuctl.core.evidence import Life
-from tpuctl.core.records import Policy, RunState, SliceState
+from tpuctl.core.records import AttemptState, Cause, Policy, RunState, SliceState
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.workflows.documents import get_run, get_slice, list_runs
 from tpuctl.workflows.fleet import PassLine, run_pass, take_down
 from tpuctl.workflows.host_beats import beats_key
 from tpuctl.workflows.report import decisions, fleet_rows, remark_on, slice_status
+from tpuctl.workflows.runs import advance_run, request_stop
 from tpuctl.workflows.slices import wait_for_slice
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -112,9 +113,43 @@ def test_a_heartbeat_of_a_lost_run_says_nothing_once_its_hosts_have_answered_aga
     for host in hosts:
         host.publish(BEAT, "of a supervisor that a reboot ended")
     cut_off = place.machine(process=2, reaches=lambda _host: False)
+    before = mutations(place)
     with pytest.raises(PendingError):
         bring_up(cut_off, "big")
+    (line,) = passes(place, cut_off, 2 * HOUR)
+    assert line.result == "blind"
+    assert mutations(place) == before
+
+
+def test_a_lost_run_that_was_stopped_after_its_hosts_had_answered_again_condemns_nobody(place):
+    services = place.machine()
+    run_id = running(place, services)
+    hosts = place.hosts.all()
+    for host in hosts:
+        host.reboot()
+
+    def back() -> bool:
+        run = get_run(services, run_id).record
+        ended = run.attempt.state is AttemptState.ENDED and run.attempt.cause is Cause.HOST_LOST
+        return ended and get_slice(services, "big").record.state is SliceState.READY
+
+    for _ in range(60):
+        place.clock.advance(MINUTE)
+        advance_run(services, run_id)
+        if get_run(services, run_id).record.attempt.state is AttemptState.ENDED:
+            break
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert back()
+    place.clock.advance(10 * MINUTE)
+    request_stop(services, run_id)
+    advance_run(services, run_id)
+    assert get_run(services, run_id).record.state is RunState.STOPPED
+    for host in hosts:
+        host.publish(BEAT, "of a supervisor that a reboot ended")
+    cut_off = place.machine(process=2, reaches=lambda _host: False)
     before = mutations(place)
+    with pytest.raises(PendingError):
+        bring_up(cut_off, "big")
     (line,) = passes(place, cut_off, 2 * HOUR)
     assert line.result == "blind"
     assert mutations(place) == before

@@ -34,14 +34,26 @@ def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("run", None), ("stdout_bytes", "many"), ("pid", True), ("time", None), ("boot_id", 7)]
+    ("field", "value"),
+    [
+        ("run", None),
+        ("stdout_bytes", "many"),
+        ("stdout_bytes", float("inf")),
+        ("pid", True),
+        ("pid", float("nan")),
+        ("time", None),
+        ("time", 10**400),
+        ("boot_id", 7),
+    ],
 )
 def test_a_field_of_another_kind_is_named(field: str, value: object) -> None:
     with pytest.raises(protocol.MalformedReplyError, match=field):
         protocol.parse_attempt_status({**STATUS, field: value})
 
 
-@pytest.mark.parametrize("said", [b"", b"\n", b"bash: python3: oops", b"[1, 2]", b'{"half": '])
+@pytest.mark.parametrize(
+    "said", [b"", b"\n", b"bash: python3: oops", b"[1, 2]", b'{"half": ', b"[" * 100_000, b'{"a":' * 100_000]
+)
 def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
     with pytest.raises(protocol.MalformedReplyError, match="the host answered"):
         protocol.parse_reply(said)
@@ -78,7 +90,17 @@ def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: protocol.Lo
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b'{"error": "host-error"}\n', NEWS[:20], b'{"news": 5}\n', b'{"news": ...}\n']
+    "answer",
+    [
+        b"",
+        b'{"error": "host-error"}\n',
+        NEWS[:20],
+        b'{"news": 5}\n',
+        b'{"news": ...}\n',
+        NEWS.replace(b"4", b"1e999") + b"out\nerr",
+        NEWS.replace(b"4", b"-4") + b"out\nerr",
+        b'{"news": ' + b"[" * 100_000 + b"\n",
+    ],
 )
 def test_an_answer_without_news_of_logs_is_no_news(answer: bytes) -> None:
     with pytest.raises(protocol.MalformedReplyError, match="logs"):

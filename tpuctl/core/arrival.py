@@ -144,7 +144,7 @@ class FrameReader:
             return None
         if "file" in data:
             return Begin(
-                int(data["file"]),
+                parse_size(data["file"]),
                 parse_size(data["from"]),
                 parse_size(data["size"]),
                 int(data["mode"]) & 0o777,

@@ -32,6 +32,12 @@ class AttemptState(StrEnum):
         return self in {AttemptState.EXITED, AttemptState.LOST}
 
 
+_MAX_NUMBER = float(1 << 63)
+"""No size, time or id of a host is greater."""
+NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading an answer raises that is none: JSON has numbers without an end and lists without a bottom."""
+
+
 class MalformedReplyError(ValueError):
     """An answer of a host is not what the helper sends; the text says what is wrong with it."""
 
@@ -138,11 +144,11 @@ def parse_log_news(stdout: bytes) -> LogNews:
         raise MalformedReplyError("the host answered no logs")
     try:
         announced = json.loads(line)
-        ends = int(announced["news"]["stdout"])
-        whole = ends + int(announced["news"]["stderr"])
-    except (ValueError, KeyError, TypeError) as error:
+        ends = _count(announced["news"]["stdout"])
+        whole = ends + _count(announced["news"]["stderr"])
+        more = bool(announced.get("more")) or len(data) < whole
+    except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
-    more = bool(announced.get("more")) or len(data) < whole
     return LogNews(data[:ends], data[ends:whole], more)
 
 
@@ -153,7 +159,7 @@ def parse_reply(stdout: bytes) -> Mapping[str, Any]:
         raise MalformedReplyError("the host answered nothing")
     try:
         data = json.loads(lines[-1])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"the host answered {lines[-1][:80]!r} instead of JSON") from error
     if not isinstance(data, dict):
         raise MalformedReplyError(f"the host answered {lines[-1][:80]!r} instead of an object")
@@ -219,7 +225,7 @@ def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
     begun = data.get("begun") or []
     try:
         counts = {int(number): int(count) for number, count in begun}
-    except (TypeError, ValueError) as error:
+    except NO_ANSWER as error:
         raise MalformedReplyError(f"'begun' is {str(begun)[:40]!r}, not pairs of numbers") from error
     copy = data.get("copy")
     status = parse_copy_status(copy) if isinstance(copy, dict) else None
@@ -255,8 +261,8 @@ def _optional_number(data: Mapping[str, Any], key: str) -> float | None:
     value = data.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise MalformedReplyError(f"{key!r} is {value!r}, not a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MAX_NUMBER:
+        raise MalformedReplyError(f"{key!r} is {str(value)[:40]}, not a number")
     return float(value)
 
 
@@ -270,3 +276,11 @@ def _number(data: Mapping[str, Any], key: str) -> float:
 def _optional_int(data: Mapping[str, Any], key: str) -> int | None:
     value = _optional_number(data, key)
     return None if value is None else int(value)
+
+
+def _count(value: Any) -> int:
+    """ValueError for less than none."""
+    count = int(value)
+    if count < 0:
+        raise ValueError(f"{count} is no count")
+    return count

@@ -29,6 +29,8 @@ MIN_WINDOW = 128 << 10
 MAX_WINDOW = 2 << 20
 """Bytes that a worker may send before they were passed on: paramiko's default for a few, less for each of many,
 so that all together stay near ALL_WINDOWS."""
+COLLECTED_MAX = 64 << 20
+"""Of what is kept as a whole. The longest answers, parts of logs and lists of contents, have a tenth of it."""
 
 
 class Call:
@@ -97,12 +99,16 @@ class Call:
 
 
 class Collected:
-    """The whole output of a call, for commands that say little."""
+    """The whole output of a call, for commands that say little. Who says more than COLLECTED_MAX bytes is not
+    listened to any more, and runs out of time."""
 
     def __init__(self) -> None:
         self._streams = {"stdout": bytearray(), "stderr": bytearray()}
 
     def emit(self, name: str, data: bytes) -> bool:
+        if sum(map(len, self._streams.values())) + len(data) > COLLECTED_MAX:
+            time.sleep(FULL_WAIT_S)
+            return False
         self._streams[name] += data
         return True
 

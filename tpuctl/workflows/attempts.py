@@ -225,7 +225,8 @@ class AttemptHosts:
             if answer.reply.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)
             news = answer.value or LogNews()
-            more = more or news.more
+            # Who has more to say and says nothing of it has none: it would be asked for ever.
+            more = more or (news.more and bool(news.stdout or news.stderr or not answer.reply.result.ok))
             for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
                 if data:
                     self._append(target.worker, stream, data)

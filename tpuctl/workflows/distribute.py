@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.core.host_commands import SILENCE_S
-from tpuctl.core.host_protocol import LacksReply
+from tpuctl.core.host_protocol import MalformedReplyError, parse_copy_status, parse_lacks_reply
 from tpuctl.core.model import HostTarget
 from tpuctl.core.tree import Content
 from tpuctl.ports import Clock, EventSink
@@ -169,7 +169,7 @@ class _ConnectedRelay:
                 spread.targets(clients),
                 "fetch",
                 request,
-                lambda worker, report: spread.meter.relayed(worker, int(report.get("bytes", 0))),
+                lambda worker, report: spread.meter.relayed(worker, parse_copy_status(report).bytes),
                 timeout_s=TRANSFER_TIMEOUT_S,
             )
         return [reply.worker for reply in replies if self._note_fetched(reply)]
@@ -182,7 +182,11 @@ class _ConnectedRelay:
             else:
                 spread.note_unfetched(reply.worker, reply.message)
             return False
-        lacks = LacksReply(bool(reply.data.get("tree")), str(reply.data.get("lacking", "")))
+        try:
+            lacks = parse_lacks_reply(reply.data)
+        except MalformedReplyError as error:
+            spread.note_unfetched(reply.worker, str(error))
+            return False
         spread.state.needs[reply.worker] = spread.lacking(lacks)
         spread.tell_done()
         return spread.state.needs[reply.worker] == frozenset()
@@ -220,7 +224,8 @@ class _Serving:
             }
 
         def on_progress(worker: int, report: Mapping[str, Any]) -> None:
-            self._doors[worker] = {"port": int(report.get("port", 0)), "token": str(report.get("token", ""))}
+            told = parse_copy_status(report)
+            self._doors[worker] = {"port": told.port, "token": told.token}
             if len(self._doors) == len(self._targets):
                 self._changed.set()
 

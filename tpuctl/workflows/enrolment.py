@@ -16,7 +16,7 @@ from tpuctl.core.model import NodeInfo, NodeState
 from tpuctl.core.naming import node_names
 from tpuctl.core.plan import Blind, Blocked
 from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.errors import ConflictError, LeaseHeldError, NotFoundError, StaleRecordError
 from tpuctl.ports import Document
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.journal import record_decision
@@ -176,14 +176,17 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
 
 def ask_to_be_let_in(services: Services, name: str) -> str:
     """Sends this machine's key to hosts that refused it, as its passes would; what was done in words, empty for
-    nothing: it was sent moments ago, or they are not to have it."""
+    nothing: it was sent moments ago, they are not to have it, or another process is at work on the slice."""
     keep_enrolled(services)
     record = get_slice(services, name).record
     machines = read_machines(services)
     node = find_slice_node(services, record)
     if not lacks_keys(record, node, machines, services.store.now()):
         return ""
-    return send_keys(services, name, machines)
+    try:
+        return send_keys(services, name, machines)
+    except (LeaseHeldError, StaleRecordError):
+        return ""  # who asks goes on all the same; the next pass sends it
 
 
 def why_closed(services: Services, record: SliceRecord, trouble: str) -> Blocked | Blind:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.errors import ConflictError, UsageError
+from tpuctl.errors import ConflictError, TpuctlError, UsageError
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.enrolment import ask_to_be_let_in, why_closed
 from tpuctl.workflows.events import Warn, WorkerOutput
@@ -95,8 +95,13 @@ def execute(
 
 
 def _knock(services: Services, record: SliceRecord) -> None:
-    """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits."""
-    sent = ask_to_be_let_in(services, record.name)
+    """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits.
+    Whatever goes wrong with that, what the other hosts answered stands."""
+    try:
+        sent = ask_to_be_let_in(services, record.name)
+    except TpuctlError as error:
+        services.emit(Warn(record.name, f"this machine's key could not be sent: {error.message}"))
+        return
     if sent:
         services.emit(Warn(record.name, f"{sent}: the same command again in a minute"))
         return

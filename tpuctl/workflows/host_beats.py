@@ -82,13 +82,15 @@ def _expected(services: Services, slice_name: str, incarnation: Incarnation) -> 
 
 
 def _end_unseen(run: RunRecord, incarnation: Incarnation) -> bool:
-    """A run that is over because its hosts were lost counts, too, until they have answered again."""
+    """An attempt that is over because its hosts were lost counts, too, until they have answered again; when the
+    run was over, perhaps long after that, says nothing of them."""
     attempt = run.attempt
     if attempt is None or attempt.incarnation != incarnation.number or attempt.started_at is None:
         return False
-    if run.state.final and (run.ended_at or 0.0) <= (incarnation.ready_at or 0.0):
-        return False
-    return attempt.cause is Cause.HOST_LOST or (attempt.cause is None and not run.state.final)
+    if attempt.cause is None:
+        return not run.state.final
+    lost_at = attempt.ended_at or attempt.ending_since or 0.0
+    return attempt.cause is Cause.HOST_LOST and lost_at > (incarnation.ready_at or 0.0)
 
 
 def _read_again(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -115,7 +116,8 @@ class HostHelper(HelperLink):
             for line in lines:
                 report = _report(line)
                 if report is not None:
-                    on_progress(worker, report)
+                    with suppress(protocol.MalformedReplyError):  # it says nothing; the answer counts
+                        on_progress(worker, report)
             if lines:
                 stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
 
@@ -308,7 +310,7 @@ def _report(line: bytes) -> Mapping[str, Any] | None:
         return None
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 
@@ -349,7 +351,7 @@ def _parse(replies: list[HelperReply], parse: Callable[[Mapping[str, Any]], T]) 
         if reply.data is not None:
             try:
                 value = parse(reply.data)
-            except protocol.MalformedReplyError as error:
+            except protocol.NO_ANSWER as error:
                 reply = replace(reply, error="malformed", message=str(error))
         answers.append(Answer(reply.worker, value, reply))
     return answers
