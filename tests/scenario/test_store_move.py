@@ -38,6 +38,7 @@ class Move:
     def __init__(self, sim: RunningSim, folder: Path) -> None:
         self.objects: Any = GoogleObjects(sim.profile["project"], sim.endpoint, Credentials(token=sim.token))
         self._folder = folder
+        self.cache = folder / "cache"
         with closing(self.source()) as source:
             for name in ("big", "small"):
                 source.put(f"slices/{name}", {"name": name, "text": "ü"}, if_generation=0)
@@ -52,8 +53,7 @@ class Move:
         return SqliteStore(self._folder / "store.sqlite")
 
     def target(self, objects: Any = None, *, unborn: bool = False) -> BucketStore:
-        cache = self._folder / "cache"
-        return BucketStore(objects or self.objects, URI, cache, sleep=lambda _: None, unborn=unborn)
+        return BucketStore(objects or self.objects, URI, self.cache, sleep=lambda _: None, unborn=unborn)
 
     def type(self, point: CrashPoint | None = None) -> int:
         """`config init --store`, as far as it gets; how many changes it made."""
@@ -131,6 +131,29 @@ def test_crashes_one_after_the_other_are_gone_on_from(move: Move, at: int) -> No
             move.type(CrashPoint(again, after=True))
         except Crash:
             continue
+    move.type()
+    move.expect_all_there()
+
+
+def test_a_store_whose_opening_was_not_written_down_here_is_not_copied_over(move: Move) -> None:
+    with pytest.raises(Crash):
+        move.type(CrashPoint(CHANGES, after=True))
+    with closing(move.target()) as joined:
+        small, big = joined.get("slices/small"), joined.get("slices/big")
+        joined.delete("slices/small", if_generation=small.generation)
+        joined.put("slices/big", {"name": "big", "text": "newer"}, if_generation=big.generation)
+    move.type()
+    with closing(move.target()) as store:
+        assert store.get("slices/small") is None
+        assert store.get("slices/big").data["text"] == "newer"
+    with closing(move.source()) as source:
+        assert source.get(MOVED).data == {"to": URI, "done": True}
+
+
+def test_a_store_that_was_lost_after_its_move_is_copied_again(move: Move) -> None:
+    move.type()
+    for info in move.objects.list(URI):
+        move.objects.delete(f"gs://sim-bucket/{info.name}")
     move.type()
     move.expect_all_there()
 
@@ -247,6 +270,15 @@ def test_who_still_copies_while_the_move_is_called_off_opens_no_store(move: Move
         with pytest.raises(ConflictError):
             slow.open_as(move.identity, "lab")
     move.expect_all_here()
+
+
+def test_a_move_to_a_bucket_that_is_gone_is_called_off(move: Move) -> None:
+    gone = "gs://no-such-bucket/fleet"
+    with closing(move.source()) as source:
+        source.put(MOVED, {"to": gone, "done": False}, if_generation=0)
+        with closing(BucketStore(move.objects, gone, move.cache, sleep=lambda _: None, unborn=True)) as target:
+            assert call_off_move(source, lambda _: target) == gone
+        source.put("slices/works-again", {}, if_generation=0)
 
 
 def test_a_place_that_another_fleet_took_is_left_alone_by_a_call_off(

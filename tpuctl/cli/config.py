@@ -96,7 +96,7 @@ def init(
         if joining:
             _join(context, uri)
         else:
-            _move(context, uri)
+            _move(context, uri, born=there is not None)
 
 
 def _call_off(ctx: typer.Context, dry_run: bool) -> None:
@@ -137,11 +137,12 @@ def _join(context: AppContext, uri: str) -> None:
     context.console.say(f"joined the fleet at {uri}")
 
 
-def _move(context: AppContext, uri: str) -> None:
+def _move(context: AppContext, uri: str, *, born: bool) -> None:
+    """`born`: the store is there. One that was lost after a move comes back from what stayed here."""
     from tpuctl.config import write_store_file
     from tpuctl.workflows.store_move import has_moved, move_store
 
-    if has_moved(context.local_store, uri):
+    if born and has_moved(context.local_store, uri):
         write_store_file(context.config, uri)
         context.console.say(f"this machine uses {uri} already; nothing was copied")
         return

@@ -183,9 +183,9 @@ class BucketStore:
 
     # Copying a store here.
 
-    def claim(self, identity: str) -> None:
-        """Keeps this place for the store `identity`, so that two that move here at once do not mix. Raises
-        ConflictError when it is kept for another."""
+    def claim(self, identity: str) -> bool:
+        """Keeps this place for the store `identity`, so that two that move here at once do not mix; whether it
+        is that store already. Raises ConflictError when it is kept for another."""
         uri = f"{self._uri}/claim"
         holder = self._claimed_by(uri)
         if holder is None:
@@ -200,6 +200,7 @@ class BucketStore:
                 f"{self._uri} is where another fleet's store moves, or is",
                 hint="choose another prefix; or join that fleet, with --join, when it is there",
             )
+        return found == identity
 
     def _claimed_by(self, uri: str) -> str | None:
         try:

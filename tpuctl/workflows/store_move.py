@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from tpuctl.core.counting import counted
 from tpuctl.core.records import MOVED as MOVED
 from tpuctl.core.records import SliceState
-from tpuctl.errors import ConflictError, LeaseHeldError, TpuctlError, UsageError
+from tpuctl.errors import ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
 from tpuctl.ports import Document, Store, StoredBlob
 
 
 class Target(Protocol):
     """A place that becomes a store."""
 
-    def claim(self, identity: str) -> None:
-        """Keeps the place for the store `identity`. Raises ConflictError when it is kept for another, or is
-        another."""
+    def claim(self, identity: str) -> bool:
+        """Keeps the place for the store `identity`; whether it is that store already. Raises ConflictError when
+        it is kept for another, or is another."""
         ...
 
     def open_as(self, identity: str, project: str) -> None:
@@ -84,10 +84,13 @@ def move_store(
     """
     check_quiet(source, alive)
     _check_wanted(source)
-    target.claim(source.identity())
+    opened = target.claim(source.identity())
     announce_move(source, uri)
-    count = copy_store(source, target, report)
-    target.open_as(source.identity(), project)
+    if opened:  # only that it ended was not written down; others may have changed or deleted things there since
+        count = len(source.list("")) - 1
+    else:
+        count = copy_store(source, target, report)
+        target.open_as(source.identity(), project)
     finish_move(source, uri)
     return count
 
@@ -118,6 +121,8 @@ def call_off_move(source: Store, open_target: Callable[[str], Target]) -> str | 
         document = source.put(MOVED, called_off, if_generation=document.generation)
     try:
         open_target(uri).call_off(source.identity())
+    except NotFoundError:
+        pass  # the bucket itself is gone, and what was copied with it
     except ConflictError:
         source.put(MOVED, {"to": uri, "done": False}, if_generation=document.generation)
         raise
