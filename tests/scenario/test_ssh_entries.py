@@ -12,6 +12,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.records import SliceState
 from tpuctl.remote.ssh_config import SshConfigFiles
 from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.events import Warn
 from tpuctl.workflows.execute import resolve_slice
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.report import fleet_rows
@@ -98,3 +99,13 @@ def test_entries_of_a_slice_that_is_gone_go_on_every_machine(place, homes):
     run_pass(office)
     assert office.ssh_entries.names() == frozenset()
     assert list(office.ssh_entries.path("big").parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_place_that_cannot_be_read_keeps_nobody_from_the_slices(place, homes, tmp_path, way):
+    _, office = homes
+    (tmp_path / "file").write_text("")
+    office.ssh_entries = SshConfigFiles(tmp_path / "file", tmp_path / "key")
+    WAYS[way](office)
+    told = [event.text for event in office.events if isinstance(event, Warn)]
+    assert any("are as they were" in text for text in told)

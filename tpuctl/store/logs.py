@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,6 +23,14 @@ class LogFiles:
             return self._file(run_id, attempt, worker, stream).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def set_aside(self, run_id: str) -> None:
+        """What is here of another run of that name moves to `RUN.old-N`, which no run can be called."""
+        number = 1
+        while (self._root / f"{run_id}.old-{number}").exists():
+            number += 1
+        with suppress(FileNotFoundError):
+            (self._root / run_id).rename(self._root / f"{run_id}.old-{number}")
 
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         path = self._file(run_id, attempt, worker, stream)

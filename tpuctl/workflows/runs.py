@@ -83,6 +83,7 @@ def _request_run(services: Services, run: RunRecord) -> RunRecord:
                 hint=f"tpuctl attach {other.id}, or tpuctl stop {other.id}",
             )
     check_new_id(services, run.id, again=False)
+    services.logs.set_aside(run.id)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
     return save(services, Loaded(run, 0), run).record
 

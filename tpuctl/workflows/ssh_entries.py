@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpuctl.core.records import SliceRecord, SliceState
+from tpuctl.workflows.events import Warn
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.targets import host_targets
 
 
 def follow_slices(services: Services, records: Iterable[SliceRecord]) -> None:
     """Writes the entries of these slices anew where their workers are others now, and removes those of slices
-    that are gone. Costs a look into one directory where the user asked for no entries."""
+    that are gone. Costs a look into one directory where the user asked for no entries.
+
+    What this machine does not let it read or write is said, and keeps nobody from the slices themselves."""
+    try:
+        _follow(services, records)
+    except OSError as error:
+        services.emit(Warn("ssh", f"the entries of this machine's ssh are as they were: {error}"))
+
+
+def _follow(services: Services, records: Iterable[SliceRecord]) -> None:
     kept = services.ssh_entries.names()
     for record in records:
         if record.name not in kept:

@@ -31,6 +31,10 @@ class MemoryLogs:
     def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int:
         return len(self.files.get((run_id, attempt, worker, stream), b""))
 
+    def set_aside(self, run_id: str) -> None:
+        for key in [key for key in self.files if key[0] == run_id]:
+            del self.files[key]
+
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         self.files.setdefault((run_id, attempt, worker, stream), bytearray()).extend(data)
 

@@ -1,0 +1,47 @@
+"""The name of a run that was pruned is free: the new run's output is whole, and the old one's is kept apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.jobs import bring_up, run_to_end
+from tests.support.memory.process import Process, Steps
+from tests.support.memory.services import MemoryPlace
+from tpuctl.core import timeouts
+from tpuctl.core.records import Policy, RunState
+from tpuctl.store.logs import LogFiles
+from tpuctl.workflows.fleet import take_down
+from tpuctl.workflows.prune import prune
+
+
+class OneName:
+    def new_id(self) -> str:
+        return "exp"
+
+
+def test_output_of_a_new_run_does_not_begin_where_that_of_a_pruned_one_ended(tmp_path: Path) -> None:
+    place = MemoryPlace()
+    said = ["a long line of the first run", "second"]
+
+    def program(process: Process) -> Steps:
+        process.print(said[0])
+        yield 60.0
+        return 0
+
+    place.hosts.programs["main.py"] = program
+    services = place.machine()
+    services.ids, services.logs = OneName(), LogFiles(tmp_path)
+    bring_up(services, "big")
+    assert run_to_end(services, "big", "first", policy=Policy()).state is RunState.SUCCEEDED
+    take_down(services, "big")
+    place.clock.advance(2 * timeouts.RUNS_KEPT_LEAST_S)
+    done = prune(services.store, timeouts.PRUNE_AFTER_LEAST_S, runs_after_s=timeouts.RUNS_KEPT_LEAST_S)
+    assert done.old.runs == ("exp",)
+    old = said.pop(0)
+    bring_up(services, "big")
+    assert run_to_end(services, "big", "again", policy=Policy()).state is RunState.SUCCEEDED
+    for worker in range(2):
+        name = f"1/worker-{worker}.stdout.log"
+        assert (tmp_path / "exp" / name).read_text() == "second\n"
+        assert (tmp_path / "exp.old-1" / name).read_text() == f"{old}\n"
+    place.close()
