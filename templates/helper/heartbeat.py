@@ -49,10 +49,12 @@ class Heartbeat:
         while not self.over.is_set():
             beating = ask("PUT", value()) or beating
             self.over.wait(self.interval)
-        if beating:
+        pause = 0.1
+        while beating and not ask("DELETE") and pause < 5.0:
             # One that is withdrawn is not taken for one that stands still because its host died.
-            ask("DELETE")
+            time.sleep(pause)
+            pause *= 2
 
     def stop(self):
         self.over.set()
-        self.thread.join(2 * TIMEOUT_S)
+        self.thread.join(10 * TIMEOUT_S)

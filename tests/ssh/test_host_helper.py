@@ -808,11 +808,12 @@ def test_a_nul_in_an_argument_is_refused_before_anything_is_sent(
 
 
 class MetadataServer:
-    """Keeps what is put below guest attributes; refuses with 403 while `off`."""
+    """Keeps what is put below guest attributes; refuses with 403 while `off`, and `busy` deletions first."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
         self.off = False
+        self.busy = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -822,7 +823,11 @@ class MetadataServer:
                 self.send_response(403 if outer.off or self.headers["Metadata-Flavor"] != "Google" else 200)
                 self.end_headers()
 
-            do_DELETE = do_PUT
+            def do_DELETE(self) -> None:
+                outer.seen.append((self.command, self.path, ""))
+                outer.busy -= 1
+                self.send_response(200 if outer.busy < 0 else 503)
+                self.end_headers()
 
             def log_message(self, *_: object) -> None:
                 return None
@@ -839,12 +844,14 @@ class MetadataServer:
 
 
 @pytest.mark.parametrize("python", [Path(sys.executable), OLD_PYTHON], ids=["this", "3.8"])
-@pytest.mark.parametrize("off", [False, True], ids=["on", "off"])
-def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_in_the_end(tmp_path, python, off):
+@pytest.mark.parametrize(
+    ("off", "busy"), [(False, 0), (True, 0), (False, 2)], ids=["on", "off", "on-but-busy-in-the-end"]
+)
+def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_at_last(tmp_path, python, off, busy):
     if not python.exists():
         pytest.skip(f"no Python at {python}")
     server = MetadataServer()
-    server.off = off
+    server.off, server.busy = off, busy
 
     def helper(verb: str, **request: Any) -> dict[str, Any]:
         done = subprocess.run(
@@ -868,11 +875,11 @@ def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_in_the_e
         helper("stop", grace_s=1.0)
         until(lambda: helper("status")["state"] == "exited", "the end")
         if not off:
-            until(lambda: server.seen[-1][0] == "DELETE", "the heartbeat to be withdrawn")
+            until(lambda: server.busy == -1, "the heartbeat to be withdrawn")
     finally:
         server.close()
     puts = [(path, value) for method, path, value in server.seen if method == "PUT"]
     assert {path for path, _ in puts} == {"/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"}
     assert len({value for _, value in puts}) == len(puts)
-    assert len(server.seen) - len(puts) == (0 if off else 1)
+    assert len(server.seen) - len(puts) == (0 if off else 1 + busy)
     assert helper("status")["stopped"]
