@@ -85,8 +85,8 @@ def _doomed(store: Store, ended: Sequence[RunRecord], before: float) -> list[Run
 def _gone_slices(
     store: Store, journals: Mapping[str, tuple[str, ...]], before: float
 ) -> Mapping[str, tuple[str, ...]]:
-    """Entries older than `before` of slices that have no record any more. Who makes one under the name now writes
-    entries that are young."""
+    """Entries older than `before` of slices that have no record any more. Who makes one under the name now
+    writes entries that are young."""
     found = {}
     for subject in journals:
         if subject.startswith("slices/") and store.get(subject) is None:
