@@ -115,11 +115,15 @@ class Life:
     def live(self) -> None:
         """All of it; raises `Broken` at the first broken promise."""
         self.live_for(self.plan.length_s)
+        self.calm_down()
+        self.observer.check_end()
+        self.auditor.check_end()
+
+    def calm_down(self) -> None:
+        """From now on there is room for everything, nothing goes wrong, and time to come to rest."""
         self._weather.calm()
         self._calm = True
         self.live_for(self.plan.calm_s)
-        self.observer.check_end()
-        self.auditor.check_end()
 
     def live_for(self, seconds: float) -> None:
         """Some more of it. A watchdog passes every minute on each machine, half a minute apart."""

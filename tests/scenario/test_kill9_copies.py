@@ -29,7 +29,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def statuses(session: Session, verb: str) -> list[dict[str, Any]]:
     """What the supervisors of copies wrote down on the hosts that run one; of servers, those with a port."""
     found = session.root.glob(f"state/sim/**/.tpuctl/runs/copy-*/*-{verb}/status.json")
-    told = [path for path in found if verb == "fetch" or b"port" in path.with_name("stdout.log").read_bytes()]
+    logs = [(path, path.with_name("stdout.log")) for path in found]
+    told = [path for path, log in logs if verb == "fetch" or (log.exists() and b"port" in log.read_bytes())]
     return [status for path in told if "pid" in (status := json.loads(path.read_text()))]
 
 
