@@ -24,12 +24,14 @@ from tpuctl.core.timeouts import LEASE_TTL_S
 from tpuctl.errors import (
     BadConfigError,
     ConflictError,
+    DamagedRecordError,
     DeniedError,
     LeaseHeldError,
-    TpuctlError,
+    RateLimitedError,
     TransientError,
 )
 from tpuctl.store.bucket import BucketStore, read_identity, write_identity
+from tpuctl.store.patience import patiently
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
@@ -138,6 +140,36 @@ def test_trouble_that_does_not_pass_is_said(sim, store):
     sim.fault(kind="error", method="storage.post", code=14, message="Internal error.", times=0)
     with pytest.raises(TransientError):
         store.put("a", {}, if_generation=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"), [(8, 429, RateLimitedError), (14, 503, TransientError)], ids=["429", "503"]
+)
+def test_what_the_bucket_answers_all_the_time_is_said_in_plain_words(sim, machines, code, status, kind):
+    sim.fault(kind="error", method="storage.*", code=code, message="Please come back.", times=0)
+    calls = {
+        "read gs://sim-bucket/fleet/identity": machines.open,
+        "write gs://sim-bucket/x": lambda: machines.objects.write("gs://sim-bucket/x", b"x", if_generation=0),
+    }
+    for what, call in calls.items():
+        with pytest.raises(kind) as raised:
+            call()
+        assert raised.value.message == f"could not {what}: Cloud Storage answered {status}: Please come back."
+        assert "again in a minute" in raised.value.hint
+
+
+def test_a_server_that_takes_long_to_fail_is_not_asked_for_long(monkeypatch):
+    ticks = iter(range(0, 1000, 3))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+    asked = []
+
+    def fail() -> None:
+        asked.append(1)
+        raise TransientError("no answer")
+
+    with pytest.raises(TransientError):
+        patiently(fail, lambda _: None)
+    assert len(asked) == 2
 
 
 def test_listing_what_has_not_changed_reads_no_object(store, machines):
@@ -359,11 +391,15 @@ def test_a_folder_made_in_the_console_is_no_document(store, machines):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"nonce": "x"}', b'{"data": 3}', b"\xff\xfe"])
-def test_a_document_that_somebody_else_wrote_is_named(store, machines, content):
+def test_a_document_that_somebody_else_wrote_is_named_and_hides_no_other(store, machines, content):
+    store.put("slices/fine", {"n": 1}, if_generation=0)
     machines.objects.write(f"{URI}/docs/slices/big", content, if_generation=0)
-    for read in (lambda: store.get("slices/big"), lambda: store.list("slices/")):
-        with pytest.raises(TpuctlError, match=f"{URI}/docs/slices/big is not a document"):
-            read()
+    listed = store.list("slices/")
+    assert [document.key for document in listed] == ["slices/big", "slices/fine"]
+    assert listed[1].data == {"n": 1}
+    for odd in (store.get("slices/big"), listed[0]):
+        with pytest.raises(DamagedRecordError, match=f"{URI}/docs/slices/big is not a document"):
+            dict(odd.data)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema": "x"}', b'{"schema": 1}'])

@@ -227,13 +227,15 @@ def test_what_only_the_alpha_version_can_say_arrives(place):
     flexible = ask("f", tier=Tier.FLEX_START, run_duration_s=3600.0, **v6e)
     assert place.cloud.create_queued(flexible).name
     assert place.cloud.create_node(ask("d", boot_disk_gib=200)).name
+    place.cloud.create_queued(ask("s", boot_disk_gib=200))
     place.settle()
     shown = place.world.snapshot()
-    [queued] = shown["queuedResources"]
-    assert queued["provisioningModel"] == "FLEX_START"
-    assert queued["runDuration"] == {"maxRunDuration": "3600s"}
+    queued = {each["name"].rsplit("/", 1)[-1]: each for each in shown["queuedResources"]}
+    assert queued["f"]["provisioningModel"] == "FLEX_START"
+    assert queued["f"]["runDuration"] == {"maxRunDuration": "3600s"}
+    assert (queued["s"]["provisioningModel"], queued["s"]["spot"]) == ("SPOT", {})
     disks = {node["name"].rsplit("/", 1)[-1]: node.get("bootDiskConfig") for node in shown["nodes"]}
-    assert disks["d"] == {"diskSizeGb": "200"}
+    assert disks["d"] == disks["s"] == {"diskSizeGb": "200"}
 
 
 def test_several_slices_are_one_request_with_many_nodes(place):

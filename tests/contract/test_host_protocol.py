@@ -246,6 +246,50 @@ def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs):
     assert runs.status("9").state is AttemptState.ABSENT
 
 
+def test_a_host_that_goes_down_ends_a_run_without_a_stop_of_ours(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.HANG)
+    assert not runs.status().rebooted
+    runs.lab.reboot(runs.target)
+    ended = runs.status()
+    assert (ended.state, ended.signal) == (AttemptState.EXITED, 15)
+    assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, False, True)
+    runs.prepare("2")
+    runs.start("sh", "-c", words.HANG, attempt="2")
+    runs.helper.stop([runs.target], "r1", "2", 5.0)
+    ended = runs.ended("2")
+    assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, True, False)
+
+
+def test_what_the_cloud_does_with_a_host_is_told_where_it_is_asked_for(runs: Runs):
+    def told() -> tuple[bool, str]:
+        [answer] = runs.helper.status([runs.target], "r1", "1", host=True)
+        return answer.value.preempted, answer.value.maintenance
+
+    assert told() == (False, "")
+    runs.lab.metadata["instance/maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
+    assert told() == (False, "TERMINATE_ON_HOST_MAINTENANCE")
+    runs.lab.metadata["instance/preempted"] = "TRUE"
+    assert told() == (True, "TERMINATE_ON_HOST_MAINTENANCE")
+    assert not runs.status().preempted
+
+
+def test_what_outlives_its_supervisor_is_found_and_ended_by_a_stop(runs: Runs):
+    runs.prepare()
+    runs.start("sh", "-c", words.DEAF)
+    runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
+    runs.lab.kill_supervisor(runs.target)
+    runs.lab.until(lambda: runs.status().state is AttemptState.LOST, "the loss of the supervisor")
+    lost = runs.status()
+    assert lost.survivors
+    assert str(lost.survivors[0]) in lost.survivors_said
+    runs.helper.stop([runs.target], "r1", "1", 300.0)
+    assert runs.status().survivors[:1] == lost.survivors[:1]
+    runs.helper.stop([runs.target], "r1", "1", 0.0)
+    runs.lab.until(lambda: runs.status().survivors == (), "the end of the survivors")
+    assert runs.status().state is AttemptState.LOST
+
+
 def test_what_the_main_process_leaves_behind_ends_with_it(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.FAMILY)

@@ -111,7 +111,7 @@ def test_the_simulated_api_refuses_what_the_real_one_refuses(sim, rest):
         make_disk(rest, "Not_A_Name")
     with pytest.raises(NotFoundError):
         rest.change("DELETE", f"{ROOT}/zones/{ZONE}/disks/none", "delete a disk")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(InvalidRequestError, match="Unknown zone"):
         make_disk(rest, "one", "us-nowhere1-a")
     node = {
         "acceleratorType": "v4-8",

@@ -42,7 +42,7 @@ def spec(worker: int, **environment: str) -> HostSpec:
         worker=worker,
         hostname=f"t1v-n-{worker}",
         environment=lambda: values,
-        metadata=lambda path: {"id": f"id-{worker}"}.get(path),
+        metadata=lambda: {"instance/id": f"id-{worker}"},
     )
 
 

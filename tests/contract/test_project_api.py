@@ -66,7 +66,7 @@ def test_an_api_that_is_off_is_a_denial_with_the_command_that_enables_it(
     sim.fault(preset="api-off", name="cloudquotas.googleapis.com")
     with pytest.raises(DeniedError) as caught:
         project.tpu_quotas()
-    assert caught.value.hint == "gcloud services enable cloudquotas.googleapis.com"
+    assert caught.value.hint == "gcloud services enable cloudquotas.googleapis.com --project=415104041262"
     assert "http" not in caught.value.message
 
 

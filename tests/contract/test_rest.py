@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Iterator
 
 import pytest
 from google.oauth2.credentials import Credentials
 
+from tests.support.json_api import JsonApi, json_api
 from tests.support.sim import running_sim
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import (
@@ -23,51 +20,11 @@ from tpuctl.errors import (
     TransientError,
 )
 
-Answer = tuple[int, Any]
-
-
-class Api:
-    """A JSON server that answers with what `answer` makes of a query, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[dict[str, str]], Answer] = lambda _query: (200, {})
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-
 
 @pytest.fixture
-def api() -> Iterator[tuple[Api, RestClient]]:
-    told = Api()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            del format, args
-
-        def serve(self) -> None:
-            url = urlsplit(self.path)
-            query = dict(parse_qsl(url.query))
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            told.asked.append((self.command, url.path, query, body))
-            status, data = told.answer(query)
-            content = data if isinstance(data, bytes) else json.dumps(data).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = serve
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield told, RestClient(f"http://127.0.0.1:{server.server_address[1]}", Credentials(token="t"))
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def api() -> Iterator[tuple[JsonApi, RestClient]]:
+    with json_api() as told:
+        yield told, RestClient(told.endpoint, Credentials(token="t"))
 
 
 def test_pages_follow_the_token_and_keep_the_parameters(api):

@@ -20,6 +20,8 @@ from google.cloud import storage
 from tpuctl.sim.gcs import GcsDoor
 from tpuctl.sim.http import HttpServer
 
+CHUNK = 256 * 1024
+
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
@@ -313,21 +315,26 @@ def test_a_resumable_upload_loses_to_whoever_finished_before(bucket):
 
 def test_an_interrupted_resumable_upload_goes_on_where_it_stopped(bucket):
     url = bucket.blob("a").create_resumable_upload_session()
-    sent = requests.put(url, data=b"0123", headers={"Content-Range": "bytes 0-3/10"}, timeout=5)
-    assert (sent.status_code, sent.headers["range"]) == (308, "bytes=0-3")
-    asked = requests.put(url, headers={"Content-Range": "bytes */10"}, timeout=5)
-    assert (asked.status_code, asked.headers["range"]) == (308, "bytes=0-3")
-    gap = requests.put(url, data=b"9", headers={"Content-Range": "bytes 9-9/10"}, timeout=5)
-    assert gap.status_code == 400
-    done = requests.put(url, data=b"23456789", headers={"Content-Range": "bytes 2-9/10"}, timeout=5)
+    content = os.urandom(CHUNK) + b"456789"
+
+    def send(span: str, data: bytes = b"", verb: str = "PUT") -> requests.Response:
+        headers = {"Content-Range": f"bytes {span}/{len(content)}"}
+        return requests.request(verb, url, data=data, headers=headers, timeout=5)
+
+    sent = send(f"0-{CHUNK - 1}", content[:CHUNK])
+    assert (sent.status_code, sent.headers["range"]) == (308, f"bytes=0-{CHUNK - 1}")
+    asked = send("*")
+    assert (asked.status_code, asked.headers["range"]) == (308, f"bytes=0-{CHUNK - 1}")
+    assert send(f"{CHUNK + 2}-{CHUNK + 5}", b"6789").status_code == 400
+    done = send(f"{CHUNK - 2}-{CHUNK + 5}", content[-8:])
     assert done.status_code == 200
-    assert bucket.blob("a").download_as_bytes() == b"0123456789"
+    assert bucket.blob("a").download_as_bytes() == content
 
 
 def test_wrong_digests_are_refused(bucket):
     blob = bucket.blob("a")
     blob.md5_hash = "AAAAAAAAAAAAAAAAAAAAAA=="
-    with pytest.raises(exceptions.BadRequest, match="md5Hash"):
+    with pytest.raises(exceptions.BadRequest, match="MD5 hash"):
         blob.upload_from_string("x")
     assert not bucket.blob("a").exists()
 
@@ -350,6 +357,8 @@ def test_copy_rename_and_compose_make_new_objects(client, bucket):
 
 
 def test_no_content_is_left_behind_by_overwrites_deletes_and_refusals(bucket, tmp_path):
+    bucket.soft_delete_policy.retention_duration_seconds = 0
+    bucket.patch()
     blob = bucket.blob("a")
     for _ in range(3):
         blob.upload_from_string("x")

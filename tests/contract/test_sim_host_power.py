@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -179,9 +180,58 @@ def test_stop_ends_processes_and_keeps_files_and_start_brings_the_same_host_back
     assert ask(lab, "none")[0] == 404
 
 
+BOOT_ID = "${TPUCTL_BOOT_ID:-$(cat /proc/sys/kernel/random/boot_id)}"
+POLITE = "trap 'sleep 0.3; echo saved > end; exit' TERM; echo $$ > up; while :; do sleep 0.05; done"
+
+
+def background(lab: Lab, script: str, worker: int = 0) -> int:
+    """Starts a script that outlives its connection and writes its number to `up`; the number on this
+    machine."""
+    lab.run(f"nohup setsid sh -c {shlex.quote(script)} > /dev/null 2>&1 < /dev/null &", worker)
+    up = lab.home(worker=worker) / "up"
+    wait_until(lambda: up.exists() and up.read_text().endswith("\n"))
+    return lab.pids([int(up.read_text())], worker)[0]
+
+
+def test_an_orderly_shutdown_gives_programs_their_time_and_no_more_than_they_need(lab):
+    pid = background(lab, POLITE)
+    other = background(lab, POLITE, 1)
+    began = time.monotonic()
+    lab.hosts.shutdown(NODE, 30.0, [0])
+    assert time.monotonic() - began < 25.0
+    assert not alive(pid)
+    assert alive(other)
+    assert (lab.home() / "end").read_text() == "saved\n"
+    lab.hosts.stop(NODE, [0])
+    assert [refuses(address) for address in lab.addresses] == [True, False]
+    assert alive(other)
+
+
+def test_who_ignores_a_shutdown_is_left_until_the_power_is_cut(lab):
+    pid = background(lab, "trap '' TERM; echo $$ > up; while :; do sleep 0.05; done")
+    lab.hosts.shutdown(NODE, 0.2)
+    assert alive(pid)
+    lab.hosts.stop(NODE)
+    assert not alive(pid)
+
+
+def test_every_boot_has_an_id_of_its_own(lab):
+    def ids() -> list[str]:
+        return [lab.run(f"echo {BOOT_ID}", worker)[1].strip() for worker in (0, 1)]
+
+    first = ids()
+    assert first == ids()
+    assert len(set(first)) == 2
+    lab.hosts.stop(NODE, [1])
+    lab.hosts.start(NODE)
+    again = ids()
+    assert (again[0] == first[0], again[1] in first) == (True, False)
+
+
 def test_destroying_what_does_not_exist_is_fine(empty):
     empty.hosts.destroy("nobody")
     empty.hosts.kill("nobody")
+    empty.hosts.shutdown("nobody", 1.0)
     empty.hosts.stop("nobody")
     empty.hosts.start("nobody")
     empty.hosts.set_ssh_keys("nobody", "alice:ssh-ed25519 AAAA")
@@ -220,7 +270,7 @@ from tests.support.hosts import TIERS
 from tpuctl.sim.hosts.interface import HostSpec
 tier, root, world_id, keys, node = sys.argv[1:]
 hosts = TIERS[tier](Path(root), world_id)
-made = hosts.create([HostSpec(node, 0, "h", dict, {}.get)])
+made = hosts.create([HostSpec(node, 0, "h", dict, dict)])
 hosts.set_ssh_keys(node, keys)
 print(json.dumps(vars(made[0])), flush=True)
 time.sleep(600)

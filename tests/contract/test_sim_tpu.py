@@ -1,4 +1,8 @@
-"""Google's own client against the simulated TPU API: one suite, by REST and by gRPC."""
+"""Google's own client against the simulated TPU API: one suite, by REST and by gRPC.
+
+By REST that client cannot parse the operations of the real API, as long as nothing in the process knows
+`google.cloud.common.OperationMetadata`; this suite teaches it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ from google.cloud import tpu_v2, tpu_v2alpha1
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from google.cloud.tpu_v2alpha1.services.tpu.transports import TpuGrpcTransport as AlphaGrpcTransport
 from google.oauth2.credentials import Credentials
-from google.protobuf import field_mask_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, field_mask_pb2
 
 from tests.support.sim import RunningSim, running_sim
+from tpuctl.sim.access import PROJECT_NUMBER
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"
@@ -27,6 +32,20 @@ VERSION = "tpu-ubuntu2204-base"
 FAST = polling.DEFAULT_POLLING.with_delay(initial=0.02, maximum=0.1, multiplier=1.5)
 STATE = tpu_v2.Node.State
 QUEUED = tpu_v2.QueuedResourceState.State
+METADATA = "type.googleapis.com/google.cloud.common.OperationMetadata"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_metadata() -> None:
+    """google/cloud/common/operation_metadata.proto: the message of google.cloud.tpu under another package."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="google/cloud/common/operation_metadata.proto",
+        package="google.cloud.common",
+        syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto"],
+    )
+    tpu_v2.OperationMetadata.pb().DESCRIPTOR.CopyToProto(file.message_type.add())
+    descriptor_pool.Default().Add(file)
 
 
 @pytest.fixture
@@ -105,17 +124,26 @@ def test_a_created_node_is_ready_with_one_endpoint_per_host(client: tpu_v2.TpuCl
     made = client.create_node(
         parent=PARENT, node_id="a", node=node("v4-16", scheduling_config=scheduling, labels={"k": "v"})
     ).result(polling=FAST)
-    assert (made.state, made.health, made.name) == (
-        STATE.READY,
-        tpu_v2.Node.Health.HEALTHY,
-        f"{PARENT}/nodes/a",
-    )
+    assert (made.state, made.name) == (STATE.READY, f"{PARENT}/nodes/a")
     assert len({each.ip_address for each in made.network_endpoints}) == 2
     assert all(each.port == 8470 for each in made.network_endpoints)
     assert made.accelerator_config.topology == "2x2x2"
     assert made.scheduling_config.spot
     assert made.id > 0
-    assert client.get_node(name=made.name) == made
+    shown = client.get_node(name=made.name)
+    assert (made.health, shown.health) == (0, tpu_v2.Node.Health.HEALTHY)
+    made.health = shown.health
+    assert shown == made
+
+
+def test_operations_have_the_metadata_that_google_was_recorded_with(client: tpu_v2.TpuClient) -> None:
+    operation = client.create_node(parent=PARENT, node_id="a", node=node())
+    operation.result(polling=FAST)
+    for shown in (operation.operation, client.get_operation({"name": operation.operation.name})):
+        metadata = tpu_v2.OperationMetadata.deserialize(shown.metadata.value)
+        assert shown.metadata.type_url == METADATA
+        assert (metadata.target, metadata.verb, metadata.api_version) == (f"{PARENT}/nodes/a", "create", "v2")
+        assert metadata.create_time
 
 
 def test_external_addresses_are_shown_only_when_asked_for(client: tpu_v2.TpuClient) -> None:
@@ -248,7 +276,8 @@ def test_a_queued_resource_becomes_active_and_owns_its_node(client: tpu_v2.TpuCl
     found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")
     assert found.state.state == QUEUED.ACTIVE
     made = client.get_node(name=f"{PARENT}/nodes/q")
-    assert (made.state, made.queued_resource) == (STATE.READY, found.name)
+    numbered = found.name.replace("projects/sim-project/", f"projects/{PROJECT_NUMBER}/")
+    assert (made.state, made.queued_resource) == (STATE.READY, numbered)
     assert made.scheduling_config.spot
     with pytest.raises(exceptions.GoogleAPICallError, match="is in state ACTIVE and has nodes") as refused:
         client.delete_queued_resource(name=found.name)
@@ -318,6 +347,7 @@ def test_v2alpha1_by_grpc_is_the_same_cloud_under_other_names(sim: RunningSim) -
             tpu=tpu_v2alpha1.QueuedResource.Tpu(node_spec=[spec]),
             guaranteed=tpu_v2alpha1.QueuedResource.Guaranteed(reserved=True),
         )
+        sim.world.steering.set_reservation("ours", ZONE, "v4", 32)
         client.create_queued_resource(parent=PARENT, queued_resource_id="q", queued_resource=asked)
         assert sim.world.settle()
         found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")

@@ -174,6 +174,7 @@ def test_the_end_of_the_queueing_is_told_as_a_time_or_a_duration(cloud: GoogleCl
 def test_a_reservation_is_named_in_full(
     cloud: GoogleCloud, sim: RunningSim, name: str | None, shown: str
 ) -> None:
+    sim.world.steering.set_reservation((name or "any").rsplit("/")[-1], ZONE, "v4", 32)
     found = queue(cloud, sim, a_request(tier=Tier.RESERVED, reservation=name))
     assert found["reservationName"] == shown
     assert "spot" not in found
@@ -216,9 +217,9 @@ def test_network_account_tags_and_boot_disk_arrive(cloud: GoogleCloud, sim: Runn
         cloud.create_queued(request)
     assert sim.world.settle()
     shown = read(sim, "nodes/big-1")
-    assert shown["networkConfig"]["network"] == "mine"
-    assert shown["networkConfig"]["subnetwork"] == "sub"
-    assert "accessConfig" not in shown["networkEndpoints"][0]
+    assert shown["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
+    assert shown["networkConfig"]["subnetwork"] == "projects/sim-project/regions/us-central2/subnetworks/sub"
+    assert shown["networkEndpoints"][0]["accessConfig"] == {}
     assert shown["serviceAccount"]["email"] == "sa@sim-project.iam.gserviceaccount.com"
     assert shown["tags"] == ["training", "lab"]
     assert shown["bootDiskConfig"]["diskSizeGb"] == "300"
@@ -254,7 +255,7 @@ def test_v2_refuses_what_only_v2alpha1_has(sim: RunningSim) -> None:
     }
     answer = requests.post(url, json=body, headers={"Authorization": f"Bearer {sim.token}"}, timeout=10)
     assert answer.status_code == 400
-    assert "Unknown name \"provisioningModel\" at 'queuedResource'" in answer.json()["error"]["message"]
+    assert "Unknown name \"provisioningModel\" at 'queued_resource'" in answer.json()["error"]["message"]
     assert not sim.world.snapshot()["queuedResources"]
 
 

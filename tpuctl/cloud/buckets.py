@@ -14,11 +14,11 @@ from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from google.cloud.storage.retry import DEFAULT_RETRY
 from requests import RequestException
 from urllib3.exceptions import HTTPError
 
 from tpuctl.cloud import errors
+from tpuctl.cloud.retry import read
 from tpuctl.core.model import ObjectInfo
 from tpuctl.errors import (
     DeniedError,
@@ -33,18 +33,16 @@ from tpuctl.errors import (
 CALL_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 20.0
 """Without a byte, for reads: a pass asks again, and a step must end."""
-RETRY_S = 20.0
-"""How long a read is repeated by the client. A pass must end: by itself the client goes on for two minutes, and
-the store repeats what the client has given up."""
-_READ_RETRY = DEFAULT_RETRY.with_timeout(RETRY_S)
 _BROKEN_TRANSFERS = (DataCorruption, InvalidResponse, RequestException, HTTPError, HTTPException, OSError)
 """What the client and what it builds on raise for an answer that broke off or does not match its checksum."""
 GONE = 410
 """An upload in several parts that the server gave up; it is begun anew
 (https://cloud.google.com/storage/docs/resumable-uploads#handle-error)."""
+TOO_FAST = 429
 _LISTED = "items(name,generation,size,updated),nextPageToken"
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
+STATUS_HINT = "try again in a minute; https://status.cloud.google.com tells of outages"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -59,16 +57,27 @@ def split_uri(uri: str) -> tuple[str, str]:
 def translate(error: Exception, what: str) -> TpuctlError:
     """Our error for anything the client raised. A bucket has no stockouts: 429 means "more slowly"."""
     ours = _translate_any(error, what)
-    if ours.details.get("status") == GONE:
+    status = ours.details.get("status")
+    if status == GONE:
         return TransientError(ours.message, hint="try again", details=ours.details)
-    if isinstance(ours, NoCapacityError):
-        return RateLimitedError(ours.message, hint="try again in a minute", details=ours.details)
+    if status == TOO_FAST or isinstance(ours, NoCapacityError):
+        return RateLimitedError(_answered(ours, what), hint="try again in a minute", details=ours.details)
+    if status is not None and isinstance(ours, TransientError):
+        return TransientError(_answered(ours, what), hint=STATUS_HINT, details=ours.details)
     if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
         if (ours.hint or "").startswith("gcloud services enable"):
             return ours
         # The table of messages names the role for TPUs, which does not help here.
         return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
     return ours
+
+
+def _answered(error: TpuctlError, what: str) -> str:
+    """What was asked and what it answered, with the status, which alone says something in many answers."""
+    begin, status = f"could not {what}: ", error.details.get("status")
+    said = error.message.removeprefix(begin)
+    named = said if status is None or said.startswith(f"{status} ") else f"{status}: {said}"
+    return f"{begin}Cloud Storage answered {named}"
 
 
 def _translate_any(error: Exception, what: str) -> TpuctlError:
@@ -111,10 +120,10 @@ class GoogleObjects:
         return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
     def bucket_exists(self, bucket: str) -> bool:
-        try:
-            return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=_READ_RETRY))
-        except Exception as error:
-            raise translate(error, f"{LOOK} gs://{bucket}") from error
+        def ask() -> bool:
+            return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=None))
+
+        return read(f"{LOOK} gs://{bucket}", ask, translate)
 
     def _blob(self, uri: str) -> Any:
         bucket, name = split_uri(uri)
@@ -122,14 +131,15 @@ class GoogleObjects:
 
     def read(self, uri: str) -> tuple[bytes, int]:
         blob = self._blob(uri)
-        try:
-            content = blob.download_as_bytes(timeout=READ_TIMEOUT_S, retry=_READ_RETRY)
-        except Exception as error:
-            raise translate(error, f"read {uri}") from error
+
+        def ask() -> bytes:
+            return bytes(blob.download_as_bytes(timeout=READ_TIMEOUT_S, retry=None))
+
+        content = read(f"read {uri}", ask, translate)
         if not blob.generation:
             # 0 would mean that there is no such object; a proxy that drops headers must not say that.
             raise TransientError(f"could not read {uri}: the answer names no generation")
-        return bytes(content), int(blob.generation)
+        return content, int(blob.generation)
 
     def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
         blob = self._blob(uri)
@@ -147,9 +157,7 @@ class GoogleObjects:
 
     def delete(self, uri: str, *, if_generation: int | None = None) -> None:
         try:
-            # Repeated without harm with a precondition: what is gone is gone, and what came since stays.
-            retry = None if if_generation is None else _READ_RETRY
-            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation, retry=retry)
+            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation, retry=None)
         except Exception as error:
             ours = translate(error, f"delete {uri}")
             if not isinstance(ours, NotFoundError):
@@ -157,13 +165,15 @@ class GoogleObjects:
 
     def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
         bucket, prefix = split_uri(prefix_uri)
-        try:
-            found = self._client.list_blobs(
-                bucket, prefix=prefix, timeout=READ_TIMEOUT_S, retry=_READ_RETRY, fields=_LISTED
+
+        def ask() -> list[Any]:
+            return list(
+                self._client.list_blobs(
+                    bucket, prefix=prefix, timeout=READ_TIMEOUT_S, retry=None, fields=_LISTED
+                )
             )
-            blobs = list(found)
-        except Exception as error:
-            raise translate(error, f"list {prefix_uri}") from error
+
+        blobs = read(f"list {prefix_uri}", ask, translate)
         return tuple(
             ObjectInfo(
                 blob.name,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import DecodeError, Message
 
+from tpuctl.cloud import wire
 from tpuctl.core.messages import ErrorKind, classify, find_hint
 from tpuctl.errors import (
+    BusyError,
     ConflictError,
     DeniedError,
     InvalidRequestError,
+    NoAnswerError,
     NoCapacityError,
     NotFoundError,
     QuotaError,
@@ -48,6 +49,8 @@ _CONNECTION_ERRORS = (
 NETWORK_HINT = "look at the network, a proxy or the endpoint in `tpuctl config show`, or try again"
 _REQUEST = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
 """What api_core puts in front of a REST API's own words."""
+_STORAGE_WORDS = "('Request failed with status code'"
+"""From google-cloud-storage (blob.py, _raise_from_invalid_response)."""
 _SERVER = re.compile(r"host='([^']+)', port=(\d+)")
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([A-Za-z ]+)|(timed out|certificate verify failed)")
 LOGIN_HINT = "gcloud auth application-default login"
@@ -58,12 +61,29 @@ def translate(error: Exception, what: str) -> TpuctlError:
     if isinstance(error, TpuctlError):
         return error
     if isinstance(error, _CONNECTION_ERRORS):
-        return TransientError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT)
+        return NoAnswerError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT)
     if isinstance(error, auth.GoogleAuthError):
         return _translate_auth(error, what)
     if isinstance(error, api.GoogleAPICallError):
         return _translate_call(error, what)
     raise error
+
+
+def translate_change(error: Exception, what: str, verb: str) -> TpuctlError:
+    """Like `translate`, for a "create", "patch" or "delete" of the TPU API, whose refusals may mean "not now".
+
+    While an operation holds a resource another gets 409 (gcloud's own `AddSSHKeyIfNeeded` expects it of a
+    patch), and states that pass refuse with FAILED_PRECONDITION (Google's tpu/test_queued_resources.py repeats
+    its delete for that). A delete says nothing but a name, so whatever 400 it gets is about the state. A create
+    whose name is taken stays a ConflictError: what holds it may be ours.
+    """
+    ours = translate(error, what)
+    rpc = ours.details.get("rpc")
+    state = isinstance(ours, InvalidRequestError) and (verb == "delete" or rpc == "FAILED_PRECONDITION")
+    held = isinstance(ours, ConflictError) and verb != "create"
+    if not (state or held or rpc == "ABORTED"):
+        return ours
+    return BusyError(ours.message, hint="wait a minute and try again", details=ours.details)
 
 
 def _translate_auth(error: auth.GoogleAuthError, what: str) -> TpuctlError:
@@ -77,14 +97,29 @@ def _translate_auth(error: auth.GoogleAuthError, what: str) -> TpuctlError:
 
 
 def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
-    message = str(error.message or error)
+    message = _said(error)
     http_status = int(error.code) if error.code is not None else None
     table = load_error_table()
     told = _details(error)
-    kind = classify(table, http_status=http_status, status=_status_name(error), message=message, details=told)
+    status = _status_name(error)
+    kind = classify(table, http_status=http_status, status=status, message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
     details = {"status": http_status, "kind": str(kind), **tell_details(told)}
+    if status is not None:
+        details["rpc"] = status
     return _CLASSES[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
+
+
+def _said(error: api.GoogleAPICallError) -> str:
+    """The server's own words: google-cloud-storage adds to them what it expected, as text of Python."""
+    message, response = str(error.message or error), error.response
+    if _STORAGE_WORDS not in message or response is None:
+        return message
+    try:
+        said = str(response.json()["error"]["message"]).strip()
+    except (KeyError, TypeError, ValueError):
+        said = response.text.strip()
+    return said if said and said[0] not in "<{" else f"{response.status_code} {response.reason}"
 
 
 def _shorten(message: str) -> str:
@@ -116,15 +151,27 @@ def _status_name(error: api.GoogleAPICallError) -> str | None:
 
 def _details(error: api.GoogleAPICallError) -> list[Mapping[str, Any]]:
     """google.rpc details as JSON, and the older `errors` of Compute and Storage, which have a `reason` too."""
-    return list(plain_details((*error.details, *error.errors)))
+    return [found for found in (*error.details, *error.errors) if isinstance(found, Mapping)]
 
 
 def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
-    """How to switch an API on, where the answer says that this is the trouble (google.rpc.ErrorInfo)."""
+    """How to switch an API on, where the answer says that this is the trouble (google.rpc.ErrorInfo), in the
+    project to which the call was counted."""
     for found in details:
-        if found.get("reason") == "SERVICE_DISABLED":
-            return f"gcloud services enable {(found.get('metadata') or {}).get('service', 'SERVICE')}"
+        if found.get("reason") != "SERVICE_DISABLED":
+            continue
+        about = wire.message(found.get("metadata"))
+        consumer = str(about.get("consumer", "")).removeprefix("projects/")
+        if consumer in _GCLOUDS_OWN:
+            return "gcloud auth application-default set-quota-project PROJECT"
+        at = f" --project={consumer}" if consumer else ""
+        return f"gcloud services enable {about.get('service', 'SERVICE')}{at}"
     return None
+
+
+_GCLOUDS_OWN = frozenset({"764086051850", "32555940559"})
+"""Projects of gcloud's own logins, to which calls without a quota project are counted: nothing can be enabled
+there (cloud.google.com/docs/authentication/adc-troubleshooting/user-creds)."""
 
 
 def tell_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -140,16 +187,16 @@ def tell_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             told.setdefault("reason", str(found["reason"]))
         if kind == "ErrorInfo":
             told.setdefault("domain", str(found.get("domain", "")))
-            told.setdefault("metadata", {str(k): str(v) for k, v in (found.get("metadata") or {}).items()})
+            told.setdefault("metadata", wire.strings(found.get("metadata")))
         elif kind in _LISTS:
             name, key = _LISTS[kind]
-            told[name] = [*told.get(name, ()), *(dict(each) for each in found.get(key) or ())]
+            told[name] = [*told.get(name, ()), *(dict(each) for each in wire.messages(found.get(key)))]
         elif kind == "RetryInfo":
             told["retry_after"] = str(found.get("retryDelay", ""))
         elif kind == "RequestInfo":
             told["request_id"] = str(found.get("requestId", ""))
         elif kind == "Help":
-            links += [link for link in found.get("links") or () if isinstance(link, Mapping)]
+            links += wire.messages(found.get("links"))
     if links:
         told["help"] = [dict(link) for link in links]
     url = _activation_url(told, links)
@@ -169,30 +216,6 @@ def _activation_url(told: Mapping[str, Any], links: Sequence[Mapping[str, Any]])
         return ""
     known = told.get("metadata", {}).get("activationUrl")
     return str(known or next((link["url"] for link in links if link.get("url")), ""))
-
-
-def plain_details(details: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    """Details as JSON, whether they came so, as messages, or packed in `google.protobuf.Any`.
-
-    What cannot be unpacked keeps its type.
-    """
-    for found in details:
-        if isinstance(found, Mapping):
-            yield found
-        elif isinstance(found, Message):
-            yield _message_details(found)
-
-
-def _message_details(found: Message) -> Mapping[str, Any]:
-    """A message as JSON with its `@type`, as the APIs show it."""
-    try:
-        data: dict[str, Any] = MessageToDict(found)
-    except (TypeError, DecodeError):
-        # An Any of a type that no library here knows, or not of that type after all.
-        return {"@type": str(getattr(found, "type_url", ""))}
-    if "@type" in data:
-        return data
-    return {"@type": f"type.googleapis.com/{found.DESCRIPTOR.full_name}", **data}
 
 
 def _first_line(error: Exception) -> str:

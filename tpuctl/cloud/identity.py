@@ -6,6 +6,7 @@ from datetime import UTC
 from typing import Any
 
 from google.auth.transport.requests import Request
+from google.oauth2.credentials import Credentials as UserCredentials
 
 from tpuctl.cloud.errors import translate
 from tpuctl.core.checkup import CredentialFacts
@@ -25,6 +26,7 @@ def describe_credentials(credentials: Any, kind: str, where: str) -> CredentialF
             credentials.refresh(Request())
         except Exception as error:  # every vendor and transport error becomes ours
             raise translate(error, f"renew the credentials {where}".rstrip()) from error
+    person = renews and isinstance(credentials, UserCredentials)
     expiry = getattr(credentials, "expiry", None)  # naive, in UTC
     return CredentialFacts(
         kind=kind,
@@ -32,6 +34,7 @@ def describe_credentials(credentials: Any, kind: str, where: str) -> CredentialF
         account=_account(credentials),
         expires_at=None if expiry is None else expiry.replace(tzinfo=UTC).timestamp(),
         renews=renews,
+        quota_project=(credentials.quota_project_id or "") if person else None,
     )
 
 

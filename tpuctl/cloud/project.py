@@ -91,6 +91,11 @@ class GoogleProject:
         metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
         return ProjectInfo(metadata, _compute_quotas(found, ""))
 
+    def network(self, name: str) -> str:
+        full = name if "/" in name else f"projects/{self._project}/global/networks/{name}"
+        found = self._client(self._compute).get(f"/compute/v1/{full}", f"look at the network {name}")
+        return str(found.get("name", name))
+
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]:
         found = self._client(self._compute).get(
             f"/compute/v1/projects/{self._project}/regions/{region}", f"read the quotas of region {region}"

@@ -6,20 +6,22 @@ are sent once. Importing `google.cloud.compute_v1` instead would cost every such
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.api_core import exceptions as api
 from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
 
+from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
-from tpuctl.errors import TransientError
+from tpuctl.errors import TpuctlError, TransientError
 
 CALL_TIMEOUT_S = 20.0
 
 Data = Mapping[str, Any]
+Translate = Callable[[Exception, str], TpuctlError]
 
 
 class RestClient:
@@ -33,15 +35,19 @@ class RestClient:
         self._endpoint = endpoint.rstrip("/")
         self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
-    def get(self, path: str, what: str, params: Data | None = None) -> Data:
+    def get(
+        self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Data:
         """One answer."""
-        return read(what, lambda: self._call("GET", path, params=params))
+        return read(what, lambda: self._call("GET", path, params=params, timeout_s=timeout_s))
 
-    def pages(self, path: str, what: str, params: Data | None = None) -> Iterator[Data]:
+    def pages(
+        self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Iterator[Data]:
         """Every page of a list, following `nextPageToken`. A page may come without any items."""
         asked = dict(params or {})
         while True:
-            page = self.get(path, what, asked)
+            page = self.get(path, what, asked, timeout_s=timeout_s)
             yield page
             token = page.get("nextPageToken")
             if not token:
@@ -50,16 +56,26 @@ class RestClient:
                 raise TransientError(f"could not {what}: the list does not end (page {token} again)")
             asked["pageToken"] = token
 
-    def change(self, method: str, path: str, what: str, body: Data | None = None) -> Data:
+    def change(
+        self, method: str, path: str, what: str, body: Data | None = None, *, translate: Translate = translate
+    ) -> Data:
         """A call that changes something; sent once, so after TransientError it may or may not have happened."""
         try:
             return self._call(method, path, body=body)
         except Exception as error:  # every vendor and transport error becomes ours
             raise translate(error, what) from error
 
-    def _call(self, method: str, path: str, *, params: Data | None = None, body: Data | None = None) -> Data:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Data | None = None,
+        body: Data | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Data:
         answer = self._session.request(
-            method, f"{self._endpoint}{path}", params=params, json=body, timeout=CALL_TIMEOUT_S
+            method, f"{self._endpoint}{path}", params=params, json=body, timeout=timeout_s
         )
         if answer.status_code >= 400:
             raise _refusal(answer)
@@ -87,12 +103,11 @@ def _error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
 def _refusal(answer: Any) -> api.GoogleAPICallError:
     """The library's exception for an answer, with Google's own message and details where the body has them."""
     data = _parse(answer)
-    error = data.get("error") if isinstance(data, dict) else None
-    found = error if isinstance(error, dict) else {}
+    found = wire.message(wire.message(data).get("error"))
     return _error(
         answer.status_code,
         str(found.get("message") or answer.reason or "no reason given"),
-        errors=found.get("errors", ()),
-        details=found.get("details", ()),
+        errors=wire.messages(found.get("errors")),
+        details=wire.messages(found.get("details")),
         response=answer,
     )

@@ -1,0 +1,321 @@
+"""What the simulated Cloud Storage keeps (versions, soft-deleted objects, holds), puts together and moves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from tpuctl.sim.gcs import GcsDoor
+from tpuctl.sim.http import HttpServer
+
+WEEK_S = 7 * 86_400
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, clock: Clock) -> Iterator[str]:
+    door = GcsDoor(tmp_path / "gcs", now=clock)
+    server = HttpServer(door.handle)
+    server.start()
+    yield server.endpoint
+    server.close()
+    door.close()
+
+
+@pytest.fixture
+def client(endpoint: str) -> Iterator[storage.Client]:
+    options = {"api_endpoint": endpoint}
+    client = storage.Client(project="p1", credentials=AnonymousCredentials(), client_options=options)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def bucket(client: storage.Client) -> storage.Bucket:
+    return client.create_bucket("team-bucket", location="us-central2")
+
+
+@pytest.fixture
+def versioned(client: storage.Client) -> storage.Bucket:
+    bucket = client.bucket("versioned")
+    bucket.versioning_enabled = True
+    return client.create_bucket(bucket)
+
+
+def put(bucket: storage.Bucket, name: str, content: str) -> storage.Blob:
+    blob = bucket.blob(name)
+    blob.upload_from_string(content)
+    return blob
+
+
+def generations(bucket: storage.Bucket, **which: bool) -> list[int]:
+    return [blob.generation for blob in bucket.list_blobs(**which)]
+
+
+def test_a_new_bucket_looks_as_recorded(bucket, endpoint):
+    # GoogleCloudPlatform/k8s-config-connector, mockgcp/mockstorage/testdata/bucket/crud/_http.log
+    recorded = {
+        *("etag", "generation", "iamConfiguration", "id", "kind", "location", "locationType", "metageneration"),
+        *(
+            "name",
+            "projectNumber",
+            "rpo",
+            "selfLink",
+            "softDeletePolicy",
+            "storageClass",
+            "timeCreated",
+            "updated",
+        ),
+    }
+    shown = requests.get(f"{endpoint}/storage/v1/b/team-bucket", timeout=5).json()
+    assert set(shown) == recorded
+    assert shown["softDeletePolicy"]["retentionDurationSeconds"] == str(WEEK_S)
+    assert set(shown["iamConfiguration"]) == {
+        *("bucketPolicyOnly", "publicAccessPrevention", "uniformBucketLevelAccess")
+    }
+
+
+def test_versioning_keeps_what_is_written_over_and_deleted(versioned):
+    first, second = put(versioned, "a", "1"), put(versioned, "a", "2")
+    assert generations(versioned, versions=True) == [first.generation, second.generation]
+    assert generations(versioned) == [second.generation]
+    assert versioned.blob("a", generation=first.generation).download_as_bytes() == b"1"
+    versioned.blob("a").delete()
+    assert generations(versioned) == []
+    assert generations(versioned, versions=True) == [first.generation, second.generation]
+    old = next(iter(versioned.list_blobs(versions=True)))
+    assert old.time_deleted is not None
+    versioned.blob("a", generation=first.generation).delete()
+    assert generations(versioned, versions=True) == [second.generation]
+    with pytest.raises(exceptions.Conflict, match="all versions"):
+        versioned.delete()
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 5])
+def test_pages_of_versions_add_up(versioned, page_size):
+    made = [put(versioned, name, "x").generation for name in ("a", "a", "a", "b", "b/c")]
+    listing = versioned.list_blobs(versions=True, page_size=page_size)
+    assert [blob.generation for page in listing.pages for blob in page] == made
+
+
+def test_a_deleted_object_is_kept_for_a_week_and_can_be_restored(bucket, clock):
+    gone = put(bucket, "a", "1")
+    gone.delete()
+    assert generations(bucket) == []
+    assert generations(bucket, soft_deleted=True) == [gone.generation]
+    with pytest.raises(exceptions.NotFound):
+        bucket.blob("a", generation=gone.generation).download_as_bytes()
+    back = bucket.restore_blob("a", generation=gone.generation)
+    assert back.generation > gone.generation
+    assert bucket.blob("a").download_as_bytes() == b"1"
+    clock.ahead = WEEK_S + 1
+    assert generations(bucket, soft_deleted=True) == []
+    with pytest.raises(exceptions.NotFound):
+        bucket.restore_blob("a", generation=gone.generation)
+
+
+def test_an_overwritten_object_is_kept_too_until_its_time_is_over(bucket, clock, tmp_path):
+    old = put(bucket, "a", "1")
+    put(bucket, "a", "2")
+    assert generations(bucket, soft_deleted=True) == [old.generation]
+    clock.ahead = WEEK_S + 1
+    put(bucket, "b", "3")
+    assert len(list((tmp_path / "gcs/content").iterdir())) == 2
+
+
+def test_without_the_policy_nothing_is_kept(bucket):
+    bucket.soft_delete_policy.retention_duration_seconds = 0
+    bucket.patch()
+    put(bucket, "a", "1").delete()
+    assert generations(bucket, soft_deleted=True) == []
+
+
+def test_a_policy_of_a_day_is_refused(bucket):
+    bucket.soft_delete_policy.retention_duration_seconds = 86_400
+    with pytest.raises(exceptions.BadRequest, match="softDeletePolicy"):
+        bucket.patch()
+
+
+def test_versions_and_soft_deleted_objects_are_not_listed_together(bucket, endpoint):
+    url = f"{endpoint}/storage/v1/b/team-bucket/o?versions=true&softDeleted=true"
+    assert requests.get(url, timeout=5).status_code == 400
+
+
+@pytest.mark.parametrize("hold", ["temporary_hold", "event_based_hold"])
+@pytest.mark.parametrize("kind", ["bucket", "versioned"])
+def test_a_hold_keeps_an_object_also_where_versions_are_kept(request, kind, hold):
+    place = request.getfixturevalue(kind)
+    blob = put(place, "a", "1")
+    setattr(blob, hold, True)
+    blob.patch()
+    for act in (blob.delete, lambda: put(place, "a", "2"), lambda: place.move_blob(blob, "b")):
+        with pytest.raises(exceptions.Forbidden, match="hold and cannot be deleted, overwritten or archived"):
+            act()
+    assert place.blob("a").download_as_bytes() == b"1"
+    assert not place.blob("b").exists()
+    setattr(blob, hold, False)
+    blob.patch()
+    blob.delete()
+
+
+def test_a_refused_move_leaves_no_content_behind(bucket, tmp_path):
+    blob = put(bucket, "a", "1")
+    blob.temporary_hold = True
+    blob.patch()
+    with pytest.raises(exceptions.Forbidden):
+        bucket.move_blob(blob, "b")
+    assert len(list((tmp_path / "gcs/content").iterdir())) == 1
+
+
+def test_a_move_keeps_metadata_and_honours_its_conditions(bucket):
+    blob = bucket.blob("a")
+    blob.metadata = {"k": "v"}
+    blob.upload_from_string("x", content_type="text/x-odd")
+    put(bucket, "b", "y")
+    for refused in ({"if_generation_match": 0}, {"if_source_generation_match": 7}):
+        with pytest.raises(exceptions.PreconditionFailed):
+            bucket.move_blob(blob, "b", **refused)
+    moved = bucket.move_blob(blob, "b", if_source_metageneration_match=1)
+    assert (moved.download_as_bytes(), moved.content_type, moved.metadata) == (b"x", "text/x-odd", {"k": "v"})
+    assert not bucket.blob("a").exists()
+
+
+def test_generation_0_is_the_live_object(bucket, endpoint):
+    put(bucket, "a", "1")
+    url = f"{endpoint}/storage/v1/b/team-bucket/o/a?generation=0"
+    assert requests.get(url, timeout=5).status_code == 200
+    assert requests.delete(url, timeout=5).status_code == 204
+    assert not bucket.blob("a").exists()
+
+
+def test_a_composed_object_has_components_and_no_md5(bucket, endpoint):
+    parts = [put(bucket, f"part{number}", str(number)) for number in range(32)]
+    body = {
+        "sourceObjects": [{"name": part.name} for part in parts],
+        "destination": {"contentType": "text/plain", "md5Hash": parts[0].md5_hash, "crc32c": parts[0].crc32c},
+    }
+    url = f"{endpoint}/storage/v1/b/team-bucket/o/whole/compose"
+    made = requests.post(url, json=body, timeout=5).json()
+    assert made["componentCount"] == 32
+    assert "md5Hash" not in made
+    whole = bucket.blob("whole")
+    assert whole.download_as_bytes(checksum="crc32c") == "".join(str(number) for number in range(32)).encode()
+    assert (
+        requests.post(url, json={"sourceObjects": [{"name": "whole"}, {"name": "part0"}]}, timeout=5).json()[
+            "componentCount"
+        ]
+        == 33
+    )
+    too_many = {"sourceObjects": [{"name": "part0"}] * 33}
+    answer = requests.post(url, json=too_many, timeout=5)
+    assert (answer.status_code, "(33) exceeds the maximum (32)" in answer.text) == (400, True)
+    assert requests.post(url, json={"sourceObjects": []}, timeout=5).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("glob", "found"),
+    [
+        ("p?", ["p1", "p2"]),
+        ("*", ["p1", "p2", "q1"]),
+        ("**", ["d/e/p4", "d/p3", "p1", "p2", "q1"]),
+        ("**/p*", ["d/e/p4", "d/p3", "p1", "p2"]),
+        ("d/*", ["d/p3"]),
+        ("{p1,q*}", ["p1", "q1"]),
+        ("[pq]1", ["p1", "q1"]),
+        ("[!p]1", ["q1"]),
+        ("p.", []),
+    ],
+)
+def test_a_glob_selects(client, bucket, glob, found):
+    for name in ("p1", "p2", "q1", "d/p3", "d/e/p4"):
+        put(bucket, name, "")
+    assert [blob.name for blob in client.list_blobs(bucket, match_glob=glob)] == found
+
+
+def test_headers_for_browsers_come_with_the_media(bucket):
+    blob = bucket.blob("a")
+    blob.cache_control, blob.content_disposition, blob.content_language = "no-store", "inline", "de"
+    blob.upload_from_string("x")
+    sent = requests.get(blob.media_link, timeout=5).headers
+    assert [sent[f"{name}"] for name in ("cache-control", "content-disposition", "content-language")] == [
+        *("no-store", "inline", "de")
+    ]
+
+
+def test_odd_metadata_never_breaks_the_headers(bucket, endpoint):
+    blob = bucket.blob("a")
+    blob.content_disposition, blob.metadata = "x\r\nset-cookie: y=1", {"kü": "v", "ok": "grüße\nX: y"}
+    blob.upload_from_string("x")
+    answer = requests.get(f"{endpoint}/team-bucket/a", timeout=5)
+    assert (answer.status_code, answer.content) == (200, b"x")
+    assert "set-cookie" not in answer.headers
+    assert answer.headers["x-goog-meta-ok"].encode("latin-1").decode() == "grüße X: y"
+
+
+def test_only_the_named_fields_are_shown(bucket, endpoint):
+    put(bucket, "a", "1")
+    url = f"{endpoint}/storage/v1/b/team-bucket"
+    assert requests.get(f"{url}?fields=name", timeout=5).json() == {"name": "team-bucket"}
+    page = requests.get(f"{url}/o?fields=items(name,size),nextPageToken", timeout=5).json()
+    assert page == {"items": [{"name": "a", "size": "1"}]}
+    assert requests.get(f"{url}?fields=a(b", timeout=5).status_code == 400
+
+
+def test_content_is_shared_by_copies_and_survives_their_deletion(bucket, tmp_path):
+    bucket.soft_delete_policy.retention_duration_seconds = 0
+    bucket.patch()
+    content = os.urandom(3 * 1024**2)
+    blob = bucket.blob("a")
+    blob.upload_from_string(content)
+    bucket.copy_blob(blob, bucket, "b")
+    blob.delete()
+    assert bucket.blob("b").download_as_bytes() == content
+    assert len(list((tmp_path / "gcs/content").iterdir())) == 1
+
+
+def test_buckets_of_a_simulator_that_knew_no_versions_are_taken_over(tmp_path):
+    import json
+    import sqlite3
+
+    root = tmp_path / "old"
+    (root / "content").mkdir(parents=True)
+    (root / "content" / "f1").write_bytes(b"kept")
+    with sqlite3.connect(root / "objects.sqlite") as db:
+        db.executescript(
+            "CREATE TABLE buckets (name TEXT PRIMARY KEY, data TEXT NOT NULL);"
+            "CREATE TABLE objects (bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, "
+            "content TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;"
+        )
+        bucket = {"name": "bbb", "metageneration": "1", "location": "US", "locationType": "multi-region"}
+        data = {"bucket": "bbb", "name": "a", "generation": "7", "metageneration": "1", "size": "4"}
+        data |= {"crc32c": "xxx", "etag": "e", "storageClass": "STANDARD", "updated": "2026-01-01T00:00:00Z"}
+        db.execute("INSERT INTO buckets VALUES (?, ?)", ("bbb", json.dumps(bucket)))
+        db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", ("bbb", "a", json.dumps(data), "f1"))
+    db.close()
+    door = GcsDoor(root, now=time.time)
+    server = HttpServer(door.handle)
+    server.start()
+    answer = requests.get(f"{server.endpoint}/storage/v1/b/bbb/o/a?alt=media&generation=7", timeout=5)
+    assert (answer.status_code, answer.content) == (200, b"kept")
+    server.close()
+    door.close()

@@ -1,0 +1,514 @@
+"""tpuctl's own cloud adapters read what Google's servers answered: every call that has a recording.
+
+The adapters are the real ones and speak HTTP; only the server gives answers out of `answers/`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.oauth2.credentials import Credentials
+
+from tests.recorded.stories import EVIDENCE, Exchange, exchange, stories
+from tests.support.replay import replaying
+from tpuctl import ports
+from tpuctl.cloud.buckets import GoogleObjects
+from tpuctl.cloud.client import GoogleCloud
+from tpuctl.cloud.compute import GoogleInventory
+from tpuctl.cloud.project import GoogleProject
+from tpuctl.core.assets import AssetKind
+from tpuctl.core.model import NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidRequestError,
+    NotFoundError,
+    QuotaError,
+    TpuctlError,
+)
+
+ZONE = "us-central1-a"
+PLAIN = "tpuvirtualmachine-minimal-x1y2z3"
+
+
+class Client:
+    """The four ports that ask Google, against one server."""
+
+    def __init__(self, endpoint: str, project: str) -> None:
+        credentials = Credentials(token="t")
+        places = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
+        self.cloud: ports.Cloud = GoogleCloud(project, endpoint, credentials)
+        self.inventory: ports.Inventory = GoogleInventory(project, endpoint, endpoint, credentials)
+        self.objects: ports.Objects = GoogleObjects(project, endpoint, credentials)
+        self.project: ports.ProjectApi = GoogleProject(
+            project, lambda: credentials, **dict.fromkeys(places, endpoint)
+        )
+
+
+PORTS: Mapping[str, type] = {
+    "cloud": ports.Cloud,
+    "inventory": ports.Inventory,
+    "objects": ports.Objects,
+    "project": ports.ProjectApi,
+}
+"""Attribute of the client → the protocol behind it."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The error that a call ends with: its class, a part of its message and of its hint."""
+
+    kind: type[TpuctlError]
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a port (`cloud.find_node`), the answers that it gets, and what it makes of them.
+
+    `sees` are fields of what is returned; `returns` the whole of it.
+    """
+
+    port: str
+    answers: Sequence[str]
+    call: Callable[[Client], Any]
+    sees: Mapping[str, Any] | None = None
+    returns: Any = None
+    refusal: Refusal | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.port}<-{'+'.join(self.answers)}"
+
+
+def request(name: str, **changes: Any) -> NodeRequest:
+    values: dict[str, Any] = {
+        **{"name": name, "zone": ZONE, "accelerator_type": "v5p-8", "runtime_version": "tpu-vm-cos-stable"},
+        **{"tier": Tier.ON_DEMAND, "labels": {}, "metadata": {}},
+    }
+    return NodeRequest(**{**values, **changes})
+
+
+def operation(answer: str) -> str:
+    return str(exchange(answer).body["name"])
+
+
+def ended(answer: str, *, code: int | None = None) -> Case:
+    """An operation asked for by name."""
+    name = operation(answer)
+
+    def look(client: Client) -> Any:
+        found = client.cloud.find_operation(name)
+        assert found is not None
+        return found.name, found.done, found.error.code if found.error else None
+
+    return Case("cloud.find_operation", [answer], look, returns=(name, True, code))
+
+
+def refused(answer: str, kind: type[TpuctlError], message: str, hint: str = "", **changes: Any) -> Case:
+    """A create that is refused."""
+    node = answer.partition(":")[0] != "tpu/refused_field"
+    sent = {"name": "example", "zone": exchange(answer).path.split("/")[5], **changes}
+    port = "cloud.create_node" if node else "cloud.create_queued"
+
+    def ask(client: Client) -> Any:
+        create = client.cloud.create_node if node else client.cloud.create_queued
+        return create(request(**({**sent, "name": "qr"} if not node else sent)))
+
+    return Case(port, [answer], ask, refusal=Refusal(kind, message, hint))
+
+
+CASES: Sequence[Case] = (
+    # Nodes and their operations.
+    Case(
+        "cloud.create_node",
+        ["tpu/node:create"],
+        lambda c: c.cloud.create_node(request("test-x1y2z3", network="default")),
+        sees={"name": operation("tpu/node:create"), "done": False, "error": None},
+    ),
+    Case(
+        "cloud.create_node",
+        ["tpu/node_without_network:create"],
+        lambda c: c.cloud.create_node(request(PLAIN)),
+        sees={"name": operation("tpu/node_without_network:create"), "done": False},
+    ),
+    *(
+        ended(f"tpu/{story}:{label}")
+        for story in ("node", "node_without_network")
+        for label in ("created", "patched", "deleted")
+    ),
+    ended("tpu/stockout:failed", code=8),
+    ended("tpu/reserved_capacity:failed", code=8),
+    Case(
+        "cloud.find_node",
+        ["tpu/node:get"],
+        lambda c: c.cloud.find_node(ZONE, "test-x1y2z3"),
+        sees={
+            **{"name": "test-x1y2z3", "zone": ZONE, "state": NodeState.READY, "health": "HEALTHY"},
+            **{"accelerator_type": "v5p-8", "runtime_version": "tpu-vm-cos-stable", "tier": Tier.ON_DEMAND},
+            **{"endpoints.0.internal_ip": "10.20.30.40", "endpoints.0.external_ip": "8.8.8.8"},
+            **{"labels": {}, "metadata": {}, "queued_resource": None},
+        },
+    ),
+    Case(
+        "cloud.find_node",
+        ["tpu/node_without_network:get"],
+        lambda c: c.cloud.find_node(ZONE, PLAIN),
+        sees={"endpoints.0.internal_ip": "10.20.30.40", "endpoints.0.external_ip": None},
+    ),
+    Case(
+        "cloud.find_node",
+        ["tpu/node_without_network:absent"],
+        lambda c: c.cloud.find_node(ZONE, PLAIN),
+    ),
+    Case(
+        "cloud.update_node",
+        ["tpu/node:patch"],
+        lambda c: c.cloud.update_node(ZONE, "test-x1y2z3", labels={}, metadata={}),
+        sees={"name": operation("tpu/node:patch"), "done": False},
+    ),
+    Case(
+        "cloud.update_node",
+        ["tpu/node_without_network:patch"],
+        lambda c: c.cloud.update_node(ZONE, PLAIN, labels={}),
+        sees={"name": operation("tpu/node_without_network:patch"), "done": False},
+    ),
+    Case(
+        "cloud.update_node",
+        ["tpu/conflict:patch"],
+        lambda c: c.cloud.update_node(ZONE, "test-x1y2z3", labels={}, metadata={}),
+        refusal=Refusal(TpuctlError, "unable to queue the operation"),
+    ),
+    Case(
+        "cloud.delete_node",
+        ["tpu/node:delete"],
+        lambda c: c.cloud.delete_node(ZONE, "test-x1y2z3"),
+        sees={"name": operation("tpu/node:delete"), "done": False},
+    ),
+    Case(
+        "cloud.delete_node",
+        ["tpu/node_without_network:delete"],
+        lambda c: c.cloud.delete_node(ZONE, PLAIN),
+        sees={"name": operation("tpu/node_without_network:delete"), "done": False},
+    ),
+    Case(
+        "cloud.list_nodes",
+        ["tpu/node_list:list"],
+        lambda c: c.cloud.list_nodes(),
+        sees={"items.0.name": PLAIN, "items.0.zone": ZONE, "unreachable": frozenset({"us-east1-d"})},
+    ),
+    Case(
+        "cloud.list_host_keys",
+        ["tpu/guest_attributes:all"],
+        lambda c: c.cloud.list_host_keys(ZONE, "test-x1y2z3"),
+        sees={
+            "0.worker": 0,
+            "0.public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO7xxQf0OyrqVBN1CpQJsyUzkbLSVVDkB3c5jS0vAzJb",
+            "0.hostname": "t1v-n-9472280f-w-0",
+        },
+    ),
+    Case(
+        "cloud.list_offers",
+        ["tpu/types_and_versions:types"],
+        lambda c: c.cloud.list_offers("us-central2-b"),
+        sees={"0.name": "v4-8", "0.config_type": "V4", "0.topology": "2x2x1"},
+    ),
+    # Creates that are refused, at once and later.
+    refused("tpu/refused_field:create", InvalidRequestError, 'Unknown name "networkConfigs"'),
+    refused("tpu/refused_location:create", DeniedError, "Permission denied on 'locations/us-central2-b'"),
+    refused("tpu/refused_type:create", InvalidRequestError, "the accelerator v5litepod-8 was not found"),
+    refused("tpu/refused_quota:create", QuotaError, "Limit: 0 in region us-east5"),
+    refused(
+        "tpu/refused_quota_twice:create", QuotaError, "Limit: 0,0 in region us-central1,zone us-central1-a"
+    ),
+    Case(
+        "cloud.create_node",
+        ["tpu/stockout:create"],
+        lambda c: c.cloud.create_node(request("example", zone="us-central1-c")),
+        sees={"name": operation("tpu/stockout:create"), "done": False},
+    ),
+    Case(
+        "cloud.create_node",
+        ["tpu/reserved_capacity:create"],
+        lambda c: c.cloud.create_node(request("example")),
+        sees={"name": operation("tpu/reserved_capacity:create"), "done": False},
+    ),
+    # Queued resources.
+    Case(
+        "cloud.find_queued",
+        ["tpu/queued_resource:get"],
+        lambda c: c.cloud.find_queued("us-east5-a", "your-queued-resource-id"),
+        sees={
+            **{"name": "your-queued-resource-id", "zone": "us-east5-a", "state": QueuedState.ACTIVE},
+            **{"node_ids": ("your-node-id",), "accelerator_type": "v6e-4", "tier": Tier.ON_DEMAND},
+            **{"labels": {}, "error": None, "initiator": ""},
+        },
+    ),
+    Case(
+        "cloud.find_queued",
+        ["tpu/queued_quota:get"],
+        lambda c: c.cloud.find_queued("us-central2-b", "example"),
+        sees={"state": QueuedState.FAILED, "error.code": 8, "node_ids": ("example",)},
+    ),
+    Case(
+        "cloud.create_queued",
+        ["tpu/queued_calls:create"],
+        lambda c: c.cloud.create_queued(request("example", tier=Tier.SPOT)),
+        sees={"name": operation("tpu/queued_calls:create"), "done": False},
+    ),
+    Case(
+        "cloud.list_queued",
+        ["tpu/queued_calls:list"],
+        lambda c: c.cloud.list_queued(),
+        sees={"items.0.name": "example", "items.0.tier": Tier.SPOT, "items.0.state": QueuedState.ACTIVE},
+    ),
+    Case(
+        "cloud.delete_queued",
+        ["tpu/queued_calls:delete"],
+        lambda c: c.cloud.delete_queued(ZONE, "example"),
+        sees={"name": operation("tpu/queued_calls:delete"), "done": False},
+    ),
+    Case(
+        "cloud.delete_queued",
+        ["tpu/delete_refused:delete"],
+        lambda c: c.cloud.delete_queued("us-central1-b", "example"),
+        refusal=Refusal(TpuctlError, "not in a deletable state"),
+    ),
+    # What a project holds.
+    Case(
+        "inventory.list_assets",
+        ["compute/aggregated_disks:list"],
+        lambda c: c.inventory.list_assets(AssetKind.DISK),
+        sees={
+            **{"items.0.name": "disk-1", "items.0.location": ZONE, "items.0.type": "pd-balanced"},
+            **{"items.0.size_gib": 32.0, "items.0.state": "READY", "items.0.used_by": ()},
+            "unreachable": frozenset(),
+        },
+    ),
+    Case(
+        "inventory.list_assets",
+        ["compute/aggregated_instances:list"],
+        lambda c: c.inventory.list_assets(AssetKind.INSTANCE),
+        sees={
+            **{"items.0.name": "test-ingwar", "items.0.type": "n1-standard-1", "items.0.state": "TERMINATED"},
+            "unreachable": frozenset(),
+        },
+    ),
+    Case(
+        "inventory.list_assets",
+        ["compute/aggregated_addresses:list"],
+        lambda c: c.inventory.list_assets(AssetKind.ADDRESS),
+        sees={"items.0.name": "new1", "items.0.location": "us-central1", "items.0.state": "RESERVED"},
+    ),
+    Case(
+        "inventory.list_assets",
+        ["storage/bucket:list", "storage/upload:empty"],
+        lambda c: [(b.name, b.location, b.state) for b in c.inventory.list_assets(AssetKind.BUCKET).items],
+        returns=[("gcsfs-testing", "us", "empty")],
+    ),
+    Case(
+        "project.project_info",
+        ["compute/project:get"],
+        lambda c: c.project.project_info(),
+        sees={"metadata.enable-oslogin": "true", "quotas.0.metric": "SNAPSHOTS", "quotas.0.limit": 1000},
+    ),
+    Case(
+        "project.network",
+        ["compute/network:get"],
+        lambda c: c.project.network("network-x1y2z3"),
+        returns="network-x1y2z3",
+    ),
+    Case(
+        "project.region_quotas",
+        ["compute/region:get"],
+        lambda c: [(q.metric, q.limit, q.usage, q.region) for q in c.project.region_quotas("us-central1")],
+        returns=[
+            ("CPUS", 1050, 30, "us-central1"),
+            ("DISKS_TOTAL_GB", 20000, 344, "us-central1"),
+            ("IN_USE_ADDRESSES", 1050, 11, "us-central1"),
+        ],
+    ),
+    Case(
+        "project.list_services",
+        ["service_usage/services:list"],
+        lambda c: c.project.list_services(),
+        returns=frozenset({"bigquery.googleapis.com", "bigquerystorage.googleapis.com"}),
+    ),
+    Case(
+        "project.granted_permissions",
+        ["resource_manager/permissions_v3:test"],
+        lambda c: c.project.granted_permissions(["tpu.nodes.create"]),
+        returns=frozenset({"tpu.nodes.create"}),
+    ),
+    Case(
+        "project.tpu_quotas",
+        ["cloud_quotas/quota_infos:list"],
+        lambda c: sorted((q.location, q.limit, q.generation) for q in c.project.tpu_quotas()),
+        returns=[("us-east5-a", 0, "v6e"), ("us-east5-b", 8, "v6e"), ("us-east5-c", 0, "v6e")],
+    ),
+    # Buckets and objects.
+    Case(
+        "project.bucket_place",
+        ["storage/bucket:get"],
+        lambda c: c.project.bucket_place("test-x1y2z3"),
+        sees={"location": "US", "kind": "multi-region", "regions": ()},
+    ),
+    Case(
+        "project.bucket_place",
+        ["storage/no_bucket:get"],
+        lambda c: c.project.bucket_place("storagebucket-sample-x1y2z3"),
+        refusal=Refusal(NotFoundError, "The specified bucket does not exist"),
+    ),
+    Case(
+        "project.bucket_settings",
+        ["storage/bucket_dated:get"],
+        lambda c: c.project.bucket_settings("c7n-bucket"),
+        sees={"storage_class": "STANDARD", "soft_delete_s": 604800.0, "versioning": False, "deletions": ()},
+    ),
+    Case(
+        "project.bucket_permissions",
+        ["storage/permissions:test"],
+        lambda c: c.project.bucket_permissions(
+            "gcsfs-testing", ["storage.objects.get", "storage.objects.create"]
+        ),
+        returns=frozenset({"storage.objects.get", "storage.objects.create"}),
+    ),
+    Case(
+        "objects.bucket_exists",
+        ["storage/bucket:get"],
+        lambda c: c.objects.bucket_exists("test-x1y2z3"),
+        returns=True,
+    ),
+    Case(
+        "objects.bucket_exists",
+        ["storage/no_bucket:get"],
+        lambda c: c.objects.bucket_exists("storagebucket-sample-x1y2z3"),
+        returns=False,
+    ),
+    Case(
+        "objects.server_time",
+        ["storage/bucket_dated:get"],
+        lambda c: c.objects.server_time("c7n-bucket"),
+        returns=1770390947.0,
+    ),
+    Case(
+        "objects.list",
+        ["storage/objects:list"],
+        lambda c: [(o.name, o.generation, o.size) for o in c.objects.list("gs://gcsfs-testing/nested/")],
+        returns=[("nested/file1", 1573660280825999, 6), ("nested/file2", 1573660281188014, 5)],
+    ),
+    Case(
+        "objects.list",
+        ["storage/upload:empty"],
+        lambda c: c.objects.list("gs://gcsfs-testing/"),
+        returns=(),
+    ),
+    Case(
+        "objects.write",
+        ["storage/upload:finish"],
+        lambda c: c.objects.write("gs://gcsfs-testing/test", b"zz"),
+        returns=1573660175031862,
+    ),
+    Case(
+        "objects.read",
+        ["storage/upload:read"],
+        lambda c: c.objects.read("gs://gcsfs-testing/test"),
+        returns=(b"zz", 1573660175031862),
+    ),
+    Case(
+        "objects.write",
+        ["storage/precondition:write"],
+        lambda c: c.objects.write("gs://gcsfs-testing/test", b"zz", if_generation=0),
+        refusal=Refusal(ConflictError, "pre-conditions"),
+    ),
+    Case(
+        "objects.delete",
+        ["storage/objects:delete"],
+        lambda c: c.objects.delete("gs://gcsfs-testing/nested/file1"),
+    ),
+    Case(
+        "objects.delete",
+        ["storage/upload:absent"],
+        lambda c: c.objects.delete("gs://gcsfs-testing/tmp/test/a"),
+    ),
+)
+
+UNRECORDED: Mapping[str, str] = {
+    "cloud.list_host_beats": "the same call as list_host_keys with a query path, of which nothing is known",
+    "project.clock_ahead": "reads the Date of any answer, as objects.server_time does from a recorded one",
+}
+"""Calls of the client without an answer of Google's, and why."""
+
+FOR_THE_SIMULATOR = {
+    "compute/disk": "tpuctl lists disks only",
+    "compute/snapshot": "tpuctl lists snapshots only",
+    "compute/address": "tpuctl lists addresses only",
+    "compute/zone": "tpuctl does not ask",
+    "service_usage/disabled": "of an API that tpuctl does not use",
+    "resource_manager/permissions": "tpuctl asks version 3",
+}
+"""Stories that no call of the client meets: they judge the simulator, or say what words look like."""
+
+
+def seen(value: Any, path: str) -> Any:
+    """`endpoints.0.internal_ip` of a value."""
+    for step in path.split("."):
+        if isinstance(value, Mapping):
+            value = value[step]
+        elif step.isdecimal():
+            value = value[int(step)]
+        else:
+            value = getattr(value, step)
+    return value
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_client_reads_what_was_recorded(case: Case) -> None:
+    answers: list[Exchange] = [exchange(name) for name in case.answers]
+    project = stories()[case.answers[0].partition(":")[0]].project
+    if case.port == "inventory.list_assets" and len(answers) == 2:
+        answers[0].body["items"][0]["name"] = "gcsfs-testing"
+    with replaying(answers) as server:
+        client = Client(server.endpoint, project)
+        if case.refusal is not None:
+            with pytest.raises(case.refusal.kind) as caught:
+                case.call(client)
+            assert case.refusal.message in caught.value.message
+            assert case.refusal.hint in (caught.value.hint or "")
+            return
+        found = case.call(client)
+    if case.sees is None:
+        assert found == case.returns
+    else:
+        assert {path: seen(found, path) for path in case.sees} == case.sees
+
+
+def test_every_call_of_the_client_has_a_recording_or_is_known_to_have_none() -> None:
+    calls = {
+        f"{attribute}.{name}"
+        for attribute, protocol in PORTS.items()
+        for name, _ in inspect.getmembers(protocol, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    covered = {case.port for case in CASES}
+    assert covered | set(UNRECORDED) == calls
+    assert not covered & set(UNRECORDED)
+
+
+def test_every_story_is_read_by_the_client_or_says_why_not() -> None:
+    read = {name.partition(":")[0] for case in CASES for name in case.answers}
+    assert read | set(FOR_THE_SIMULATOR) == set(stories())
+    assert not read & set(FOR_THE_SIMULATOR)
+
+
+def test_every_story_names_its_source_and_how_strong_it_is() -> None:
+    for story in stories().values():
+        assert story.evidence in EVIDENCE, story.name
+        named = story.source.get("document") or (story.source.get("repository") and story.source.get("path"))
+        assert named, story.name
+        assert story.evidence != "recorded" or story.source.get("licence"), story.name

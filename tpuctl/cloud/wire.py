@@ -1,0 +1,58 @@
+"""Google's JSON, read so that nothing in it loses the rest.
+
+Answers hold what this program has never heard of: fields and enum values of later revisions, and `Any` messages
+of types that no library here knows. Protobuf's own JSON parser refuses a whole answer for one of the latter
+(`Can not find message descriptor by type_url`), after the call took effect. Here everything unknown is passed
+over, what is missing or of another type counts as its default, and only an answer without what it is for (whose
+is it, of which name) is given up: as TransientError, so that whoever asked looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpuctl.errors import TransientError
+
+Json = Mapping[str, Any]
+
+
+def text(value: Any) -> str:
+    """A string, or the digits of an int64, which JSON may show either way."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def integer(value: Any, default: int = 0) -> int:
+    """A number, also one that comes as a string, as every int64 does."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def message(value: Any) -> Json:
+    """A message; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def messages(value: Any) -> tuple[Json, ...]:
+    """The messages of a repeated field, in order; what is no message comes as an empty one."""
+    return tuple(message(each) for each in value) if isinstance(value, list) else ()
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """The strings of a repeated field."""
+    return tuple(text(each) for each in value) if isinstance(value, list) else ()
+
+
+def strings(value: Any) -> dict[str, str]:
+    """A map of strings."""
+    return {str(key): text(each) for key, each in message(value).items()}
+
+
+def full_name(answer: Json, what: str) -> str:
+    """The resource's name, without which nobody knows what an answer is about. Raises TransientError."""
+    name = text(answer.get("name"))
+    if not name:
+        raise TransientError(f"could not {what}: the answer names no resource")
+    return name
