@@ -1,5 +1,6 @@
 """What most verbs need: files below ~/.tpuctl, attempts and their directories."""
 
+import errno
 import json
 import os
 import re
@@ -47,6 +48,41 @@ def read_json(path):
         with open(path) as file:
             return json.load(file)
     except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+END_BYTES = 4096  # one block, for the end of an attempt
+
+
+def reserve_end(path):
+    """Takes the room for the end of an attempt while there is some: what is overwritten in place needs no
+    more."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, b" " * END_BYTES)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_end(path, data):
+    text = json.dumps(data).encode()
+    if len(text) > END_BYTES:
+        raise OSError(errno.EFBIG, "the end of an attempt is too long")
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(handle, text.ljust(END_BYTES), 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_end(path):
+    """What was written there; None for room that nobody needed, or that is written just now."""
+    try:
+        with open(path) as file:
+            return json.loads(file.read().strip() or "null")
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+import lockfile
 from base import SCHEMA
 from processes import boot_id
 
@@ -26,5 +27,6 @@ def hello(_request, _stdin):
         "kernel": name.release,
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),
+        "lockfile": lockfile.look(),
         "worker_id": os.environ.get("TPU_WORKER_ID"),
     }

@@ -1,11 +1,13 @@
 """`status`, `stop`, `attempts`: how attempts stand."""
 
+import contextlib
 import json
 import os
 import signal
 import time
 
-from base import NAME, SCHEMA, Attempt, file_size, read_json, root, write_json
+import survivors
+from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
 from processes import boot_id, is_alive, signal_all
 
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
@@ -23,29 +25,64 @@ def look(attempt):
         "ended_at": None,
         "pid": None,
         "stopped": False,
+        "stop_asked": os.path.exists(attempt.path("stop.json")),
+        "rebooted": False,
         "detail": "",
         "survivors": [],
         "stdout_bytes": file_size(attempt.path("stdout.log")),
         "stderr_bytes": file_size(attempt.path("stderr.log")),
+        "disk_free_bytes": free_bytes(),
         "boot_id": boot_id(),
         "time": time.time(),
     }
-    status = read_json(attempt.path("status.json"))
+    status = read_status(attempt)
     if status is not None:
-        answer.update({key: status[key] for key in answer if key in status and key not in ("boot_id", "time")})
+        take(answer, status)
+        answer["rebooted"] = status["boot_id"] != boot_id()
         if answer["state"] != "exited" and not supervisor_alive(status):
             # It may have written its end between the two looks.
-            status = read_json(attempt.path("status.json")) or status
-            answer.update(
-                {key: status[key] for key in ("state", "exit_status", "signal", "ended_at") if key in status}
-            )
+            status = read_status(attempt) or status
+            take(answer, status)
             if answer["state"] != "exited":
                 answer.update(state="lost", detail="the supervisor is gone and left no end")
+        if not answer["rebooted"]:
+            name_survivors(answer, status)
     elif os.path.exists(attempt.path("started")):
         answer["state"] = "starting" if is_fresh(attempt.path("started")) else "lost"
     elif os.path.exists(attempt.path("prepared.json")):
         answer["state"] = "prepared"
     return answer
+
+
+TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail")
+
+
+def take(answer, status):
+    answer.update({key: status[key] for key in TOLD if key in status})
+
+
+def read_status(attempt):
+    """What the supervisor wrote down, its end also where that did not fit on the disk any more."""
+    status = read_json(attempt.path("status.json"))
+    end = read_end(attempt.path("end.json"))
+    return end if end is not None else status
+
+
+def name_survivors(answer, status):
+    """What lives on without a supervisor, or although it was stopped."""
+    pids = []
+    if answer["state"] == "lost":
+        pids = survivors.left_alone(status)
+    elif answer["state"] == "exited":
+        pids = survivors.still_alive(status.get("left") or [])
+    if pids:
+        answer.update(survivors=pids, survivors_said=survivors.describe(pids))
+
+
+def free_bytes():
+    """What a user may still write into the home directory."""
+    space = os.statvfs(os.path.expanduser("~"))
+    return space.f_bavail * space.f_frsize
 
 
 def supervisor_alive(status):
@@ -63,20 +100,29 @@ def is_fresh(marker):
 
 
 def status(request, _stdin):
-    return look(Attempt(request))
+    """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
+    answer = look(Attempt(request))
+    if request.get("host"):
+        from metadata import notices
+
+        answer.update(notices())
+    return answer
 
 
 def stop(request, _stdin):
-    attempt = Attempt(request)
+    attempt, grace = Attempt(request), float(request.get("grace_s", 30.0))
     found = look(attempt)
     if found["state"] in ("prepared", "starting", "running"):
-        # The file is the request, so that a supervisor which has not come up yet finds it too.
-        write_json(
-            attempt.path("stop.json"), {"schema": SCHEMA, "grace_s": float(request.get("grace_s", 30.0))}
-        )
+        # The file is the request, so that a supervisor which has not come up yet finds it too. One that has is
+        # told by a signal as well: the disk may be full.
         recorded = read_json(attempt.path("status.json"))
-        if recorded is not None and supervisor_alive(recorded):
+        told = recorded is not None and supervisor_alive(recorded)
+        with contextlib.suppress(OSError) if told else contextlib.nullcontext():
+            write_json(attempt.path("stop.json"), {"schema": SCHEMA, "grace_s": grace})
+        if told:
             signal_all([recorded["supervisor"]["pid"]], signal.SIGTERM)
+    elif found["survivors"]:
+        survivors.end(attempt, found["survivors"], grace)
     return found
 
 

@@ -5,10 +5,13 @@ import json
 import os
 import time
 
-from base import SCHEMA, Attempt, Refused, need, read_json, root, sync_dir, write_json
+from base import SCHEMA, Attempt, Refused, need, read_json, reserve_end, root, sync_dir, write_end, write_json
 from contents import is_inside
 from processes import Tree, boot_id, not_started, process_stat, split_status
 from state import look
+from survivors import MARK, mark_of
+
+LEFT_MAX = 40  # of what could not be ended is named, so that the end of an attempt stays small
 
 
 def start(request, _stdin):
@@ -91,13 +94,14 @@ class Record:
 
     def __init__(self, attempt):
         pid = os.getpid()
-        self.path = attempt.path("status.json")
+        self.path, self.spare = attempt.path("status.json"), attempt.path("end.json")
         self.status = {
             "schema": SCHEMA,
             "boot_id": boot_id(),
             "supervisor": {"pid": pid, "start_time": process_stat(pid)[2]},
             "state": "starting",
         }
+        reserve_end(self.spare)
         write_json(self.path, self.status)
 
     def note(self, **more):
@@ -107,13 +111,16 @@ class Record:
             write_json(self.path, self.status)
 
     def insist(self, **more):
-        """The end of a run is written down even if that has to wait for somebody to make room."""
+        """The end of a run is written down: on a full disk into the room that was kept for it. Where even that
+        fails (a disk that is gone, or copies what it overwrites) it waits for somebody to mend that."""
         self.status.update(more)
         while True:
-            try:
+            with contextlib.suppress(OSError):
                 return write_json(self.path, self.status)
-            except OSError:
-                time.sleep(1.0)
+            with contextlib.suppress(OSError):
+                full = "the disk was full at its end: what it wrote last may be missing"
+                return write_end(self.spare, dict(self.status, detail=self.status.get("detail") or full))
+            time.sleep(1.0)
 
 
 def supervise(attempt, argv, env, cwd, grace, beat):
@@ -121,7 +128,7 @@ def supervise(attempt, argv, env, cwd, grace, beat):
     Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never."""
     record, tree = Record(attempt), Tree()
     try:
-        run_main(tree, attempt, argv, env, cwd)
+        run_main(tree, attempt, argv, dict(env, **{MARK: mark_of(record.status["supervisor"])}), cwd)
     except OSError as error:
         why = "cannot run %s: %s" % (argv[0], error.strerror)
         with contextlib.suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
@@ -134,12 +141,22 @@ def supervise(attempt, argv, env, cwd, grace, beat):
     os.close(3)
     heartbeat = begin_heartbeat(beat)
     wait_for_end(tree, attempt)
-    record.note(stopped=tree.main_status is None)
+    stopped = tree.main_status is None or tree.asked_to_stop
+    record.note(stopped=stopped)
     left = tree.end_all(lambda: wanted_grace(attempt, grace))
     tree.reap()
     exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
+    if exit_status != 0:
+        # A host that goes down tells all processes at once, and the program may have been faster than we.
+        stopped = stopped or tree.asked_to_stop
+    alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(
-        state="exited", exit_status=exit_status, signal=number, ended_at=time.time(), survivors=sorted(left)
+        state="exited",
+        exit_status=exit_status,
+        signal=number,
+        ended_at=time.time(),
+        stopped=stopped,
+        left=alive[:LEFT_MAX],
     )
     if heartbeat is not None:
         heartbeat.stop()

@@ -115,8 +115,8 @@ def test_create_describe_and_list_agree(gcloud: Gcloud, pair: str) -> None:
 
 
 def test_ssh_runs_on_one_worker_and_on_all(gcloud: Gcloud, pair: str) -> None:
-    one = gcloud.remote("ssh", f"alice@{pair}", "--worker=1", "--command=printenv TPU_WORKER_ID")
-    both = gcloud.remote("ssh", f"alice@{pair}", "--worker=all", "--command=printenv TPU_WORKER_ID")
+    one = gcloud.remote("ssh", f"alice@{pair}", "--worker=1", "--command=echo ${HOSTNAME##*-}")
+    both = gcloud.remote("ssh", f"alice@{pair}", "--worker=all", "--command=echo ${HOSTNAME##*-}")
     assert one == ["1"]
     assert sorted(both) == ["0", "1"]
 
@@ -340,3 +340,46 @@ def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
 def test_gcloud_reads_the_project(gcloud: Gcloud) -> None:
     found = json.loads(gcloud.ok("projects", "describe", gcloud.info.project, "--format=json"))
     assert (found["projectId"], found["lifecycleState"]) == (gcloud.info.project, "ACTIVE")
+
+
+def test_compute_commands_list_filter_and_batch(gcloud: Gcloud) -> None:
+    def compute(*words: str) -> str:
+        return gcloud.ok("compute", *words)
+
+    assert compute("zones", "list", f"--filter=name={ZONE}", "--format=value(name)").split() == [ZONE]
+    before = set(compute("operations", "list", "--format=value(name)").split())
+    compute("disks", "create", "batch-1", "batch-2", "--size=10", f"--zone={ZONE}")
+    listed = compute("disks", "list", f"--zones={ZONE}", "--filter=name=batch-2", "--format=value(name)")
+    assert listed.split() == ["batch-2"]
+    compute("images", "create", "image-1", "--source-disk=batch-1", f"--source-disk-zone={ZONE}")
+    assert compute("images", "list", "--format=value(name)").split() == ["image-1"]
+    compute("disks", "delete", "batch-1", "batch-2", f"--zone={ZONE}")
+    assert compute("disks", "list", "--format=value(name)").split() == []
+    assert "pd-balanced" in compute("disk-types", "list", f"--zones={ZONE}")
+    assert compute("networks", "subnets", "list", "--filter=region:us-central2", "--format=value(name)").split()
+    assert len(set(compute("operations", "list", "--format=value(name)").split()) - before) == 5
+    refused = gcloud.run("compute", "disks", "create", "x", "--zone=mars-1")
+    assert "Unknown zone" in refused.stderr
+
+
+def test_version_1_of_the_tpu_api_is_read(gcloud: Gcloud) -> None:
+    assert ZONE in gcloud.ok("compute", "tpus", "locations", "list").split()
+    assert gcloud.tpu_json("accelerator-types", "describe", "v4-8")["type"] == "v4-8"
+    assert VERSION in gcloud.tpu("versions", "list").split()
+    gcloud.tpu("list")
+
+
+def test_gcloud_has_an_account_and_asks_nobody_but_the_simulator(gcloud: Gcloud) -> None:
+    folder = control.environment(gcloud.info)["CLOUDSDK_CONFIG"]
+    listed = subprocess.run(
+        [gcloud.binary, "auth", "list", "--format=value(account,status)"],
+        env={"PATH": os.environ["PATH"], "HOME": str(gcloud.home), **control.environment(gcloud.info)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert listed.stdout.split() == ["sim@tpuctl.invalid", "*"], folder
+    for words in (("logging", "read", "x"), ("iam", "service-accounts", "list"), ("pubsub", "topics", "list")):
+        refused = gcloud.run(*words)
+        assert refused.returncode != 0
+        assert "simulated cloud does not implement" in refused.stderr

@@ -67,7 +67,7 @@ class Lab:
             worker=worker,
             hostname=f"t1v-n-abc-w-{worker}",
             environment=lambda: {"PEERS": ",".join(each.internal_ip for each in self.addresses)},
-            metadata=self.metadata.get,
+            metadata=lambda: {f"instance/{path}": value for path, value in self.metadata.items()},
             publish=self.publish,
         )
 

@@ -39,7 +39,7 @@ def limit(
 def submit(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
     """A run of `program` as main.py on all workers, written down but not stepped yet."""
     values: dict[str, Any] = {
-        "policy": Policy(grace_s=1.0),
+        "policy": Policy(max_failures=0, grace_s=1.0),
         "variables": {},
         "secrets": {},
         "no_checkpoint": True,

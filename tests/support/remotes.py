@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from tpuctl.ports import Clock, Remote
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.sim.hosts.interface import HostBackend, HostSpec
 from tpuctl.sim.hosts.isolated import IsolatedHosts
+from tpuctl.sim.hosts.metadata import Values
 from tpuctl.sim.hosts.process import ProcessHosts
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
@@ -99,11 +101,14 @@ class MemoryLab:
         self.clock = FakeClock()
         self.hosts = MemoryHosts(self.clock)
         self.hosts.programs.update(MEANINGS)
+        self.metadata: dict[str, str] = {}
+        """What the metadata server of every host answers, by path."""
         self._key = key
         self._login = ("tester", key.public_line.split()[1])
 
     def add(self, worker: int) -> HostTarget:
         host = self.hosts.add(worker)
+        host.metadata = lambda: self.metadata
         host.accepted.add(self._login)
         return HostTarget("big", worker, host.external_ip, 22, "tester", host.host_key, host.internal_ip)
 
@@ -145,6 +150,15 @@ class MemoryLab:
     def cut(self, target: HostTarget) -> None:
         self.host(target).cut()
 
+    def reboot(self, target: HostTarget) -> None:
+        self.host(target).shut_down()
+        self.host(target).reboot()
+
+    def kill_supervisor(self, target: HostTarget) -> None:
+        [attempt] = [each for run in self.host(target).runs.values() for each in run.attempts.values()]
+        assert attempt.supervisor is not None
+        attempt.supervisor.kill()
+
     @contextmanager
     def hang(self, target: HostTarget) -> Iterator[None]:
         self.host(target).hang()
@@ -173,9 +187,22 @@ class SimulatedLab(RealLab):
         super().__init__(folder, key)
         (folder / "hosts").mkdir()
         self.hosts = self.stack.enter_context(closing(ProcessHosts(folder / "hosts", world_id="remotes")))
+        self.metadata: dict[str, str] = {}
 
     def add(self, worker: int) -> HostTarget:
-        return _single(self.hosts, worker, self.key)
+        return _single(self.hosts, worker, self.key, lambda: self.metadata)
+
+    def reboot(self, target: HostTarget) -> None:
+        """In order: programs are told to end before the power goes."""
+        node = f"n{target.worker}"
+        self.hosts.shutdown(node, 10.0)
+        self.hosts.stop(node)
+        self.hosts.start(node)
+
+    def kill_supervisor(self, target: HostTarget) -> None:
+        """That of the only attempt on the host."""
+        [status] = (self.folder / "hosts" / f"n{target.worker}").rglob("status.json")
+        os.kill(json.loads(status.read_text())["supervisor"]["pid"], signal.SIGKILL)
 
     def read(self, target: HostTarget, name: str) -> str:
         found = list((self.folder / "hosts" / f"n{target.worker}").rglob(name))
@@ -194,11 +221,9 @@ class SimulatedLab(RealLab):
         self.stack.close()
 
 
-def _single(hosts: HostBackend, worker: int, key: KeyPair) -> HostTarget:
+def _single(hosts: HostBackend, worker: int, key: KeyPair, metadata: Callable[[], Values] = dict) -> HostTarget:
     """A new node of one host, into which `tester` may log in."""
-    spec = HostSpec(
-        f"n{worker}", worker, f"w-{worker}", lambda: {"TPU_WORKER_ID": str(worker)}, lambda _path: None
-    )
+    spec = HostSpec(f"n{worker}", worker, f"w-{worker}", lambda: {"TPU_WORKER_ID": str(worker)}, metadata)
     [address] = hosts.create([spec])
     hosts.set_ssh_keys(spec.node_key, f"tester:{key.public_line}")
     return HostTarget("big", worker, address.external_ip, address.ssh_port, "tester", address.host_key)

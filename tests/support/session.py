@@ -25,7 +25,9 @@ class Session:
         self.work = root / "work"
         self.work.mkdir()
         self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
-        self.environ.update(HOME=str(root), TPUCTL_STATE_DIR=str(root / "state"), TPUCTL_PROFILE="sim")
+        self.environ.update(
+            HOME=str(root), TPUCTL_STATE_DIR=str(root / "state"), TPUCTL_PROFILE="sim", COLUMNS="80"
+        )
 
     def start(self, *words: str, program: Sequence[str] = (TPUCTL,)) -> subprocess.Popen[str]:
         """Starts a command without waiting for it."""

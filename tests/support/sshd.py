@@ -54,13 +54,13 @@ class SshFarm:
         self._thread = threading.Thread(target=self._loop.run_forever, name="farm", daemon=True)
         self._thread.start()
 
-    def add(self, worker: int, address: str = "") -> HostTarget:
-        """One more host; its HOME is `folder/home-N`."""
+    def add(self, worker: int, address: str = "", port: int = 0) -> HostTarget:
+        """One more host; its HOME is `folder/home-N`. Port 0: any that is free."""
         address = address or f"127.78.0.{worker + 1}"
         home = self.folder / f"home-{worker}"
         home.mkdir(exist_ok=True)
         key = asyncssh.generate_private_key("ssh-ed25519")
-        port = self._do(self._listen(address, key, home, worker))
+        port = self._do(self._listen(address, port, key, home, worker))
         return HostTarget("big", worker, address, port, LOGIN, key.export_public_key().decode().strip())
 
     @contextmanager
@@ -128,7 +128,7 @@ class SshFarm:
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    async def _listen(self, address: str, key: asyncssh.SSHKey, home: Path, worker: int) -> int:
+    async def _listen(self, address: str, port: int, key: asyncssh.SSHKey, home: Path, worker: int) -> int:
         environment = {
             "HOME": str(home),
             "PATH": os.environ["PATH"],
@@ -140,7 +140,7 @@ class SshFarm:
         server = await asyncssh.create_server(
             lambda: _Auth(self),
             address,
-            0,
+            port,
             server_host_keys=[key],
             process_factory=_runner(home, environment),
             encoding=None,

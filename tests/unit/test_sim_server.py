@@ -111,6 +111,7 @@ def test_up_publishes_private_files_and_down_removes_them(state_dir: Path) -> No
         **dict.fromkeys(ENDPOINTS, info.http),
         "token_file": str(state_dir / "token"),
         "ssh_port": info.ssh_port,
+        "iap": False,
     }
     assert control.down(state_dir)
     assert control.status(state_dir) is None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.sim.clock import ManualClock, RealClock
+from tpuctl.sim.clock import ManualClock, RealClock, rfc3339
 from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
 from tpuctl.sim.options import Delays
 from tpuctl.sim.status import ApiError, Code
@@ -32,6 +33,9 @@ class MemoryHosts(HostBackend):
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
     gated: bool = False
+    windows: list[float] = field(default_factory=list)
+    workers: Collection[int] | None = None
+    on_shutdown: Callable[[], None] = lambda: None
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         self.entered.set()
@@ -56,7 +60,13 @@ class MemoryHosts(HostBackend):
     def kill(self, node_key: str) -> None:
         self._end("kill", node_key)
 
-    def stop(self, node_key: str) -> None:
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        self.windows.append(window_s)
+        self.workers = workers
+        self.on_shutdown()
+        self._end("shutdown", node_key)
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
         self._end("stop", node_key)
 
     def start(self, node_key: str) -> None:
@@ -119,7 +129,7 @@ def test_time_alone_makes_progress_and_reads_do_not(sim: Setup) -> None:
     digest = sim.world.digest()
     assert sim.node()["state"] == "CREATING"
     sim.call("ListNodes", parent=PARENT)
-    assert not sim.operation(operation)["done"]
+    assert "done" not in sim.operation(operation)
     assert sim.world.digest() == digest
     assert sim.hosts.calls == []
     sim.clock.advance(1)
@@ -160,11 +170,11 @@ def test_hosts_know_who_and_where_they_are(sim: Setup) -> None:
     sim.clock.advance(150)
     [specs] = sim.hosts.specs.values()
     environment = dict(specs[1].environment())
-    assert environment["TPU_WORKER_ID"] == "1"
-    assert environment["TPU_WORKER_HOSTNAMES"] == "10.0.0.1,10.0.0.2"
-    assert environment["TPU_ACCELERATOR_TYPE"] == "v4-16"
-    assert environment["JAX_PLATFORMS"] == "cpu"
-    metadata = specs[1].metadata
+    assert [name for name in environment if name.startswith(("TPU_", "JAX_", "PJRT_"))] == []
+
+    def metadata(path: str) -> object:
+        return specs[1].metadata().get(f"instance/{path}")
+
     assert metadata("attributes/agent-worker-number") == "1"
     assert metadata("attributes/instance-id") == "a"
     assert metadata("attributes/startup-script") == "true"
@@ -180,14 +190,16 @@ def test_hosts_know_who_and_where_they_are(sim: Setup) -> None:
     assert metadata("preempted") == "TRUE"
 
 
-def test_keys_are_on_the_hosts_before_create_and_patch_are_done(sim: Setup) -> None:
+def test_keys_are_on_the_hosts_soon_after_create_and_before_patch_is_done(sim: Setup) -> None:
     sim.create(metadata={"ssh-keys": "alice:one"})
     sim.clock.advance(150)
+    assert list(sim.hosts.keys.values()) == []
+    sim.clock.advance(5)
     assert list(sim.hosts.keys.values()) == ["alice:one"]
     change = {"name": f"{PARENT}/nodes/a", "metadata": {"ssh-keys": "alice:two"}}
     operation = sim.call("UpdateNode", node=change, updateMask="metadata")
     assert list(sim.hosts.keys.values()) == ["alice:one"]
-    sim.clock.advance(3)
+    sim.clock.advance(40)
     assert sim.operation(operation)["done"]
     assert list(sim.hosts.keys.values()) == ["alice:two"]
 
@@ -199,32 +211,59 @@ def test_a_patch_while_creating_is_refused_in_the_clouds_words(sim: Setup) -> No
     assert "update is not supported while in state CREATING [EID: 0x" in error.message
 
 
-def test_deleting_while_creating_leaves_no_host_and_fails_the_create(sim: Setup) -> None:
-    created = sim.create()
-    sim.call("DeleteNode", name=f"{PARENT}/nodes/a")
-    assert sim.refused("CreateNode", parent=PARENT, nodeId="a", node=NODE).code == Code.ALREADY_EXISTS
-    sim.clock.advance(200)
-    assert sim.operation(created)["error"]["code"] == Code.ABORTED
-    assert sim.hosts.specs == {}
-    assert sim.refused("GetNode", name=f"{PARENT}/nodes/a").code == Code.NOT_FOUND
-
-
 def test_a_preemption_kills_the_hosts_before_the_api_tells(sim: Setup) -> None:
     sim.create(schedulingConfig={"spot": True})
     sim.clock.advance(150)
     sim.world.preempt("a")
     assert sim.hosts.specs == {}
     assert sim.node()["state"] == "READY"
-    sim.clock.advance(10)
+    sim.clock.advance(60)
     assert sim.node()["state"] == "PREEMPTED"
     sim.clock.advance(10_000)
     assert sim.node()["state"] == "PREEMPTED"
 
 
+def test_hosts_are_shut_down_in_order_and_told_before_they_go(sim: Setup) -> None:
+    sim.create()
+    sim.clock.advance(150)
+    [specs] = sim.hosts.specs.values()
+    told: list[str | None] = []
+    sim.hosts.on_shutdown = lambda: told.append(str(specs[1].metadata()["instance/preempted"]))
+    sim.world.preempt("a")
+    assert told == ["TRUE"]
+    assert [verb for verb, _ in sim.hosts.calls] == ["create", "shutdown", "kill"]
+    assert sim.hosts.windows == [30.0]
+
+
+def test_a_fast_simulator_shortens_the_window_and_not_the_rule() -> None:
+    for delays, speed, window_s in ((Delays(), 10.0, 3.0), (Delays.instant(), 1.0, 1.0)):
+        sim = build(delays=delays, speed=speed)
+        sim.create()
+        sim.clock.advance(150)
+        sim.world.preempt("a")
+        assert sim.hosts.windows == [window_s]
+
+
+def test_a_reboot_takes_single_hosts_down_and_the_node_stays_ready(sim: Setup) -> None:
+    sim.create()
+    sim.clock.advance(150)
+    assert sim.world.reboot("a", workers=[1]) == [f"{PARENT}/nodes/a"]
+    assert sim.hosts.workers == [1]
+    assert sim.node()["state"] == "READY"
+    assert [verb for verb, _ in sim.hosts.calls] == ["create", "shutdown", "stop"]
+    sim.clock.advance(45)
+    assert [verb for verb, _ in sim.hosts.calls] == ["create", "shutdown", "stop", "start"]
+    with pytest.raises(NotFoundError, match="no worker 2") as refused:
+        sim.world.reboot("a", workers=[2])
+    assert refused.value.hint == "its workers are 0 to 1"
+    with pytest.raises(NotFoundError, match="nothing to reboot under the name b"):
+        sim.world.reboot("b")
+
+
 def test_a_planned_preemption_comes_after_its_time_in_ready(sim: Setup) -> None:
     sim.world.faults.add({"kind": "preempt", "name": "a", "seconds": 600})
     sim.create()
-    sim.clock.advance(150 + 600 + 9)
+    sim.clock.advance(150 + 600 + 59)
     assert sim.node()["state"] == "READY"
     sim.clock.advance(1)
     assert sim.node()["state"] == "PREEMPTED"
@@ -239,7 +278,7 @@ def test_a_queued_resource_walks_through_its_states(sim: Setup) -> None:
     assert seen == ["CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
     assert sim.operation(operation)["done"]
     sim.world.preempt("q-node")
-    sim.clock.advance(10)
+    sim.clock.advance(60)
     assert sim.queued_state() == "SUSPENDING"
     assert sim.node("q-node")["state"] == "PREEMPTED"
     sim.clock.advance(30)
@@ -291,16 +330,6 @@ def test_a_run_duration_ends_in_suspended(sim: Setup) -> None:
     assert sim.hosts.specs == {}
 
 
-def test_deleting_with_force_while_provisioning_leaves_nothing(sim: Setup) -> None:
-    sim.create_queued()
-    sim.clock.advance(50)
-    assert sim.queued_state() == "PROVISIONING"
-    sim.call("DeleteQueuedResource", name=f"{PARENT}/queuedResources/q", force=True)
-    sim.clock.advance(1000)
-    assert sim.world.snapshot()["nodes"] == []
-    assert sim.hosts.specs == {}
-
-
 def test_v2alpha1_names_node_counts_differently_and_types_its_answers(sim: Setup) -> None:
     spec = {"multiNodeParams": {"nodeCount": 2}, "node": NODE}
     operation = sim.create_queued(version="v2alpha1", tpu={"nodeSpec": [spec]})
@@ -315,10 +344,16 @@ def test_maintenance_makes_a_node_unhealthy_for_a_while(sim: Setup) -> None:
     sim.create()
     sim.clock.advance(150)
     name = f"{PARENT}/nodes/a"
+    [specs] = sim.hosts.specs.values()
     sim.call("SimulateMaintenanceEvent", "v2alpha1", name=name, workerIds=["0"])
     assert sim.node()["health"] == "UNHEALTHY_MAINTENANCE"
+    told = [spec.metadata()["instance/maintenance-event"] for spec in specs]
+    assert told == ["TERMINATE_ON_HOST_MAINTENANCE", "NONE"]
     sim.clock.advance(60)
     assert sim.node()["health"] == "HEALTHY"
+    assert [verb for verb, _ in sim.hosts.calls] == ["create", "shutdown", "stop", "start"]
+    assert sim.hosts.workers == {0}
+    assert specs[0].metadata()["instance/maintenance-event"] == "NONE"
     assert sim.refused("PerformMaintenance", name=name).code == Code.FAILED_PRECONDITION
 
 
@@ -394,7 +429,7 @@ def test_reads_do_not_wait_for_hosts() -> None:
         ({"kind": "error", "cod": 8}, "cod"),
         ({"kind": "error", "code": 99}, "99"),
         ({"kind": "error", "times": "two"}, "times"),
-        ({"kind": "error", "method": "nodes.stop", "in_operation": True}, "in_operation"),
+        ({"kind": "error", "method": "nodes.get", "in_operation": True}, "nodes.get"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_refused_by_its_word(sim: Setup, spec: Any, text: str) -> None:
@@ -443,3 +478,152 @@ def test_an_operation_is_forgotten_a_day_after_its_end():
     assert lab.operation(operation)["done"]
     lab.clock.advance(86_400)
     assert lab.refused("GetOperation", name=operation["name"]).code is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("method", "state"),
+    [("nodes.stop", "READY"), ("nodes.start", "STOPPED"), ("nodes.patch", "READY"), ("nodes.delete", "READY")],
+)
+def test_an_operation_that_was_planned_to_fail_does_not_do_its_work(
+    sim: Setup, method: str, state: str
+) -> None:
+    sim.create(acceleratorType="v4-8")
+    sim.clock.advance(200)
+    name = f"{PARENT}/nodes/a"
+    if state == "STOPPED":
+        sim.call("StopNode", name=name)
+        sim.clock.advance(200)
+    before = sim.node()
+    sim.world.faults.add(
+        {"kind": "error", "method": method, "in_operation": True, "code": 13, "message": "no luck with {name}"}
+    )
+    rpc = {"stop": "StopNode", "start": "StartNode", "delete": "DeleteNode"}.get(method.split(".")[1])
+    change = {"node": {"name": name, "description": "new"}, "updateMask": "description"}
+    operation = sim.call(rpc, name=name) if rpc else sim.call("UpdateNode", **change)
+    sim.clock.advance(1000)
+    done = sim.operation(operation)
+    assert (done["done"], done["error"]) == (True, {"code": 13, "message": "no luck with a"})
+    assert sim.node() == before
+    assert before["state"] == state
+
+
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_operations_of_queued_resources_fail_as_planned(sim: Setup, verb: str) -> None:
+    fault = {"kind": "error", "method": f"queuedResources.{verb}", "in_operation": True, "code": 8}
+    if verb == "delete":
+        sim.create_queued()
+        sim.clock.advance(1000)
+        sim.world.faults.add(fault)
+        operation = sim.call("DeleteQueuedResource", name=f"{PARENT}/queuedResources/q", force=True)
+    else:
+        sim.world.faults.add(fault)
+        operation = sim.create_queued()
+    sim.clock.advance(1000)
+    assert sim.operation(operation)["error"]["code"] == 8
+    if verb == "delete":
+        assert sim.queued_state() == "ACTIVE"
+    else:
+        assert sim.refused("GetQueuedResource", name=f"{PARENT}/queuedResources/q").code.name == "NOT_FOUND"
+
+
+def test_a_request_waits_until_it_is_valid(sim: Setup) -> None:
+    sim.create_queued("soon")
+    sim.create_queued("later", queueingPolicy={"validAfterDuration": "21600s"})
+    at = rfc3339(sim.clock.now() + 7200)
+    sim.create_queued("then", queueingPolicy={"validInterval": {"startTime": at}})
+    sim.clock.advance(3600)
+    states = [sim.queued_state(name) for name in ("soon", "later", "then")]
+    assert states == ["ACTIVE", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES"]
+    sim.clock.advance(3900)
+    assert (sim.queued_state("then"), sim.queued_state("later")) == ("ACTIVE", "WAITING_FOR_RESOURCES")
+    sim.clock.advance(14400)
+    assert sim.queued_state("later") == "ACTIVE"
+
+
+def test_reserved_capacity_comes_from_a_reservation_or_not_at_all(sim: Setup) -> None:
+    reserved = {"schedulingConfig": {"reserved": True}}
+    failed = sim.create("a", **reserved)
+    sim.clock.advance(1000)
+    error = sim.operation(failed)["error"]
+    assert (error["code"], "Insufficient reserved capacity" in error["message"]) == (9, True)
+    name = f"projects/sim-project/locations/{ZONE}/reservations/"
+    sim.create_queued("q", reservationName=f"{name}ours")
+    sim.clock.advance(1000)
+    assert sim.queued_state("q") == "FAILED"
+
+    sim.world.steering.set_reservation("ours", ZONE, "v4", 8)
+    sim.world.set_capacity(ZONE, 0)
+    sim.create("a", **reserved)
+    sim.clock.advance(1000)
+    assert sim.node("a")["state"] == "READY"
+    assert sim.world.steering.reservations()[0]["used"] == 8
+    sim.create_queued("r", reservationName=f"{name}-")
+    sim.clock.advance(1000)
+    assert sim.queued_state("r") == "FAILED"
+    sim.call("DeleteNode", name=f"{PARENT}/nodes/a")
+    sim.clock.advance(1000)
+    sim.create_queued("s", reservationName=f"{name}ours")
+    sim.create_queued("t", reservationName=f"{name}theirs")
+    sim.clock.advance(1000)
+    assert [sim.queued_state(each) for each in ("s", "t")] == ["ACTIVE", "FAILED"]
+    listed = sim.call("ListReservations", "v2alpha1", parent=PARENT)["reservations"]
+    assert [(each["name"], each["standard"]["size"]) for each in listed] == [(f"{name}ours", 8)]
+
+
+def test_a_spot_request_of_a_preemptible_node_is_served(sim: Setup) -> None:
+    node = {**NODE, "schedulingConfig": {"preemptible": True}}
+    sim.create_queued("q", tpu={"nodeSpec": [{"nodeId": "n", "node": node}]})
+    sim.clock.advance(1000)
+    assert sim.queued_state("q") == "ACTIVE"
+
+
+def test_announced_maintenance_is_shown_and_can_be_begun(sim: Setup) -> None:
+    sim.create_queued("q")
+    sim.clock.advance(1000)
+    name = f"{PARENT}/queuedResources/q"
+    assert sim.refused("PerformMaintenanceQueuedResource", name=name).code.name == "FAILED_PRECONDITION"
+    sim.world.steering.set_fields("q-node", None, {"maintenance": "SCHEDULED"})
+    [info] = sim.call("GetMaintenanceInfo", "v2alpha1", name=name)["nodeUpcomingMaintenances"]
+    assert (info["nodeName"], info["upcomingMaintenance"]["type"]) == ("q-node", "SCHEDULED")
+    assert sim.node("q-node")["upcomingMaintenance"]["canReschedule"] is True
+    operation = sim.call("PerformMaintenanceQueuedResource", "v2alpha1", name=name)
+    sim.clock.advance(0)
+    assert sim.node("q-node")["health"] == "UNHEALTHY_MAINTENANCE"
+    sim.clock.advance(1000)
+    assert sim.operation(operation)["done"]
+    assert sim.node("q-node")["health"] == "HEALTHY"
+    assert "upcomingMaintenance" not in sim.node("q-node")
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"stat": "READY"}, "state"),
+        ({"state": "REPAIRIN"}, "REPAIRING"),
+        ({"state": "repairing"}, "REPAIRING"),
+        ({"health": "UNHEALTHY_TENSORFLW"}, "UNHEALTHY_TENSORFLOW"),
+        ({"symptom": "OUT_OF_MEMRY"}, "OUT_OF_MEMORY"),
+        ({"symptom": "OUT_OF_MEMORY:9"}, "0 to 1"),
+        ({"maintenance": "SCHEDULD"}, "SCHEDULED"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_what_was_meant(sim: Setup, fields: Any, hint: str) -> None:
+    sim.create()
+    before = sim.world.digest()
+    with pytest.raises(UsageError) as caught:
+        sim.world.steering.set_fields("a", None, fields)
+    assert hint in str(caught.value.hint)
+    assert sim.world.digest() == before
+    with pytest.raises(NotFoundError, match="no node or queued resource b"):
+        sim.world.steering.set_fields("b", None, {"state": "READY"})
+
+
+def test_capacity_and_reservations_are_checked_by_name(sim: Setup) -> None:
+    for act in (
+        lambda: sim.world.steering.set_capacity({"us-central2-c": 8}),
+        lambda: sim.world.steering.set_reservation("r", "us-central2-c", "v4", 8),
+        lambda: sim.world.steering.set_reservation("r", ZONE, "v9", 8),
+        lambda: sim.world.steering.set_reservation("r", ZONE, "v4", -8),
+    ):
+        with pytest.raises(UsageError):
+            act()

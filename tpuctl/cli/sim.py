@@ -41,12 +41,12 @@ def _state_dir() -> Path:
     return find_state_base(os.environ, Path.home()) / SIM_PROFILE
 
 
-def _console(ctx: typer.Context) -> Console:
+def console_of(ctx: typer.Context) -> Console:
     shared = invocation(ctx)
     return Console(json_mode=shared.json, quiet=shared.quiet, label="sim")
 
 
-def _running() -> SimInfo:
+def running_sim() -> SimInfo:
     from tpuctl.sim import control
 
     info = control.status(_state_dir())
@@ -99,6 +99,10 @@ def up(
         list[str] | None,
         typer.Option("--quota", metavar="KEY=N", help="Limit something, as `tpuctl sim quota`; repeatable."),
     ] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Accelerator types and zones, in the form of tpuctl's own table."),
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Start the simulator, or keep the one that runs."""
@@ -107,14 +111,15 @@ def up(
 
     delays = "instant" if instant else "realistic"
     quotas = _parse_quotas(quota or [])
-    options = SimOptions(project=project, speed=speed, seed=seed, delays=delays, quotas=quotas, hosts=hosts)
+    table = None if catalog is None else str(catalog.absolute())
+    options = SimOptions(project, speed, seed, delays, quotas, hosts, catalog=table)
     if foreground:
         from tpuctl.sim.server import run_foreground
 
         run_foreground(_state_dir(), options)
         return
     info = control.up(_state_dir(), options)
-    console = _console(ctx)
+    console = console_of(ctx)
     _show_facts(console, info)
     console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
 
@@ -125,7 +130,7 @@ def down(ctx: typer.Context) -> None:
     from tpuctl.sim import control
 
     was_running = control.down(_state_dir())
-    _console(ctx).say("stopped" if was_running else "was not running")
+    console_of(ctx).say("stopped" if was_running else "was not running")
 
 
 @app.command("status")
@@ -133,9 +138,9 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     """Show where the simulator answers and what is in it."""
     from tpuctl.sim import control
 
-    info = _running()
+    info = running_sim()
     state = control.state(info)
-    console = _console(ctx)
+    console = console_of(ctx)
     if console.json_mode:
         console.data({**_facts(info), "state": state, "faults": control.faults(info)})
         return
@@ -148,18 +153,30 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
 
 
 @app.command("env")
-def env(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def env(
+    ctx: typer.Context,
+    https: Annotated[
+        bool,
+        typer.Option("--https", help="For programs that know no address but Google's own: a proxy for those."),
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
     """Print variables that point gcloud and the Google libraries at the simulator.
 
     Use them as: eval "$(tpuctl sim env)"
-    """
-    from tpuctl.sim import control
 
-    console = _console(ctx)
-    variables = control.environment(_running())
+    With --https, programs in any language that honour HTTPS_PROXY find it under Google's own names, with
+    credentials and a certificate authority of its own; no request for those names leaves the machine.
+    """
+    from tpuctl.sim import environment
+
+    console, info = console_of(ctx), running_sim()
+    variables = environment.https_environment(info) if https else environment.environment(info)
     if console.json_mode:
         console.data(variables)
         return
+    if https:
+        console.line(f"unset {' '.join(environment.emulator_variables(info))}")
     for name, value in variables.items():
         console.line(f"export {name}={shlex.quote(value)}")
 
@@ -172,11 +189,30 @@ def preempt(
         str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
     ] = None,
 ) -> None:
-    """Take a node away, as the cloud does: its hosts die, their disks are wiped."""
+    """Take a node away, as the cloud does: its hosts are shut down in order, then their disks are wiped."""
     from tpuctl.sim import control
 
-    for name in control.preempt(_running(), node, zone):
-        _console(ctx).say(f"preempted {name}")
+    for name in control.preempt(running_sim(), node, zone):
+        console_of(ctx).say(f"preempted {name}")
+
+
+@app.command("reboot")
+def reboot(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
+    worker: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
+    ] = None,
+) -> None:
+    """Reboot the hosts of a node, as maintenance does: programs get SIGTERM, disks stay, the node stays
+    READY."""
+    from tpuctl.sim import control
+
+    for name in control.reboot(running_sim(), node, zone, worker or ()):
+        console_of(ctx).say(f"rebooting {name}")
 
 
 @app.command("fault")
@@ -191,14 +227,18 @@ def fault(
 ) -> None:
     """Plan something to go wrong; without arguments, list what is planned.
 
-    Presets: stockout and stockout-now (for nodes asked for with --direct), queued-internal, rate-limit, blip,
-    late-create, slow-operation, lost-response, api-off, no-permission, expired-token, clock-off,
-    storage-rate-limit, storage-unavailable, storage-lost-response.
+    Presets: stockout, stockout-now and reserved-shortage (for nodes asked for with --direct), queued-internal,
+    queued-quota, flapping, rate-limit, conflict, blip, late-create, slow-operation, lost-response,
+    stuck-deleting, failing-stop, failing-start, failing-patch, failing-delete, failing-queued-create,
+    location-denied, api-off, billing-disabled, no-permission, expired-token, clock-off, storage-rate-limit,
+    storage-unavailable, storage-lost-response.
+    Of projects: no-network, no-actas. Of hosts: os-login-policy, late-keys, guest-attributes-late,
+    guest-attributes-absent and guest-attributes-refused.
     """
     from tpuctl.sim import control
 
-    info = _running()
-    console = _console(ctx)
+    info = running_sim()
+    console = console_of(ctx)
     if clear:
         control.clear_faults(info)
     spec: dict[str, Any] = dict(_parse_field(word) for word in settings or [])
@@ -249,15 +289,15 @@ def quota(
 ) -> None:
     """Limit what the simulated project may have; without arguments, list the limits that are set.
 
-    KEY is ZONE or ZONE/GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without /REGION, or
-    HEALTH_CHECKS. What nobody limits is plenty.
+    KEY is ZONE or REGION, either with /GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without
+    /REGION, or HEALTH_CHECKS. What nobody limits is plenty.
     """
     from tpuctl.sim import control
 
-    now = control.set_quotas(_running(), _parse_quotas(limits or []))
+    now = control.set_quotas(running_sim(), _parse_quotas(limits or []))
     rows = [{"quota": key, "limit": limit} for key, limit in sorted(now.items())]
     columns = (Column("quota", "QUOTA"), Column("limit", "LIMIT", right=True))
-    _console(ctx).table(rows, columns, empty="no limits")
+    console_of(ctx).table(rows, columns, empty="no limits")
 
 
 def _parse_quotas(words: list[str]) -> dict[str, int]:
@@ -280,5 +320,5 @@ def reset(ctx: typer.Context) -> None:
     """Empty the simulated cloud, its buckets too; addresses and token stay."""
     from tpuctl.sim import control
 
-    control.reset(_running())
-    _console(ctx).say("empty again")
+    control.reset(running_sim())
+    console_of(ctx).say("empty again")

@@ -31,10 +31,14 @@ SERVICES: Mapping[str, str] = {
 }
 """The simulated services and their titles."""
 
+_BILLED = frozenset({TPU, COMPUTE, STORAGE})
+"""APIs that need a billing account."""
+
 _RPC_PERMISSIONS: Mapping[str, str] = {
     "nodes.patch": "tpu.nodes.update",
     "nodes.getGuestAttributes": "tpu.nodes.get",
     "queuedResources.performMaintenance": "tpu.nodes.performMaintenance",
+    "queuedResources.getMaintenanceInfo": "tpu.nodes.get",
     "operations.wait": "tpu.operations.get",
 }
 
@@ -81,7 +85,9 @@ class Access:
             )
 
     def check_service(self, service: str) -> None:
-        """Raises PERMISSION_DENIED with SERVICE_DISABLED for an API that is off."""
+        """Raises PERMISSION_DENIED with SERVICE_DISABLED for an API that is off, or BILLING_DISABLED."""
+        if service in _BILLED and self._faults.standing(FaultKind.BILLING_OFF, service):
+            raise _billing_disabled(service)
         if self.is_enabled(service):
             return
         url = f"https://console.developers.google.com/apis/api/{service}/overview?project={PROJECT_NUMBER}"
@@ -117,6 +123,22 @@ class Access:
             return handler(request)
 
         return guarded
+
+
+def _billing_disabled(service: str) -> ApiError:
+    """Words and details as users of several APIs were shown them."""
+    url = f"https://console.developers.google.com/billing/enable?project={PROJECT_NUMBER}"
+    link = {"description": "Google developers console billing", "url": url}
+    return ApiError(
+        Code.PERMISSION_DENIED,
+        f"This API method requires billing to be enabled. Please enable billing on project #{PROJECT_NUMBER} "
+        f"by visiting {url} then retry. If you enabled billing for this project recently, wait a few minutes "
+        "for the action to propagate to our systems and retry.",
+        [
+            {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
+            _error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
+        ],
+    )
 
 
 def _error_info(reason: str, metadata: Mapping[str, str]) -> dict[str, Any]:

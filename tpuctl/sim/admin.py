@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.messages import Request, Response, json_response
+from tpuctl.sim.payload import parse_body
 from tpuctl.sim.status import ApiError, Code
-from tpuctl.sim.tpu_rest import parse_body
 from tpuctl.sim.world import World
 
 PREFIX = "/_sim/"
@@ -31,7 +31,14 @@ class AdminDoor:
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
             ("POST", "preempt"): self._preempt,
+            ("POST", "reboot"): self._reboot,
             ("POST", "quotas"): self._set_quotas,
+            ("POST", "set"): self._set_fields,
+            ("POST", "crash"): self._crash,
+            ("POST", "delays"): lambda asked: self._world.steering.set_delays(parse_body(asked)),
+            ("POST", "capacity"): lambda asked: self._world.steering.set_capacity(parse_body(asked)),
+            ("GET", "reservations"): lambda _: self._world.steering.reservations(),
+            ("POST", "reservations"): self._set_reservation,
             ("POST", "metadata"): self._set_metadata,
             ("POST", "reset"): self._reset,
             ("POST", "shutdown"): self._shutdown,
@@ -46,16 +53,39 @@ class AdminDoor:
             raise _refusal(Code.INVALID_ARGUMENT, error) from error
 
     def _add_fault(self, request: Request) -> object:
-        return self._world.faults.add(parse_body(request)).to_json()
+        fault = self._world.faults.add(parse_body(request)).to_json()
+        self._world.follow_os_login()
+        return fault
 
     def _clear_faults(self, request: Request) -> object:
         del request
         self._world.faults.clear()
+        self._world.follow_os_login()
         return {}
 
     def _preempt(self, request: Request) -> object:
         body = parse_body(request)
         return {"preempted": self._world.preempt(str(body.get("node")), body.get("zone"))}
+
+    def _reboot(self, request: Request) -> object:
+        body = parse_body(request)
+        workers = [int(worker) for worker in body.get("workers") or ()]
+        return {"rebooted": self._world.reboot(str(body.get("node")), body.get("zone"), workers or None)}
+
+    def _crash(self, request: Request) -> object:
+        body = parse_body(request)
+        workers = [int(worker) for worker in body.get("workers") or ()]
+        return {"crashed": self._world.fail_hosts(str(body.get("node")), body.get("zone"), workers or None)}
+
+    def _set_fields(self, request: Request) -> object:
+        body = parse_body(request)
+        fields = {str(key): str(value) for key, value in (body.get("fields") or {}).items()}
+        return {"set": self._world.steering.set_fields(str(body.get("name")), body.get("zone"), fields)}
+
+    def _set_reservation(self, request: Request) -> object:
+        body = parse_body(request)
+        name, zone, generation = (str(body.get(key) or "") for key in ("name", "zone", "generation"))
+        return self._world.steering.set_reservation(name, zone, generation, body.get("chips", 0))
 
     def _set_quotas(self, request: Request) -> object:
         body = parse_body(request)
@@ -65,7 +95,7 @@ class AdminDoor:
         return self._world.set_quotas(body)
 
     def _set_metadata(self, request: Request) -> object:
-        self._world.metadata.update({key: str(value) for key, value in parse_body(request).items()})
+        self._world.set_metadata({key: str(value) for key, value in parse_body(request).items()})
         return dict(self._world.metadata)
 
     def _reset(self, request: Request) -> object:

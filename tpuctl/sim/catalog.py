@@ -3,7 +3,12 @@ shows them."""
 
 from __future__ import annotations
 
-from tpuctl.core.topology import AcceleratorType, Catalog
+from pathlib import Path
+
+import yaml
+
+from tpuctl.core.topology import AcceleratorType, Catalog, parse_catalog
+from tpuctl.errors import UsageError
 from tpuctl.resources import load_accelerators
 
 
@@ -24,10 +29,8 @@ class SimCatalog:
 
     def find_config(self, config_type: str, topology: str) -> AcceleratorType | None:
         """The offer for an `acceleratorConfig`: any shape that the generation has, named or not."""
-        generation = next((o.generation for o in self._offers.values() if o.config_type == config_type), None)
-        if generation is None:
-            return None
-        return self._catalog.shaped(self._catalog.generations[generation], topology)
+        found = self._catalog.find_config(config_type, topology)
+        return found if found and found.in_tpu_api else None
 
     def zones(self) -> list[str]:
         return self._zones
@@ -40,5 +43,12 @@ class SimCatalog:
         return sorted({version for offer in self.in_zone(zone) for version in offer.runtime_versions})
 
 
-def load_catalog() -> SimCatalog:
-    return SimCatalog(load_accelerators())
+def load_catalog(path: str | None = None) -> SimCatalog:
+    """tpuctl's own table, or a file of the same form, which may say something else. Raises UsageError."""
+    if path is None:
+        return SimCatalog(load_accelerators())
+    try:
+        return SimCatalog(parse_catalog(yaml.safe_load(Path(path).read_text(encoding="utf-8"))))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        hint = "a file like manifests/tables/accelerators.yaml"
+        raise UsageError(f"{path} is no table of accelerators: {error!r}", hint=hint) from error

@@ -19,6 +19,8 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
+_LONGEST_WAIT_S = 86_400.0
+"""Python cannot wait for more than 292 years, and a request may be valid for longer."""
 Action = Callable[[], None]
 _Entry = tuple[float, int, Action]
 
@@ -33,12 +35,19 @@ class Clock(Protocol):
         """Seconds since the epoch."""
         ...
 
+    def pause(self, seconds: float) -> None:
+        """Lets an answer take its time."""
+        ...
+
 
 class RealClock:
     """Wall-clock time."""
 
     def now(self) -> float:
         return time.time()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 class ManualClock:
@@ -50,6 +59,9 @@ class ManualClock:
 
     def now(self) -> float:
         return self._now
+
+    def pause(self, _seconds: float) -> None:
+        """Answers take no time."""
 
     def follow(self, run_until: Callable[[float], None]) -> None:
         """Registers what `advance` calls with the new time."""
@@ -149,7 +161,7 @@ class ThreadedSchedule:
                     return
                 wait_s = self._heap[0][0] - self._clock.now() if self._heap else None
                 if wait_s is None or wait_s > 0:
-                    self._changed.wait(wait_s)
+                    self._changed.wait(None if wait_s is None else min(wait_s, _LONGEST_WAIT_S))
                     continue
                 action = heapq.heappop(self._heap)[2]
                 self._running += 1

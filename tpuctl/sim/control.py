@@ -15,8 +15,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from http import HTTPStatus
 from pathlib import Path
@@ -24,9 +24,10 @@ from typing import Any
 
 from tpuctl.core.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
+from tpuctl.sim.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT
+from tpuctl.sim.environment import environment as environment
 from tpuctl.sim.hosts.requirements import remove_leftovers
 from tpuctl.sim.options import ISOLATED, SimOptions
-from tpuctl.sim.paths import storage_endpoint
 from tpuctl.sim.processes import alive, kill_world, start_time
 
 BUCKETS_FOLDER = "buckets"
@@ -53,6 +54,10 @@ class SimInfo:
     http: str
     grpc: str
     token_file: str
+    https: str
+    """What HTTPS_PROXY wants."""
+    ca_file: str
+    """The authorities to trust behind that proxy."""
     ssh_port: int
     hosts: str
     project: str
@@ -94,6 +99,7 @@ def save_info(state_dir: Path, info: SimInfo) -> None:
         **dict.fromkeys(ENDPOINTS, info.http),
         "token_file": info.token_file,
         "ssh_port": info.ssh_port,
+        "iap": False,
     }
     write_private(state_dir / PROFILE_FILE, json.dumps(profile, indent=1) + "\n")
     write_private(state_dir / INFO_FILE, json.dumps(asdict(info), indent=1) + "\n")
@@ -120,8 +126,10 @@ def sweep(state_dir: Path) -> None:
         kill_world(world_id)
         remove_leftovers(world_id, folder)
         shutil.rmtree(folder, ignore_errors=True)
-    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE):
+    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE, CREDENTIALS_FILE, GCLOUD_ACCOUNT):
         (state_dir / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        (state_dir / GCLOUD_ACCOUNT).parent.rmdir()  # unless gcloud keeps something there
 
 
 @contextmanager
@@ -200,6 +208,10 @@ def down(state_dir: Path) -> bool:
             if ours:
                 sweep(state_dir)
         return False
+    if not os.access(state_dir, os.W_OK | os.X_OK):  # before anything ends: what is there could not be removed
+        raise TpuctlError(
+            f"{state_dir} cannot be written, so the simulator was left running", hint=f"chmod u+w {state_dir}"
+        )
     os.kill(info.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while time.monotonic() < deadline and (alive(info.pid) or alive(info.guardian_pid)):
@@ -219,31 +231,6 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return
-
-
-def environment(info: SimInfo) -> dict[str, str]:
-    """Variables that point the real gcloud and the Google libraries at the simulator."""
-    state_dir = Path(info.token_file).parent
-    return {
-        "CLOUDSDK_CONFIG": str(state_dir / "gcloud"),
-        "CLOUDSDK_ACTIVE_CONFIG_NAME": "default",
-        "CLOUDSDK_CORE_PROJECT": info.project,
-        "CLOUDSDK_CORE_ACCOUNT": "sim@tpuctl.invalid",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-        "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "true",
-        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": info.token_file,
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{info.http}/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{info.http}/compute/v1/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{info.http}/storage/v1/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE": f"{info.http}/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDQUOTAS": f"{info.http}/",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{info.http}/",
-        "GOOGLE_CLOUD_PROJECT": info.project,
-        "STORAGE_EMULATOR_HOST": storage_endpoint(info.http, info.token),
-        "TPUCTL_SIM_SSH_PORT": str(info.ssh_port),
-    }
 
 
 def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -275,9 +262,44 @@ def preempt(info: SimInfo, node: str, zone: str | None = None) -> list[str]:
     return list(_admin(info, "POST", "preempt", {"node": node, "zone": zone})["preempted"])
 
 
+def reboot(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
+    """Reboots all hosts of a node, or those of some workers; the nodes' full names."""
+    asked = {"node": node, "zone": zone, "workers": list(workers)}
+    return list(_admin(info, "POST", "reboot", asked)["rebooted"])
+
+
 def set_quotas(info: SimInfo, quotas: Mapping[str, int]) -> dict[str, int]:
     """Changes quotas, by the keys of `tpuctl.sim.quotas`; all that are set now."""
     return dict(_admin(info, "POST", "quotas", quotas))
+
+
+def crash(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
+    """Lets all hosts of a node die, or some workers', without the API noticing; the nodes' full names."""
+    asked = {"node": node, "zone": zone, "workers": list(workers)}
+    return list(_admin(info, "POST", "crash", asked)["crashed"])
+
+
+def set_delays(info: SimInfo, delays: Mapping[str, float]) -> dict[str, float]:
+    """Changes single delays of `tpuctl.sim.options.Delays`, in seconds; all of them now."""
+    return dict(_admin(info, "POST", "delays", delays))
+
+
+def set_fields(info: SimInfo, name: str, zone: str | None, fields: Mapping[str, str]) -> list[str]:
+    """Makes the API show these fields of a node or queued resource; the full names."""
+    asked = {"name": name, "zone": zone, "fields": dict(fields)}
+    return list(_admin(info, "POST", "set", asked)["set"])
+
+
+def set_capacity(info: SimInfo, capacity: Mapping[str, int | None]) -> dict[str, int]:
+    """Changes how many chips zones have, None for plenty; all that are limited now."""
+    return dict(_admin(info, "POST", "capacity", capacity))
+
+
+def reservations(info: SimInfo, change: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All reservations, after one was set by `name`, `zone`, `generation` and `chips`."""
+    if change is None:
+        return list(_admin(info, "GET", "reservations"))
+    return list(_admin(info, "POST", "reservations", change))
 
 
 def set_metadata(info: SimInfo, items: Mapping[str, str]) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tpuctl.core.topology import AcceleratorType
+from tpuctl.sim.access import PROJECT_NUMBER
 from tpuctl.sim.kernel import Json, Kernel
-from tpuctl.sim.listing import list_resources
+from tpuctl.sim.listing import list_resources, page_of
 from tpuctl.sim.paths import ResourcePath, parse_path
+from tpuctl.sim.reservations import Reservation
 from tpuctl.sim.status import not_found
 
 
@@ -23,7 +25,8 @@ class Inventory:
         project = request["name"].removeprefix("projects/")
         zones = self._kernel.catalog.zones()
         self._kernel.check_zone(ResourcePath(project, zones[0]))
-        return {"locations": [self._location(zone) for zone in zones]}
+        rows = [(zone, self._location(zone)) for zone in zones]
+        return page_of(rows, request, "locations")
 
     def get_location(self, request: Json) -> Json:
         path = parse_path(request["name"])
@@ -60,12 +63,33 @@ class Inventory:
     def get_runtime_version(self, request: Json) -> Json:
         return self._get(request["name"], self._versions())
 
+    def _tensorflow_versions(self) -> list[tuple[ResourcePath, Json]]:
+        """Version 1 calls the same software by another name."""
+        return [
+            (path, {"name": path.name, "version": data["version"]})
+            for found, data in self._versions()
+            for path in [ResourcePath(found.project, found.zone, "tensorflowVersions", found.id)]
+        ]
+
+    def list_tensorflow_versions(self, request: Json) -> Json:
+        return list_resources(self._kernel, request, "tensorflowVersions", self._tensorflow_versions())
+
+    def get_tensorflow_version(self, request: Json) -> Json:
+        return self._get(request["name"], self._tensorflow_versions())
+
     def list_reservations(self, request: Json) -> Json:
-        return list_resources(self._kernel, request, "reservations", [])
+        kernel = self._kernel
+        found = [
+            (path, _show_reservation(path, each, kernel.reservations.used(kernel, each)))
+            for each in kernel.reservations.found.values()
+            for path in [ResourcePath(kernel.project, each.zone, "reservations", each.name)]
+        ]
+        return list_resources(kernel, request, "reservations", found)
 
     def service_identity(self, request: Json) -> Json:
         self._kernel.check_zone(parse_path(request["parent"]))
-        return {"identity": {"email": f"service-1@{self._kernel.project}.sim.invalid"}}
+        # https://cloud.google.com/iam/docs/service-agents
+        return {"identity": {"email": f"service-{PROJECT_NUMBER}@cloud-tpu.iam.gserviceaccount.com"}}
 
     def _get(self, name: str, found: list[tuple[ResourcePath, Json]]) -> Json:
         self._kernel.check_zone(parse_path(name))
@@ -73,6 +97,19 @@ class Inventory:
             if path.name == name:
                 return data
         raise not_found(name)
+
+
+def _show_reservation(path: ResourcePath, reservation: Reservation, used: int) -> Json:
+    return {
+        "name": path.name,
+        "state": "ACTIVE",
+        "standard": {
+            "size": reservation.chips,
+            "capacityUnits": "CHIPS",
+            "resourceType": reservation.generation.upper(),
+            "usage": {"total": str(used)},
+        },
+    }
 
 
 def _show_type(path: ResourcePath, offer: AcceleratorType) -> Json:

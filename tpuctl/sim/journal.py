@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,17 +23,23 @@ class JournalEntry:
         return asdict(self)
 
 
+KEPT = 100_000
+"""How many calls are remembered; more than anybody has asked for."""
+
+
 class Journal:
-    """Append-only, thread-safe."""
+    """Append-only, thread-safe; the oldest of very many entries are forgotten."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._entries: list[JournalEntry] = []
+        self._entries: deque[JournalEntry] = deque(maxlen=KEPT)
+        self._number = 0
         self._lock = threading.Lock()
 
     def record(self, method: str, resource: str, status: str) -> JournalEntry:
         with self._lock:
-            entry = JournalEntry(len(self._entries) + 1, self._now(), method, resource, status)
+            self._number += 1
+            entry = JournalEntry(self._number, self._now(), method, resource, status)
             self._entries.append(entry)
         return entry
 
@@ -44,8 +51,9 @@ class Journal:
     def count(self) -> int:
         """How many calls were recorded."""
         with self._lock:
-            return len(self._entries)
+            return self._number
 
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._number = 0

@@ -16,7 +16,8 @@ from tpuctl.sim.hosts.interface import HostAddress, HostBackend
 from tpuctl.sim.ids import Ids
 from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
-from tpuctl.sim.status import ApiError, Code
+from tpuctl.sim.reservations import Reservations
+from tpuctl.sim.status import ApiError, Code, location_denied
 
 Json = dict[str, Any]
 
@@ -50,6 +51,10 @@ class Node:
     """Serialises host work of this incarnation; never taken while the world's lock is held."""
     guest: dict[int, dict[str, str]] = field(default_factory=dict)
     """By worker, the guest attributes that its programs published, by `NAMESPACE/KEY`."""
+    maintenance: frozenset[int] = frozenset()
+    """Workers whose hosts are taken down for maintenance just now."""
+    reservation: str = ""
+    """Which reservation its chips are from: see `tpuctl.sim.reservations`."""
     gone: bool = False
     """Set before the hosts are destroyed, so that a late creation does not bring them back."""
 
@@ -70,7 +75,11 @@ class Queued:
     node_paths: list[ResourcePath]
     chips: int
     offer: AcceleratorType
+    specs: list[Json]
+    """What its nodes will be made from, in the order of `node_paths`."""
     failure: ApiError | None = None
+    valid_after: float = 0.0
+    """Seconds since the epoch before which it only waits."""
 
     @property
     def state(self) -> str:
@@ -93,18 +102,28 @@ class Kernel:
     quotas: dict[str, int]
     """Limits by the keys of `tpuctl.sim.quotas`; absent means plenty."""
     host_environment: Callable[[], dict[str, str]]
+    token: str = ""
+    """Opens the doors; hosts get it from their metadata server."""
+    project_metadata: dict[str, str] = field(default_factory=dict)
+    """In Compute Engine."""
     capacity: dict[str, int] = field(default_factory=dict)
     """Chips that exist for this project in a zone; absent means plenty. Unlike a quota it changes by itself."""
+    reservations: Reservations = field(default_factory=Reservations)
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Node] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
     operations: dict[str, Json] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Names of resources that an operation in flight holds."""
     hidden: set[str] = field(default_factory=set)
     """Names of resources that exist and that reads do not show yet."""
     requests: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """(method, resource, requestId) → the operation it got."""
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Puts something on the schedule, in seconds before the speed is applied; infinity is never."""
+        if math.isinf(delay_s):
+            return
         self.schedule.after(delay_s / self.speed, action)
 
     def timestamp(self) -> str:
@@ -115,10 +134,7 @@ class Kernel:
         if path.project != self.project:
             raise ApiError(Code.PERMISSION_DENIED, f"Permission denied on resource project {path.project}.")
         if path.zone not in self.catalog.zones():
-            raise ApiError(
-                Code.PERMISSION_DENIED,
-                f"Permission denied on 'locations/{path.zone}' (or it may not exist).",
-            )
+            raise location_denied(path.project, path.zone)
 
     def room(self, zone: str) -> float:
         """Chips of `zone` that nothing holds; what was preempted holds none."""
@@ -127,7 +143,7 @@ class Kernel:
         held = (
             node.offer.chips
             for node in self.nodes.values()
-            if node.path.zone == zone and not node.preempted and not node.phantom
+            if node.path.zone == zone and not (node.preempted or node.phantom or node.reservation)
         )
         return self.capacity[zone] - sum(held)
 

@@ -5,28 +5,26 @@ Nothing here runs under the world's lock: reads of the world never wait for host
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
 
+from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.hosts.interface import HostSpec
-from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES
+from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
+from tpuctl.sim.identity import instance_values, project_values
 from tpuctl.sim.kernel import Kernel, Node
 
+MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
+"""What the metadata server calls it: TPU VMs cannot be moved while they run."""
+WINDOW_LEAST_S = 1.0
+"""However fast the simulator: what reacts to SIGTERM at once has had the time to."""
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
 """Chips of one host as a box (`CHIPS_PER_HOST_BOUNDS` seen in tpu-env of real hosts)."""
 
 
-def host_environment(kernel: Kernel, node: Node, worker: int) -> dict[str, str]:
-    """Variables of a login session, computed at each login: addresses are known only after creation."""
-    return {
-        "TPUCTL_SIM": "1",
-        "TPU_WORKER_ID": str(worker),
-        "TPU_WORKER_HOSTNAMES": ",".join(each.internal_ip for each in node.addresses),
-        "TPU_ACCELERATOR_TYPE": node.offer.name,
-        # The simulated chips are CPUs.
-        "JAX_PLATFORMS": "cpu",
-        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        **kernel.host_environment(),
-    }
+def host_environment(kernel: Kernel) -> dict[str, str]:
+    """Variables of a login session. Nothing that tells of the TPU: a login of a real TPU VM has none of
+    `TPU_WORKER_ID` and its like, which are GKE's, nor `JAX_PLATFORMS`; libtpu asks the metadata server."""
+    return {"TPUCTL_SIM": "1", **kernel.host_environment()}
 
 
 def host_bounds(topology: str, chips_per_host: int) -> str:
@@ -80,40 +78,35 @@ def render_tpu_env(kernel: Kernel, node: Node, worker: int) -> str:
     return "".join(f"{key}: '{value}'\n" for key, value in values.items())
 
 
-def metadata_value(kernel: Kernel, node: Node, worker: int, path: str) -> str | None:
-    """Answers the metadata server below `/computeMetadata/v1/instance/`; None means 404."""
+def metadata_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]:
+    """Everything that the metadata server of a worker says, by its path below `/computeMetadata/v1/`."""
     scheduling = node.data.get("schedulingConfig", {})
-    if path.startswith("attributes/"):
-        return _attribute(kernel, node, worker, path.removeprefix("attributes/"))
-    if path.startswith(GUEST_ATTRIBUTES):
-        return node.guest.get(worker, {}).get(path.removeprefix(GUEST_ATTRIBUTES))
-    values = {
-        "id": str(node.data["id"]),
-        "name": node.hostname(worker),
-        "hostname": f"{node.hostname(worker)}.{node.path.zone}.c.{node.path.project}.internal",
-        "zone": f"projects/{node.path.project}/zones/{node.path.zone}",
-        "preempted": "TRUE" if node.preempted else "FALSE",
-        "scheduling/preemptible": str(bool(scheduling.get("spot") or scheduling.get("preemptible"))).upper(),
-        "maintenance-event": "NONE",
-        "tags": json.dumps(list(node.data.get("tags", ()))),
-        "service-accounts/default/email": (node.data.get("serviceAccount") or {}).get("email"),
+    guest = node.guest.get(worker, {})
+    return {
+        **project_values(kernel),
+        **instance_values(kernel, node, worker),
+        **{f"instance/attributes/{key}": value for key, value in _attributes(kernel, node, worker).items()},
+        **{f"{GUEST_ATTRIBUTES}{path}": value for path, value in dict(guest).items()},
+        "instance/preempted": "TRUE" if node.preempted else "FALSE",
+        "instance/scheduling/preemptible": str(
+            bool(scheduling.get("spot") or scheduling.get("preemptible"))
+        ).upper(),
+        "instance/maintenance-event": MAINTENANCE if worker in node.maintenance else "NONE",
     }
-    return values.get(path)
 
 
-def _attribute(kernel: Kernel, node: Node, worker: int, key: str) -> str | None:
-    if key == "tpu-env":
-        return render_tpu_env(kernel, node, worker)
+def _attributes(kernel: Kernel, node: Node, worker: int) -> dict[str, str]:
     own = {
         "accelerator-type": node.offer.name,
         "agent-worker-number": str(worker),
         "instance-id": node.path.id,
+        "tpu-env": render_tpu_env(kernel, node, worker),
         "worker-network-endpoints": ",".join(
             f"{node.hostname(n)}:{node.data['id']}:{each.internal_ip}" for n, each in enumerate(node.addresses)
         ),
     }
-    value = own.get(key, node.data.get("metadata", {}).get(key))
-    return None if value is None else str(value)
+    given = dict(node.data.get("metadata") or {})
+    return {**{key: str(value) for key, value in given.items()}, **own}
 
 
 def publish_attribute(kernel: Kernel, node: Node, worker: int, path: str, value: str | None) -> bool:
@@ -142,8 +135,8 @@ class Machines:
             node_key=node.key,
             worker=worker,
             hostname=node.hostname(worker),
-            environment=lambda: host_environment(self._kernel, node, worker),
-            metadata=lambda path: metadata_value(self._kernel, node, worker, path),
+            environment=lambda: host_environment(self._kernel),
+            metadata=lambda: metadata_values(self._kernel, node, worker),
             publish=lambda path, value: publish_attribute(self._kernel, node, worker, path, value),
         )
 
@@ -154,26 +147,40 @@ class Machines:
                 return False
             specs = [self._spec(node, worker) for worker in range(node.offer.hosts)]
             node.addresses = self._kernel.hosts.create(specs)
-            self._kernel.hosts.set_ssh_keys(node.key, ssh_keys_of(node))
-            return True
+        late = self._kernel.faults.take(FaultKind.LATE_KEYS, "late-keys", node.path)
+        wait_s = self._kernel.delays.host_accounts + (late.seconds if late else 0.0)
+        if wait_s > 0:
+            self._kernel.after(wait_s, lambda: self.apply_keys(node))
+        else:
+            self.apply_keys(node)
+        return True
 
     def apply_keys(self, node: Node) -> None:
         with node.host_lock:
             if not node.gone and node.addresses:
-                self._kernel.hosts.set_ssh_keys(node.key, ssh_keys_of(node))
+                self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
 
-    def kill(self, node: Node) -> None:
+    def preempt(self, node: Node) -> None:
+        """The hosts are shut down in order, then they are gone with their disks."""
         with node.host_lock:
+            self._shut_down(node, None)
             self._kernel.hosts.kill(node.key)
 
-    def stop(self, node: Node) -> None:
+    def stop(self, node: Node, workers: Collection[int] | None = None) -> None:
+        """The hosts, or those of some workers, are shut down in order and keep their disks."""
         with node.host_lock:
-            self._kernel.hosts.stop(node.key)
+            self._shut_down(node, workers)
+            self._kernel.hosts.stop(node.key, workers)
+
+    def _shut_down(self, node: Node, workers: Collection[int] | None) -> None:
+        window_s = max(WINDOW_LEAST_S, self._kernel.delays.shutdown / self._kernel.speed)
+        self._kernel.hosts.shutdown(node.key, window_s, workers)
 
     def start(self, node: Node) -> None:
+        """Boots those that are off."""
         with node.host_lock:
             self._kernel.hosts.start(node.key)
-            self._kernel.hosts.set_ssh_keys(node.key, ssh_keys_of(node))
+            self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
 
     def destroy(self, node: Node) -> None:
         with node.host_lock:
@@ -181,5 +188,12 @@ class Machines:
             self._kernel.hosts.destroy(node.key)
 
 
-def ssh_keys_of(node: Node) -> str:
-    return str(node.data.get("metadata", {}).get("ssh-keys", ""))
+def accepted_keys(kernel: Kernel, node: Node) -> str:
+    """The keys of the node's metadata, as its hosts take them: none with OS Login, which a node's own metadata
+    turns on or off before its project's does, and the organisation's policy before both
+    (docs.cloud.google.com/compute/docs/oslogin)."""
+    own = node.data.get("metadata", {})
+    os_login = str(own.get("enable-oslogin", kernel.project_metadata.get("enable-oslogin", "FALSE")))
+    if os_login.upper() == "TRUE" or kernel.faults.standing(FaultKind.OS_LOGIN_POLICY, "os-login-policy"):
+        return ""
+    return str(own.get("ssh-keys", ""))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.faults import STOCKOUT, FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node, copy_json
 from tpuctl.sim.listing import list_resources
 from tpuctl.sim.machines import Machines
+from tpuctl.sim.node_form import change_node, fill_addresses, fill_node, number_project
 from tpuctl.sim.operations import Operations, show_operation
 from tpuctl.sim.paths import ResourcePath, check_id, check_labels, parse_path
+from tpuctl.sim.payload import camel
 from tpuctl.sim.quotas import Quotas
+from tpuctl.sim.reservations import wanted_reservation
 from tpuctl.sim.status import ApiError, Code, bad_request, not_found
 from tpuctl.sim.validation import check_quota, prepare_spec
 
@@ -21,7 +24,6 @@ log = logging.getLogger(__name__)
 UPDATABLE = frozenset({"description", "labels", "tags", "metadata", "dataDisks", "networkConfig"})
 """Fields that `nodes.patch` accepts (gcloud 528 sends no others)."""
 LIVE = frozenset({"READY", "STOPPED"})
-_TPU_PORT = 8470
 
 
 class Nodes:
@@ -64,6 +66,8 @@ class Nodes:
         wanted = [each for each in request.get("workerIds", []) if each != ""]
         workers = range(len(node.addresses)) if not wanted else sorted(self._worker(node, w) for w in wanted)
         query = str(request.get("queryPath") or "")
+        if self._kernel.faults.take(FaultKind.NO_ATTRIBUTES, "nodes.getGuestAttributes", node.path):
+            return {"guestAttributes": [{"queryPath": query, "queryValue": {}} for _ in workers]}
         return {"guestAttributes": [self._attributes_of(node, worker, query) for worker in workers]}
 
     @staticmethod
@@ -80,7 +84,7 @@ class Nodes:
         kind, _, key = node.addresses[worker].host_key.partition(" ")
         found = {
             f"hostkeys/{kind}": key.split(" ")[0],
-            "guestInventory/hostname": node.hostname(worker),
+            "deviceInfo/hostname": node.hostname(worker),
             **node.guest.get(worker, {}),
         }
         items = [
@@ -112,7 +116,10 @@ class Nodes:
         one."""
         fault = self._kernel.faults.take(FaultKind.ERROR, "nodes.create", node.path, in_operation=True)
         if fault is not None:
-            return ApiError(fault.code, fault.text(node.path))
+            return fault.error(node.path)
+        reserved = wanted_reservation(node.data, {})
+        if reserved:
+            return self._kernel.reservations.take(self._kernel, node, reserved)
         if node.path.zone not in node.offer.zones or node.offer.chips > room:
             return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
         return None
@@ -130,7 +137,7 @@ class Nodes:
         Quotas(self._kernel).check_side(path, offer, clean)
         uid = self._kernel.ids.node_id()
         data = {
-            **clean,
+            **fill_node(clean, path),
             "name": path.name,
             "state": "CREATING",
             "apiVersion": version.upper().replace("ALPHA", "_ALPHA"),
@@ -138,7 +145,7 @@ class Nodes:
             "createTime": self._kernel.timestamp(),
         }
         if queued is not None:
-            data["queuedResource"] = queued.name
+            data["queuedResource"] = number_project(queued).name
             if spec.get("multisliceNode"):
                 data["multisliceNode"] = True
         tag = self._kernel.ids.short()
@@ -166,12 +173,7 @@ class Nodes:
         with self._kernel.lock:
             if node.state != "CREATING":
                 return cancelled
-            external = bool((node.data.get("networkConfig") or {}).get("enableExternalIps"))
-            node.data["networkEndpoints"] = [
-                {"ipAddress": each.internal_ip, "port": _TPU_PORT}
-                | ({"accessConfig": {"externalIp": each.external_ip}} if external else {})
-                for each in node.addresses
-            ]
+            fill_addresses(node.data, node.addresses)
             node.data |= {"state": "READY", "health": "HEALTHY"}
             fault = self._kernel.faults.take(FaultKind.PREEMPT, "preempt", node.path)
             if fault is not None:
@@ -191,7 +193,11 @@ class Nodes:
         node = self.find(request["name"])
         if node.state == "DELETING":
             raise self._not_supported("delete", node)
+        if node.state == "CREATING":
+            return self._drop_delete(node, version)
         operation = self._operations.start("nodes.delete", "delete", node.path, version)
+        if self._operations.fails(operation, "nodes.delete", node.path, self._kernel.delays.node_delete):
+            return show_operation(operation)
         self.begin_deletion(node)
 
         def finish() -> None:
@@ -201,7 +207,16 @@ class Nodes:
             if node.queued is not None:
                 self.on_queued_node_lost(node, "USER")
 
-        self._kernel.after(self._kernel.delays.node_delete, finish)
+        delay_s = self._kernel.delays.node_delete + self._operations.stuck_s("nodes.delete", node.path)
+        self._kernel.after(delay_s, finish)
+        return show_operation(operation)
+
+    def _drop_delete(self, node: Node, version: str) -> Json:
+        """While a create settles, a delete is taken and does nothing, as a user measured on the real API."""
+        operation = self._operations.start_idle("nodes.delete", "delete", node.path, version)
+        self._kernel.after(
+            self._kernel.delays.node_delete, lambda: self._operations.succeed(operation, "", None)
+        )
         return show_operation(operation)
 
     def begin_deletion(self, node: Node) -> None:
@@ -246,7 +261,11 @@ class Nodes:
     def _power(
         self, node: Node, verb: str, during: str, after: str, work: Callable[[Node], None], version: str
     ) -> Json:
+        delays = self._kernel.delays
+        delay_s = delays.node_stop if verb == "stop" else delays.node_start
         operation = self._operations.start(f"nodes.{verb}", verb, node.path, version)
+        if self._operations.fails(operation, f"nodes.{verb}", node.path, delay_s):
+            return show_operation(operation)
         node.data["state"] = during
 
         def finish() -> None:
@@ -262,8 +281,7 @@ class Nodes:
                     node.data["state"] = after
                 self._operations.succeed(operation, "Node", node.data)
 
-        delays = self._kernel.delays
-        self._kernel.after(delays.node_stop if verb == "stop" else delays.node_start, finish)
+        self._kernel.after(delay_s, finish)
         return show_operation(operation)
 
     def patch(self, request: Json, version: str) -> Json:
@@ -277,11 +295,12 @@ class Nodes:
         if "labels" in fields:
             check_labels(change.get("labels") or {})
         operation = self._operations.start("nodes.patch", "update", node.path, version)
+        if self._operations.fails(operation, "nodes.patch", node.path, self._kernel.delays.node_patch):
+            return show_operation(operation)
 
         def finish() -> None:
             with self._kernel.lock:
-                for each in fields:
-                    node.data[each] = copy_json(change.get(each) or type(node.data.get(each, {}))())
+                change_node(node.data, fields, change, node.addresses)
             if "metadata" in fields:
                 self._machines.apply_keys(node)
             with self._kernel.lock:
@@ -293,13 +312,17 @@ class Nodes:
     # What the cloud does by itself.
 
     def preempt(self, node: Node) -> None:
-        """Kills the hosts now and shows it a while later: a direct node becomes PREEMPTED and stays listed."""
+        """Shuts the hosts down now and shows it a while later: a direct node becomes PREEMPTED and stays
+        listed.
+
+        The metadata server says so before the hosts hear of it.
+        """
         with self._kernel.lock:
             if node.state != "READY" or node.preempted:
                 return
             node.preempted = True
         self.on_room()
-        self._machines.kill(node)
+        self._machines.preempt(node)
         visible_s = self._kernel.delays.preempt_visible
         if visible_s == 0:
             self._show_preemption(node)
@@ -315,31 +338,42 @@ class Nodes:
         if node.queued is not None:
             self.on_queued_node_lost(node, "SERVICE")
 
+    def reboot(self, node: Node, workers: Collection[int] | None) -> None:
+        """Hosts go down in order and come back as another boot, while the API goes on calling the node
+        READY."""
+        self._machines.stop(node, workers)
+        self._kernel.after(self._kernel.delays.host_reboot, lambda: self._machines.start(node))
+
     def simulate_maintenance(self, request: Json, version: str) -> Json:
-        """`simulateMaintenanceEvent`: the node is unhealthy until a repair that takes as long as a start."""
+        """`simulateMaintenanceEvent`: the hosts of the named workers, or all, are shut down in order, and the
+        node is unhealthy until a repair that takes as long as a start has booted them again."""
         node = self.find(request["name"])
         if node.state != "READY":
             raise self._not_supported("simulateMaintenanceEvent", node)
-        for worker in request.get("workerIds", []):
-            self._worker(node, worker)
+        workers = frozenset(self._worker(node, worker) for worker in request.get("workerIds", []))
         operation = self._operations.start("nodes.simulateMaintenanceEvent", "maintenance", node.path, version)
         node.data["health"] = "UNHEALTHY_MAINTENANCE"
+        node.maintenance = workers or frozenset(range(node.offer.hosts))
+
+        def begin() -> None:
+            self._machines.stop(node, node.maintenance)
+            self._kernel.after(self._kernel.delays.node_start, recover)
 
         def recover() -> None:
+            self._machines.start(node)
             with self._kernel.lock:
+                node.maintenance = frozenset()
                 if node.state == "READY":
                     node.data["health"] = "HEALTHY"
                 self._operations.succeed(operation, "Node", node.data)
 
-        self._kernel.after(self._kernel.delays.node_start, recover)
+        self._kernel.after(0.0, begin)
         return show_operation(operation)
 
-    def perform_maintenance(self, request: Json) -> Json:
+    def perform_maintenance(self, request: Json, version: str) -> Json:
+        """Begins at once what was announced."""
         node = self.find(request["name"])
-        raise ApiError(Code.FAILED_PRECONDITION, f"There is no upcoming maintenance for node {node.path.id}.")
-
-
-def camel(name: str) -> str:
-    """`data_disks` → `dataDisks`."""
-    head, *rest = name.strip().split("_")
-    return head + "".join(each.capitalize() for each in rest)
+        if node.data.pop("upcomingMaintenance", None) is None:
+            text = f"There is no upcoming maintenance for node {node.path.id}."
+            raise ApiError(Code.FAILED_PRECONDITION, text)
+        return self.simulate_maintenance({"name": node.path.name}, version)

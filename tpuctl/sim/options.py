@@ -22,18 +22,30 @@ class Delays:
     spot capacity (create to READY p50 about 3 minutes, delete about one)."""
 
     node_create: float = 150.0
+    host_accounts: float = 5.0
+    """From the answer of a host's SSH server until it knows the keys of the metadata."""
     node_delete: float = 60.0
     node_stop: float = 40.0
     node_start: float = 60.0
-    node_patch: float = 3.0
+    node_patch: float = 40.0
+    """gcloud says "Propagating SSH public key to all TPU workers" for so long."""
     create_failure: float = 130.0
-    preempt_visible: float = 10.0
+    preempt_visible: float = 60.0
     """From the death of the hosts until the API says so."""
+    shutdown: float = 30.0
+    """What the programs of a host have to end in order before its power is cut: Compute Engine gives 30 s
+    between the ACPI signal of a preemption and the end ("Preemptible VM instances")."""
+    host_reboot: float = 45.0
+    """From the end of a host that reboots until it answers again."""
     queued_accept: float = 2.0
     queued_wait: float = 30.0
     queued_assign: float = 10.0
     queued_suspend: float = 30.0
     queued_delete: float = 20.0
+    list_everywhere: float = 2.0
+    """A list with the wildcard zone asks every zone."""
+    compute_operation: float = 3.0
+    """Of Compute Engine: from the call until its operation is DONE."""
 
     @classmethod
     def instant(cls) -> Delays:
@@ -43,6 +55,7 @@ class Delays:
     def at(self, speed: float) -> dict[str, float]:
         """What a user waits for, in seconds: from the request until the slice is ready, and so on."""
         ready = self.queued_accept + self.queued_wait + self.queued_assign + self.node_create
+        ready += self.host_accounts
         shown = {
             "until_ready": ready,
             "until_gone": self.node_delete,
@@ -81,10 +94,16 @@ class SimOptions:
     hosts: str = PROCESS
     port: int = 0
     grpc_port: int = 0
+    catalog: str | None = None
+    """File of accelerator types and zones, in the form of tpuctl's own table, which it has otherwise."""
 
     def check(self) -> None:
         """Raises UsageError before anything is started."""
         Delays.parse(self.delays)
+        if self.catalog is not None:
+            from tpuctl.sim.catalog import load_catalog
+
+            load_catalog(self.catalog)
         if self.hosts not in TIERS:
             raise UsageError(f"no tier of hosts `{self.hosts}`", hint=f"one of: {', '.join(TIERS)}")
         if self.hosts == ISOLATED:

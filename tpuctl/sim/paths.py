@@ -71,3 +71,23 @@ TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret
 def storage_endpoint(door: str, token: str) -> str:
     """What STORAGE_EMULATOR_HOST wants of the server at `http://HOST:PORT`: the token travels in the path."""
     return f"{door}{TOKEN_PREFIX}{token}"
+
+
+STORAGE_BY_REST = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+"""gcsfs asks by gRPC what kind of bucket it is, always at Google, and waits a minute for the answer
+(fsspec/gcsfs, gcsfs/extended_gcsfs.py)."""
+
+
+def storage_environment(door: str, token: str) -> dict[str, str]:
+    """Variables by which clients of Cloud Storage find the server at `http://HOST:PORT`."""
+    endpoint = storage_endpoint(door, token)
+    return {
+        "STORAGE_EMULATOR_HOST": endpoint,
+        # tensorstore, and with it orbax's array store, knows no other name
+        # (google/tensorstore, tensorstore/kvstore/gcs_http/gcs_resource.h).
+        "TENSORSTORE_GCS_HTTP_URL": endpoint,
+        # obstore and whatever else is built on object_store (its crate, src/gcp/builder.rs).
+        "GOOGLE_BASE_URL": endpoint,
+        "GOOGLE_BEARER_TOKEN": token,
+        **STORAGE_BY_REST,
+    }

@@ -14,15 +14,18 @@ from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.kernel import Json
 from tpuctl.sim.listing import page_of
 from tpuctl.sim.messages import Request, Response, json_response
+from tpuctl.sim.payload import load_types, parse_body, read_message, read_query
 from tpuctl.sim.quotas import Quotas
 from tpuctl.sim.status import ApiError, Code, not_found, unknown_method
-from tpuctl.sim.tpu_rest import parse_body
 from tpuctl.sim.world import World
 
-PREFIXES = ("/v1/", "/v1beta/", "/v3/")
+SHARED_PREFIX = "/v1/"
+"""The TPU API has a version of this name, too."""
+PREFIXES = (SHARED_PREFIX, "/v1beta/", "/v3/")
 _PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
 _SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
 _QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
+_TEST = "projects.testIamPermissions"
 _TPU_SERVICE = "tpu.googleapis.com"
 
 Handler = Callable[..., Json]
@@ -33,21 +36,26 @@ class ProjectDoor:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        rows: tuple[tuple[str, str, str, Handler], ...] = (
-            ("GET", _PROJECT, RESOURCE_MANAGER, self._get_project),
-            ("POST", _PROJECT + ":testIamPermissions", RESOURCE_MANAGER, self._test_permissions),
-            ("GET", _SERVICES, SERVICE_USAGE, self._list_services),
-            ("GET", _SERVICES + ":batchGet", SERVICE_USAGE, self._batch_get),
-            ("GET", _SERVICES + r"/(?P<service>[^/:]+)", SERVICE_USAGE, self._get_service),
-            ("POST", _SERVICES + r"/(?P<service>[^/:]+):enable", SERVICE_USAGE, self._enable),
-            ("GET", _QUOTAS, CLOUD_QUOTAS, self._list_quotas),
-            ("GET", _QUOTAS + r"/(?P<quota>[^/]+)", CLOUD_QUOTAS, self._get_quota),
+        self._types = load_types("project")
+        manager, usage, quotas = RESOURCE_MANAGER, SERVICE_USAGE, CLOUD_QUOTAS
+        one = _SERVICES + r"/(?P<service>[^/:]+)"
+        rows: tuple[tuple[str, str, str, str, Handler], ...] = (
+            ("projects.get", "GET", _PROJECT, manager, self._get_project),
+            (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, self._test_permissions),
+            ("services.list", "GET", _SERVICES, usage, self._list_services),
+            ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, self._batch_get),
+            ("services.get", "GET", one, usage, self._get_service),
+            ("services.enable", "POST", one + ":enable", usage, self._enable),
+            ("quotaInfos.list", "GET", _QUOTAS, quotas, self._list_quotas),
+            ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, self._get_quota),
         )
-        self._routes = [(verb, re.compile(path), api, handler) for verb, path, api, handler in rows]
+        self._routes = [
+            (method, verb, re.compile(path), api, handle) for method, verb, path, api, handle in rows
+        ]
 
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
-        for verb, pattern, api, handler in self._routes:
+        for method, verb, pattern, api, handler in self._routes:
             found = pattern.fullmatch(path)
             if found is None or verb != request.method:
                 continue
@@ -56,8 +64,16 @@ class ProjectDoor:
             access.check_service(api)
             parts = found.groupdict()
             self._check_project(parts.pop("project"))
-            return json_response(handler(request, **parts))
+            return json_response(handler(request.path, self._read(method, request), **parts))
         raise unknown_method(f"{request.method} {path}")
+
+    def _read(self, method: str, request: Request) -> Json:
+        """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT."""
+        asked = read_query(self._types, method, request.query)
+        if request.method == "POST":
+            message = "TestIamPermissionsRequest" if method == _TEST else "Empty"
+            asked |= read_message(self._types, message, parse_body(request))
+        return asked
 
     def _check_project(self, project: str) -> None:
         if project not in (self._world.options.project, PROJECT_NUMBER):
@@ -68,16 +84,15 @@ class ProjectDoor:
 
     # Resource Manager.
 
-    def _get_project(self, request: Request) -> Json:
+    def _get_project(self, path: str, _asked: Json) -> Json:
         id = self._world.options.project
         self._world.access.check_permission("resourcemanager.projects.get", f"projects/{id}")
-        if request.path.startswith("/v3/"):
+        if path.startswith("/v3/"):
             return {"name": self._name(), "projectId": id, "state": "ACTIVE", "displayName": id}
         return {"projectNumber": PROJECT_NUMBER, "projectId": id, "lifecycleState": "ACTIVE", "name": id}
 
-    def _test_permissions(self, request: Request) -> Json:
-        asked = [str(each) for each in parse_body(request).get("permissions", [])]
-        granted = self._world.access.granted(asked)
+    def _test_permissions(self, _path: str, asked: Json) -> Json:
+        granted = self._world.access.granted(asked.get("permissions", []))
         return {"permissions": granted} if granted else {}
 
     # Service Usage.
@@ -92,27 +107,29 @@ class ProjectDoor:
             "state": "ENABLED" if self._world.access.is_enabled(service) else "DISABLED",
         }
 
-    def _list_services(self, request: Request) -> Json:
+    def _list_services(self, _path: str, asked: Json) -> Json:
         self._world.access.check_permission("serviceusage.services.list", self._name())
-        wanted = (request.query.get("filter") or [""])[0].removeprefix("state:")
+        text = asked.pop("filter", "")
+        wanted = text.removeprefix("state:")
+        if text and text not in ("state:ENABLED", "state:DISABLED"):
+            raise ApiError(
+                Code.INVALID_ARGUMENT, f"Invalid filter: {text}. Use state:ENABLED or state:DISABLED."
+            )
         shown = [self._service(service) for service in SERVICES]
         rows = [(each["name"], each) for each in shown if wanted in ("", each["state"])]
-        page = {key: values[-1] for key, values in request.query.items()}
-        return page_of(rows, page, "services")
+        return page_of(rows, asked, "services")
 
-    def _batch_get(self, request: Request) -> Json:
+    def _batch_get(self, _path: str, asked: Json) -> Json:
         self._world.access.check_permission("serviceusage.services.get", self._name())
-        names = request.query.get("names") or []
+        names = asked.get("names", [])
         return {"services": [self._service(name.rpartition("/")[2]) for name in names]}
 
-    def _get_service(self, request: Request, service: str) -> Json:
-        del request
+    def _get_service(self, _path: str, _asked: Json, service: str) -> Json:
         self._world.access.check_permission("serviceusage.services.get", self._name())
         return self._service(service)
 
-    def _enable(self, request: Request, service: str) -> Json:
+    def _enable(self, _path: str, _asked: Json, service: str) -> Json:
         """Done at once: the faults that keep exactly this API off are cleared."""
-        del request
         self._service(service)
         self._world.access.check_permission("serviceusage.services.enable", self._name())
         for fault in self._world.faults.standing(FaultKind.SERVICE_OFF, service):
@@ -125,13 +142,11 @@ class ProjectDoor:
         self._world.access.check_permission("cloudquotas.quotas.get", self._name())
         return self._world.read_quotas(Quotas.tpu_infos) if service == _TPU_SERVICE else []
 
-    def _list_quotas(self, request: Request, service: str) -> Json:
+    def _list_quotas(self, _path: str, asked: Json, service: str) -> Json:
         rows = [(each["name"], each) for each in self._quota_infos(service)]
-        page = {key: values[-1] for key, values in request.query.items()}
-        return page_of(rows, page, "quotaInfos")
+        return page_of(rows, asked, "quotaInfos")
 
-    def _get_quota(self, request: Request, service: str, quota: str) -> Json:
-        del request
+    def _get_quota(self, _path: str, _asked: Json, service: str, quota: str) -> Json:
         found = [each for each in self._quota_infos(service) if each["quotaId"] == quota]
         if not found:
             raise not_found(f"quotaInfos/{quota}")

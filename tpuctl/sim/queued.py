@@ -9,9 +9,11 @@ from tpuctl.sim.clock import rfc3339
 from tpuctl.sim.faults import Fault, FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued, copy_json
 from tpuctl.sim.listing import list_resources
+from tpuctl.sim.node_form import show_spec
 from tpuctl.sim.nodes import Nodes
 from tpuctl.sim.operations import Operations, show_operation
 from tpuctl.sim.paths import ResourcePath, check_id, parse_path
+from tpuctl.sim.reservations import wanted_reservation
 from tpuctl.sim.status import ApiError, Code, not_found
 from tpuctl.sim.validation import check_quota, prepare_spec
 
@@ -39,8 +41,9 @@ _STATE_DATA = {
 }
 FLEX_START_MAX_S = 604_800.0
 """docs.cloud.google.com/tpu/docs/request-using-flex-start: up to 7 days."""
-_DELETABLE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"})
-"""States without nodes, in which a delete needs no `force`."""
+_DELETABLE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"})
+"""States in which a request can be deleted, without `force`; with it also in ACTIVE
+(GoogleCloudPlatform/python-docs-samples, tpu/test_queued_resources.py, waits for one of these)."""
 
 
 def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
@@ -68,6 +71,18 @@ def valid_for(policy: Json, now: float) -> float | None:
     except ValueError as error:
         raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
     return None
+
+
+def valid_after(policy: Json, now: float) -> float:
+    """When a request becomes valid, in seconds since the epoch; 0 for at once. Raises INVALID_ARGUMENT."""
+    duration = policy.get("validAfterDuration")
+    after = policy.get("validAfterTime") or (policy.get("validInterval") or {}).get("startTime")
+    try:
+        if duration:
+            return now + float(str(duration).removesuffix("s"))
+        return datetime.fromisoformat(str(after)).timestamp() if after else 0.0
+    except ValueError as error:
+        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
 
 
 def run_for(body: Json, now: float) -> float | None:
@@ -136,9 +151,11 @@ class QueuedResources:
         body = request.get("queuedResource") or {}
         id = request.get("queuedResourceId") or self._kernel.ids.short()
         path = parse_path(request["parent"]).child("queuedResources", id)
-        valid_s = valid_for(body.get("queueingPolicy") or {}, self._kernel.clock.now())
+        policy = body.get("queueingPolicy") or {}
+        valid_s = valid_for(policy, self._kernel.clock.now())
         check_provisioning(body, valid_s)
         queued = self._admit(path, body, version)
+        queued.valid_after = valid_after(policy, self._kernel.clock.now())
         operation = self._operations.start("queuedResources.create", "create", path, version)
         fault = self._kernel.faults.take(FaultKind.QUEUED_FAILURE, "queuedResources.create", path)
         self._kernel.after(self._kernel.delays.queued_accept, lambda: self._accept(queued, operation, fault))
@@ -158,24 +175,28 @@ class QueuedResources:
         model = body.get("provisioningModel")
         spot = "spot" in body or model == "SPOT"
         offers = []
+        wanted: list[Json] = []
         for spec in specs:
             node_path = path.child("nodes", spec["nodeId"])
             check_id("node", node_path.id)
             clean, offer = prepare_spec(self._kernel, node_path, spec.get("node") or {})
             if node_path.name in self._kernel.nodes:
                 raise ApiError(Code.ALREADY_EXISTS, f"Resource '{node_path.name}' already exists")
-            if spot:
-                clean["schedulingConfig"] = {**(clean.get("schedulingConfig") or {}), "spot": True}
+            scheduling = clean.get("schedulingConfig") or {}
+            if spot and not scheduling.get("preemptible"):
+                # spotax asks for spot requests of preemptible nodes, and gets them.
+                clean["schedulingConfig"] = {**scheduling, "spot": True}
             if len(specs) > 1:
                 clean["multisliceNode"] = True
-            spec |= {"parent": path.location, "node": clean}
+            wanted.append(clean)
             offers.append(offer)
         chips = sum(offer.chips for offer in offers)
         check_quota(self._kernel, path, offers[0], chips, spot=spot or model == "FLEX_START")
         data: Json = {key: copy_json(value) for key, value in body.items() if key in _INPUT_FIELDS}
-        data |= {"name": path.name, "createTime": self._kernel.timestamp(), "tpu": {"nodeSpec": specs}}
+        shown = [show_spec(spec, spec.get("node") or {}, path) for spec in specs]
+        data |= {"name": path.name, "createTime": self._kernel.timestamp(), "tpu": {"nodeSpec": shown}}
         node_paths = [path.child("nodes", spec["nodeId"]) for spec in specs]
-        queued = Queued(path, data, node_paths, chips, offers[0])
+        queued = Queued(path, data, node_paths, chips, offers[0], wanted)
         self._set_state(queued, "CREATING", "USER")
         self._kernel.queued[path.name] = queued
         return queued
@@ -206,8 +227,13 @@ class QueuedResources:
             f'"{queued.offer.name}" in location "{queued.path.zone}"',
         )
 
+    def _planned_refusal(self, queued: Queued) -> ApiError | None:
+        method = "queuedResources.create"
+        fault = self._kernel.faults.take(FaultKind.ERROR, method, queued.path, in_operation=True)
+        return None if fault is None else ApiError(fault.code, fault.text(queued.path))
+
     def _accept(self, queued: Queued, operation: Json, fault: Fault | None) -> None:
-        refusal = self._flex_start_refusal(queued)
+        refusal = self._planned_refusal(queued) or self._flex_start_refusal(queued)
         if refusal is not None:
             with self._kernel.lock:
                 if queued.state == "CREATING":
@@ -223,32 +249,47 @@ class QueuedResources:
         self._kernel.after(self._kernel.delays.queued_assign, lambda: self._wait(queued, fault))
 
     def _wait(self, queued: Queued, fault: Fault | None) -> None:
-        if self._move(queued, "ACCEPTED", "WAITING_FOR_RESOURCES"):
-            self._kernel.after(self._kernel.delays.queued_wait, lambda: self._provision(queued, fault))
+        if not self._move(queued, "ACCEPTED", "WAITING_FOR_RESOURCES"):
+            return
+        wait_s = self._kernel.delays.queued_wait / self._kernel.speed
+        early_s = queued.valid_after - self._kernel.clock.now()
+        self._kernel.schedule.after(max(wait_s, early_s), lambda: self._provision(queued, fault))
 
     def _provision(self, queued: Queued, fault: Fault | None) -> None:
         """Capacity is there: the nodes appear as CREATING."""
         with self._kernel.lock:
+            reserved = wanted_reservation(queued.specs[0], queued.data)
             if queued.path.zone not in queued.offer.zones:
                 return  # the API lists the type there, but there is none: it waits for ever
-            if queued.chips > self._kernel.room(queued.path.zone):
+            if not reserved and queued.chips > self._kernel.room(queued.path.zone):
                 self._parked[queued.path.name] = (queued, fault)
                 return
             self._parked.pop(queued.path.name, None)
             if not self._move(queued, "WAITING_FOR_RESOURCES", "PROVISIONING"):
                 return
+            flap = self._kernel.faults.take(FaultKind.FLAP, "queuedResources.create", queued.path)
+            if flap is not None:
+                self._kernel.after(flap.seconds, lambda: self._fall_back(queued, fault))
+                return
             if fault is None:
                 try:
-                    for spec, path in zip(queued.data["tpu"]["nodeSpec"], queued.node_paths, strict=True):
-                        self._nodes.admit(path, spec["node"], queued.path)
+                    for spec, path in zip(queued.specs, queued.node_paths, strict=True):
+                        node = self._nodes.admit(path, spec, queued.path)
+                        if reserved and queued.failure is None:
+                            taken = self._kernel.reservations
+                            queued.failure = taken.take(self._kernel, node, reserved)
                 except ApiError as error:
                     queued.failure = error
             else:
-                queued.failure = ApiError(fault.code, fault.text(queued.path))
+                queued.failure = fault.error(queued.path)
         if queued.failure is None:
             self._kernel.after(self._kernel.delays.node_create, lambda: self._activate(queued))
         else:
             self._kernel.after(self._kernel.delays.create_failure, lambda: self._fail(queued))
+
+    def _fall_back(self, queued: Queued, fault: Fault | None) -> None:
+        if self._move(queued, "PROVISIONING", "WAITING_FOR_RESOURCES"):
+            self._kernel.after(self._kernel.delays.queued_wait, lambda: self._provision(queued, fault))
 
     def retry_parked(self) -> None:
         """Chips may have become free: whoever waits for some gets another turn, in order."""
@@ -336,13 +377,19 @@ class QueuedResources:
         force = str(request.get("force", "")).lower() == "true"
         if queued.state == "DELETING":
             raise ApiError(Code.FAILED_PRECONDITION, f"{queued.path.name} is already being deleted.")
-        if not force and queued.state not in _DELETABLE and self._nodes_of(queued):
+        if queued.state == "ACTIVE" and not force and self._nodes_of(queued):
             raise ApiError(
                 Code.FAILED_PRECONDITION,
                 f"Queued resource {queued.path.name} is in state {queued.state} and has nodes. Delete the "
                 "nodes first, or set force.",
             )
+        if queued.state not in _DELETABLE | {"ACTIVE"}:
+            text = f"Queued resource {queued.path.name} is in state {queued.state}."
+            raise ApiError(Code.FAILED_PRECONDITION, f"{text} Resource is not in a deletable state.")
+        delay_s = self._kernel.delays.queued_delete
         operation = self._operations.start("queuedResources.delete", "delete", queued.path, version)
+        if self._operations.fails(operation, "queuedResources.delete", queued.path, delay_s):
+            return show_operation(operation)
         self._set_state(queued, "DELETING", "USER")
         for node in self._nodes_of(queued):
             self._nodes.begin_deletion(node)
@@ -354,7 +401,7 @@ class QueuedResources:
                 self._kernel.queued.pop(queued.path.name, None)
                 self._operations.succeed(operation, "", None)
 
-        self._kernel.after(self._kernel.delays.queued_delete, finish)
+        self._kernel.after(delay_s + self._operations.stuck_s("queuedResources.delete", queued.path), finish)
         return show_operation(operation)
 
     def reset(self, request: Json, version: str) -> Json:
@@ -367,6 +414,37 @@ class QueuedResources:
         self._operations.succeed(operation, "QueuedResource", queued.data)
         return show_operation(operation)
 
-    def perform_maintenance(self, request: Json) -> Json:
+    def perform_maintenance(self, request: Json, version: str) -> Json:
+        """Begins at once what was announced for the nodes of a request, or for those called `nodeNames`."""
         queued = self.find(request["name"])
-        raise ApiError(Code.FAILED_PRECONDITION, f"There is no upcoming maintenance for {queued.path.id}.")
+        asked = [str(name).rsplit("/", 1)[-1] for name in request.get("nodeNames", [])]
+        nodes = [node for node in self._nodes_of(queued) if not asked or node.path.id in asked]
+        due = [node for node in nodes if "upcomingMaintenance" in node.data]
+        if not due:
+            text = f"There is no upcoming maintenance for {queued.path.id}."
+            raise ApiError(Code.FAILED_PRECONDITION, text)
+        method = "queuedResources.performMaintenance"
+        operation = self._operations.start(method, "maintenance", queued.path, version)
+        for node in due:
+            self._nodes.perform_maintenance({"name": node.path.name}, version)
+
+        def finish() -> None:
+            with self._kernel.lock:
+                self._operations.succeed(operation, "QueuedResource", queued.data)
+
+        self._kernel.after(self._kernel.delays.node_start, finish)
+        return show_operation(operation)
+
+    def maintenance_info(self, request: Json) -> Json:
+        """The nodes of a request for which maintenance is announced."""
+        return {
+            "nodeUpcomingMaintenances": [
+                {
+                    "nodeName": node.path.id,
+                    "nodeUid": node.data["id"],
+                    "upcomingMaintenance": copy_json(node.data["upcomingMaintenance"]),
+                }
+                for node in self._nodes_of(self.find(request["name"]))
+                if "upcomingMaintenance" in node.data
+            ]
+        }

@@ -1,8 +1,9 @@
 """The quotas of the simulated project: set by key, enforced on every node, shown by the quota doors.
 
-Keys are `ZONE` and `ZONE/GENERATION` (most chips), `METRIC` and `METRIC/REGION` for Compute Engine's quotas
-that TPU hosts use up on the side. The real cloud's own accounting of the latter is not documented; users report
-one address per worker with an external address, and two or more health checks per node.
+Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), `METRIC` and
+`METRIC/REGION` for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting
+of the latter is not documented; users report one address per worker with an external address, and two or more
+health checks per node.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from tpuctl.core.naming import region_of
 from tpuctl.core.topology import AcceleratorType
 from tpuctl.errors import UsageError
+from tpuctl.sim.access import PROJECT_NUMBER, TPU
 from tpuctl.sim.catalog import SimCatalog
 from tpuctl.sim.kernel import Json, Kernel, Node
 from tpuctl.sim.paths import ResourcePath
@@ -37,6 +39,23 @@ TPU_QUOTA_NAMES: Mapping[str, str] = {
     "v6e": "TPUV6E{}",
 }
 
+_SMALL: Mapping[str, tuple[int, str]] = {
+    "v2": (4, "TPUV2s{}"),
+    "v3": (4, "TPUV3s{}"),
+    "v5e": (8, "TPUV5s{}LitepodServing"),
+}
+"""Up to so many chips draw on a quota of their own: single devices of v2 and v3, and up to eight chips of v5e,
+where a user's v5litepod-8 was refused (https://cloud.google.com/tpu/docs/quota)."""
+
+
+def quota_id(generation: str, chips: int, kind: str, *, preemptible: bool) -> str:
+    """The quota that so many chips of a generation draw on; `kind` is zone or region."""
+    most, small = _SMALL.get(generation, (0, ""))
+    name = (small if chips <= most else TPU_QUOTA_NAMES[generation]).format(
+        "Preemptible" if preemptible else ""
+    )
+    return f"{name}PerProjectPer{kind.capitalize()}ForTPUAPI"
+
 
 def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
     """Raises UsageError for a key that limits nothing, or a limit below zero."""
@@ -44,12 +63,12 @@ def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
     regions = {region_of(zone) for zone in zones}
     for key, limit in quotas.items():
         place, _, rest = key.partition("/")
-        chips = place in zones and rest in ("", *TPU_QUOTA_NAMES)
+        chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES)
         regional = place in REGIONAL_METRICS and (rest == "" or rest in regions)
         if not (chips or regional or key in PROJECT_METRICS):
             raise UsageError(
                 f"no quota called {key!r}",
-                hint=f"ZONE, ZONE/GENERATION, {HEALTH_CHECKS}, {ADDRESSES} or {INSTANCES}[/REGION]",
+                hint=f"ZONE or REGION[/GENERATION], {HEALTH_CHECKS}, {ADDRESSES} or {INSTANCES}[/REGION]",
             )
         if limit < 0:
             raise UsageError(f"quota {key}: {limit} is less than 0", hint=f"{key}=0")
@@ -110,39 +129,53 @@ class Quotas:
         return {"metric": metric, "limit": float(limit), "usage": float(usage)}
 
     def tpu_infos(self) -> list[Json]:
-        """The quotaInfos of the Cloud Quotas API for the TPU API: per generation and tier, by zone."""
+        """The quotaInfos of the Cloud Quotas API for the TPU API: per generation and tier, by zone; by
+        region and for single devices only where a limit is set."""
         return [
-            self._tpu_info(generation, preemptible)
+            self._tpu_info(generation, chips, kind, preemptible=preemptible)
             for generation in TPU_QUOTA_NAMES
             for preemptible in (False, True)
+            for kind in ("zone", "region")
+            for chips in ((1, PLENTY) if generation in _SMALL else (PLENTY,))
+            if (kind, chips) == ("zone", PLENTY) or self._limits(generation, kind)
         ]
 
-    def _tpu_info(self, generation: str, preemptible: bool) -> Json:
+    def _limits(self, generation: str, kind: str) -> dict[str, int]:
+        """The limits of a generation that are set, in the unit of the quota, by zone or region."""
+        found: dict[str, int] = {}
+        for place, offer in self._offers(generation, kind).items():
+            chips = self._chips(place, generation)
+            if chips is not None:
+                found[place] = chips * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
+        return found
+
+    def _offers(self, generation: str, kind: str) -> dict[str, AcceleratorType]:
+        """Where there is such an accelerator, and one of them."""
         catalog = self._kernel.catalog
-        offers = {zone: _offer_of(catalog, zone, generation) for zone in catalog.zones()}
-        zones = [zone for zone, offer in offers.items() if offer is not None]
-        name = TPU_QUOTA_NAMES[generation].format("Preemptible" if preemptible else "")
-        quota_id = f"{name}PerProjectPerZoneForTPUAPI"
-        parent = f"projects/{self._kernel.project}/locations/global/services/tpu.googleapis.com"
-        infos: list[Json] = []
-        for zone in zones:
-            limit = self._chips(zone, generation)
-            offer = offers[zone]
-            if limit is not None and offer is not None:
-                value = limit * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
-                infos.append(_dimension({"zone": zone}, value, [zone]))
-        special = {info["dimensions"]["zone"] for info in infos}
-        infos.append(_dimension({}, PLENTY, [zone for zone in zones if zone not in special]))
+        found = {zone: _offer_of(catalog, zone, generation) for zone in catalog.zones()}
+        return {region_of(zone) if kind == "region" else zone: each for zone, each in found.items() if each}
+
+    def _tpu_info(self, generation: str, chips: int, kind: str, *, preemptible: bool) -> Json:
+        id = quota_id(generation, chips, kind, preemptible=preemptible)
+        limits = self._limits(generation, kind)
+        rest = [place for place in self._offers(generation, kind) if place not in limits]
+        title = f"{'Preemptible ' if preemptible else ''}TPU {generation} cores"
         return {
-            "name": f"{parent}/quotaInfos/{quota_id}",
-            "quotaId": quota_id,
-            "metric": f"tpu.googleapis.com/{_kebab(name)}",
-            "service": "tpu.googleapis.com",
+            "name": f"projects/{PROJECT_NUMBER}/locations/global/services/{TPU}/quotaInfos/{id}",
+            "quotaId": id,
+            "metric": f"{TPU}/{_kebab(id.partition('PerProject')[0])}",
+            "service": TPU,
             "isPrecise": True,
             "containerType": "PROJECT",
-            "dimensions": ["zone"],
+            "dimensions": [kind],
+            "metricDisplayName": title,
+            "quotaDisplayName": f"{title} per project per {kind}",
             "metricUnit": "1",
-            "dimensionsInfos": infos,
+            "quotaIncreaseEligibility": {"isEligible": True},
+            "dimensionsInfos": [
+                *(_dimension({kind: place}, limit, [place]) for place, limit in limits.items()),
+                _dimension({}, PLENTY, rest),
+            ],
         }
 
     def _chips(self, zone: str, generation: str) -> int | None:
@@ -156,7 +189,8 @@ def _offer_of(catalog: SimCatalog, zone: str, generation: str) -> AcceleratorTyp
 
 
 def _dimension(dimensions: Mapping[str, str], value: int, locations: list[str]) -> Json:
-    shown: Json = {"details": {"value": str(value)}, "applicableLocations": locations}
+    # An int64 of 0 is left out, as everywhere in proto3's JSON.
+    shown: Json = {"details": {"value": str(value)} if value else {}, "applicableLocations": locations}
     return {"dimensions": dict(dimensions), **shown} if dimensions else shown
 
 

@@ -25,6 +25,8 @@ from tpuctl.sim.control import (
     world_folder,
     write_private,
 )
+from tpuctl.sim.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT, write_gcloud_account
+from tpuctl.sim.oauth import authorized_user
 from tpuctl.sim.options import Delays, SimOptions
 from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants, kill_world, start_time
 from tpuctl.sim.simulator import Simulator, new_token
@@ -47,10 +49,12 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
     token = new_token()
     token_file = state_dir / TOKEN_FILE
     write_private(token_file, token)
+    write_private(state_dir / CREDENTIALS_FILE, json.dumps(authorized_user(token), indent=1) + "\n")
     root = world_folder(state_dir, world_id)
     root.mkdir(mode=0o700, exist_ok=True)
     buckets = state_dir / BUCKETS_FOLDER
     simulator = Simulator(root, options, world_id=world_id, token=token, buckets=buckets)
+    write_gcloud_account(state_dir / GCLOUD_ACCOUNT, authorized_user(token, f"{simulator.endpoint}/token"))
     save_info(
         state_dir,
         SimInfo(
@@ -61,6 +65,8 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
             http=simulator.endpoint,
             grpc=simulator.grpc_endpoint,
             token_file=str(token_file),
+            https=simulator.https.endpoint,
+            ca_file=str(simulator.https.ca_file),
             ssh_port=simulator.ssh_port,
             hosts=options.hosts,
             project=options.project,

@@ -8,16 +8,20 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuctl.sim import admin, compute, project
-from tpuctl.sim.access import COMPUTE, STORAGE
+from tpuctl.sim import admin, compute, discovery, oauth, project
 from tpuctl.sim.admin import AdminDoor
+from tpuctl.sim.catalog import load_catalog
 from tpuctl.sim.clock import Clock
 from tpuctl.sim.compute import ComputeDoor
+from tpuctl.sim.discovery import answer_discovery
+from tpuctl.sim.environment import proxy_environment, trust_environment
 from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.hosts.process import ProcessHosts
-from tpuctl.sim.http import STORAGE_PREFIXES, Handler, HttpServer, Router
+from tpuctl.sim.http import Handler, HttpServer, Router
+from tpuctl.sim.https import HttpsDoor, is_google
+from tpuctl.sim.oauth import TokenDoor
 from tpuctl.sim.options import ISOLATED, Delays, SimOptions
-from tpuctl.sim.paths import storage_endpoint
+from tpuctl.sim.paths import STORAGE_BY_REST
 from tpuctl.sim.project import ProjectDoor
 from tpuctl.sim.storage import Storage
 from tpuctl.sim.tpu_grpc import TpuGrpcDoor
@@ -59,17 +63,26 @@ class Simulator:
                 quotas=options.quotas,
             ),
             clock=clock,
+            catalog=load_catalog(options.catalog),
             host_environment=self._host_environment,
+            token=token,
         )
         self.storage = Storage(buckets or root / "gcs", self.world)
-        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port)
-        self.http = HttpServer(
-            Router(token, self._doors()).handle, port=options.port, clock_skew=self.world.access.clock_skew
-        )
+        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port, location_of=self.storage.location_of)
+        renewing = TokenDoor(token, self.world.access.check_token).handle
+        public = {**dict.fromkeys(oauth.PATHS, renewing), **dict.fromkeys(discovery.PATHS, answer_discovery)}
+        router = Router(token, self._doors(), public, self.storage)
+        skew = self.world.access.clock_skew
+        self.http = HttpServer(router.handle, port=options.port, clock_skew=skew)
         self._door = self.hosts.door(self.http.port)
         self.http.allow_host(self._door)
+        self._rest = HttpServer(router.handle, clock_skew=skew, behind_tls=is_google)
+        self.https = HttpsDoor(root / "tls", self._rest, http_port=self.http.port, grpc_port=self.grpc.port)
+        self.hosts.door(self.https.host_port)
+        self.hosts.show(self.https.ca_file.parent)
         self.grpc.start()
         self.http.start()
+        self._rest.start()
 
     @property
     def endpoint(self) -> str:
@@ -85,10 +98,16 @@ class Simulator:
         return self.hosts.ssh_port
 
     def _host_environment(self) -> dict[str, str]:
+        """What a login on a host sees besides what its tier sets: how it reaches the network that it is on.
+
+        A TPU VM needs none of it. Here Google's APIs are behind a proxy, so programs must know the proxy and
+        whom to trust; credentials they find by themselves, at the metadata server.
+        """
         return {
             **machine_network(os.environ),
-            "STORAGE_EMULATOR_HOST": storage_endpoint(f"http://{self._door}:{self.http.port}", self.token),
-            "GOOGLE_CLOUD_PROJECT": self.options.project,
+            **trust_environment(str(self.https.ca_file)),
+            **proxy_environment(f"http://{self._door}:{self.https.host_port}"),
+            **STORAGE_BY_REST,
             # All hosts are on this machine: what one downloads, none downloads again.
             "TPUCTL_WHEEL_CACHE": str(wheel_cache()),
         }
@@ -96,7 +115,7 @@ class Simulator:
     def _doors(self) -> dict[str, Handler]:
         tpu = TpuRestDoor(self.world)
         computing = ComputeDoor(self.world)
-        access = self.world.access
+        projects = ProjectDoor(self.world)
 
         def reset() -> None:
             self.storage.reset()
@@ -106,16 +125,22 @@ class Simulator:
         return {
             "/v2/": tpu.handle,
             "/v2alpha1/": tpu.handle,
-            compute.PREFIX: access.guard(COMPUTE, computing.handle),
+            "/v2alpha/": tpu.handle,
+            compute.PREFIX: computing.handle,
+            compute.BATCH: computing.handle,
             admin.PREFIX: control.handle,
-            **dict.fromkeys(project.PREFIXES, ProjectDoor(self.world).handle),
-            **dict.fromkeys(STORAGE_PREFIXES, access.guard(STORAGE, self.storage.handle)),
+            **dict.fromkeys(project.PREFIXES, projects.handle),
+            project.SHARED_PREFIX: lambda request: (
+                tpu.handle(request) if tpu.owns(request.path) else projects.handle(request)
+            ),
         }
 
     def close(self) -> None:
         """Stops the doors, then the world, then the hosts."""
+        self.https.close()
         self.grpc.close()
         self.http.close()
+        self._rest.close()
         self.world.close()
         self.hosts.close()
         self.storage.close()
@@ -139,14 +164,9 @@ def wheel_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "wheels"
 
 
-NETWORK_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-NETWORK_PREFIXES = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+NETWORK_PREFIXES = ("PIP_", "UV_", "SSL_CERT_DIR", "HTTP_PROXY")
 
 
 def machine_network(environ: Mapping[str, str]) -> dict[str, str]:
-    """How this machine reaches package registries (certificates, indexes, proxies), for its hosts."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in NETWORK_VARIABLES or name.upper().startswith(NETWORK_PREFIXES)
-    }
+    """How this machine reaches package registries, for its hosts; HTTPS goes through a proxy of ours."""
+    return {name: value for name, value in environ.items() if name.upper().startswith(NETWORK_PREFIXES)}

@@ -96,3 +96,23 @@ def unknown_method(what: str) -> ApiError:
     return ApiError(
         Code.FAILED_PRECONDITION, f"tpuctl's simulated cloud does not implement {what}; nothing was changed."
     )
+
+
+def location_denied(project: str, zone: str) -> ApiError:
+    """A zone that does not exist, or that this project may not use; the API does not tell them apart.
+
+    Message and details as users of gcloud print them.
+    """
+    metadata = {"consumer": f"projects/{project}", "location": zone, "service": "tpu.googleapis.com"}
+    return ApiError(
+        Code.PERMISSION_DENIED,
+        f"Permission denied on 'locations/{zone}' (or it may not exist).",
+        [
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "LOCATION_POLICY_VIOLATED",
+                "domain": "googleapis.com",
+                "metadata": metadata,
+            }
+        ],
+    )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.errors import BugError
+from tpuctl.sim.access import STORAGE
 from tpuctl.sim.faults import FaultKind
-from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.gcs_access import TEST_PERMISSIONS, permission_of
-from tpuctl.sim.messages import Request, Response, json_response
+from tpuctl.sim.gcs import JSON_PATHS, GcsDoor
+from tpuctl.sim.gcs_access import permission_of, unauthenticated
+from tpuctl.sim.gcs_wire import GcsError
+from tpuctl.sim.messages import Request, Response
 from tpuctl.sim.options import BUCKET
 from tpuctl.sim.paths import ResourcePath
 from tpuctl.sim.status import ApiError, DroppedConnectionError
@@ -31,7 +32,7 @@ class Storage:
 
     def _open(self) -> GcsDoor:
         self._root.mkdir(parents=True, exist_ok=True)
-        door = GcsDoor(self._root, now=self._now)
+        door = GcsDoor(self._root, now=self._now, granted=self._world.access.granted)
         query = {"project": [self._world.options.project]}
         made = door.handle(
             Request(
@@ -39,7 +40,7 @@ class Storage:
             )
         )
         if made.status >= 300 and made.status != ALREADY_THERE:
-            raise BugError(f"the bucket {BUCKET} could not be made: {made.body!r}")
+            raise BugError(f"the bucket {BUCKET} could not be made: {bytes(made.body)!r}")
         return door
 
     def _now(self) -> float:
@@ -47,28 +48,36 @@ class Storage:
         return self._world.clock.now() + self._world.access.clock_skew()
 
     def handle(self, request: Request) -> Response:
-        """Raises ApiError and DroppedConnectionError when a fault says so."""
+        """Refusals become answers as Cloud Storage words them; DroppedConnectionError passes when a fault says
+        so."""
         method = f"storage.{request.method.lower()}"
         path = ResourcePath(self._world.options.project, "global")
-        fault = self._world.faults.take(FaultKind.ERROR, method, path)
-        if fault is not None:
-            raise ApiError(fault.code, fault.text(path))
-        answer = self._answer(request)
+        try:
+            self._world.access.check_token()
+            self._world.access.check_service(STORAGE)
+            fault = self._world.faults.take(FaultKind.ERROR, method, path)
+            if fault is not None:
+                raise fault.error(path)
+            needed = permission_of(request)
+            if needed is not None:
+                self._world.access.check_permission(*needed)
+            answer = self._door.handle(request)
+        except ApiError as error:
+            answer = _refusal(request, GcsError.of(error))
+        except GcsError as error:
+            answer = _refusal(request, error)
         if self._world.faults.take(FaultKind.DROP, method, path) is not None:
             raise DroppedConnectionError(method)
         return answer
 
-    def _answer(self, request: Request) -> Response:
-        asked = TEST_PERMISSIONS.fullmatch(request.path)
-        if asked is not None:
-            found = self._door.handle(replace(request, path=f"/storage/v1/b/{asked[1]}", query={}))
-            granted = self._world.access.granted(request.query.get("permissions") or [])
-            answer = {"kind": "storage#testIamPermissionsResponse", "permissions": granted}
-            return found if found.status >= 300 else json_response(answer)
-        needed = permission_of(request)
-        if needed is not None:
-            self._world.access.check_permission(*needed)
-        return self._door.handle(request)
+    @staticmethod
+    def refuse_unauthenticated(request: Request) -> Response:
+        """For a request without the token."""
+        return _refusal(request, unauthenticated(request))
+
+    def location_of(self, bucket: str) -> tuple[str, str]:
+        """Location and its type. Raises GcsError, 404."""
+        return self._door.location_of(bucket)
 
     def reset(self) -> None:
         """Buckets as at the start."""
@@ -82,3 +91,7 @@ class Storage:
         self._door.close()
         if unused:
             shutil.rmtree(self._root)
+
+
+def _refusal(request: Request, error: GcsError) -> Response:
+    return error.response() if request.path.startswith(JSON_PATHS) else error.xml_response()

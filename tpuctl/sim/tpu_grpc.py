@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hmac
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tpuctl.sim.gcs_grpc import GET_STORAGE_LAYOUT, layout_handler
 from tpuctl.sim.kernel import Json
-from tpuctl.sim.nodes import camel
+from tpuctl.sim.operations import METADATA_TYPE
+from tpuctl.sim.payload import camel
 from tpuctl.sim.status import ApiError, Code, DroppedConnectionError
 from tpuctl.sim.world import World
 
@@ -61,10 +63,15 @@ SERVICES = {
     "google.cloud.location.Locations": LOCATIONS_METHODS,
 }
 """Service → method → names of the request and response messages (google-cloud-tpu 1.28)."""
+_DETAILS_KEY = "grpc-status-details-bin"
+"""Where clients look for a `google.rpc.Status`: https://google.aip.dev/193."""
+
+_SAME_FIELDS = "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"
 
 
 def _messages(service: str) -> Callable[[str], Any]:
     """How to find the protobuf class of a name that a service's methods use."""
+    importlib.import_module("google.rpc.error_details_pb2")  # the types of details, for Any
     operations = importlib.import_module("google.longrunning.operations_pb2")
     empty = importlib.import_module("google.protobuf.empty_pb2")
     locations = importlib.import_module("google.cloud.location.locations_pb2")
@@ -82,17 +89,41 @@ def _messages(service: str) -> Callable[[str], Any]:
     return find
 
 
-def to_request(message: dict[str, Any]) -> Json:
-    """A decoded request in the form that REST bodies have: the field mask as a string, names in camelCase."""
+def request_classes() -> dict[str, Any]:
+    """The protobuf class of the request of every method, by the method's path."""
+    return {
+        f"/{service}/{method}": _messages(service)(names[0])
+        for service, methods in SERVICES.items()
+        for method, names in methods.items()
+    }
+
+
+def to_request(message: dict[str, Any], fields: Collection[str]) -> Json:
+    """A decoded request in the form that REST calls have: the field mask as a string, names in camelCase, and
+    names of resources even where there are none, which no URL leaves out."""
     if "updateMask" in message:
         message["updateMask"] = ",".join(camel(each) for each in str(message["updateMask"]).split(","))
+    for name in ("name", "parent"):
+        if name in fields:
+            message.setdefault(name, "")
+    if "updateMask" in fields:
+        message.setdefault("node", {}).setdefault("name", "")
     return message
 
 
 class TpuGrpcDoor:
     """Serves on 127.0.0.1 until `close`; every call needs the metadata `authorization: Bearer TOKEN`."""
 
-    def __init__(self, world: World, token: str, *, port: int = 0, workers: int = 16) -> None:
+    def __init__(
+        self,
+        world: World,
+        token: str,
+        *,
+        port: int = 0,
+        workers: int = 16,
+        location_of: Callable[[str], tuple[str, str]] | None = None,
+    ) -> None:
+        """`location_of`: a bucket's location and its type, for who asks Storage Control."""
         import grpc
 
         self._grpc = grpc
@@ -104,6 +135,8 @@ class TpuGrpcDoor:
             for service, methods in SERVICES.items()
             for method, names in methods.items()
         }
+        if location_of is not None:
+            self._handlers[GET_STORAGE_LAYOUT] = layout_handler(grpc, self._admit, location_of)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self._dispatcher(),))
@@ -133,14 +166,15 @@ class TpuGrpcDoor:
         find = _messages(service)
         request_class, response_class = find(request_name), find(response_name)
         version = "v2alpha1" if ".v2alpha1." in service else "v2"
+        fields = {each.json_name for each in request_class.DESCRIPTOR.fields}
 
         def answer(message: Any, context: Any) -> Any:
             try:
                 self._admit(context)
-                request = to_request(self._json.MessageToDict(message))
-                data = self._world.call(method, request, version)
-                return self._json.ParseDict(data, response_class(), ignore_unknown_fields=True)
+                request = to_request(self._json.MessageToDict(message), fields)
+                return self._to_message(self._world.call(method, request, version), response_class())
             except ApiError as error:
+                context.set_trailing_metadata(((_DETAILS_KEY, self._status(error)),))
                 context.abort(self._grpc.StatusCode[error.code.name], error.message)
             except DroppedConnectionError:
                 context.abort(self._grpc.StatusCode.UNAVAILABLE, "Socket closed")
@@ -150,6 +184,26 @@ class TpuGrpcDoor:
             request_deserializer=request_class.FromString,
             response_serializer=response_class.SerializeToString,
         )
+
+    def _status(self, error: ApiError) -> bytes:
+        """The error as a whole, with the details that its REST form has, too."""
+        status = importlib.import_module("google.rpc.status_pb2").Status()
+        return bytes(self._json.ParseDict(error.to_status(), status).SerializeToString())
+
+    def _to_message(self, data: Json, message: Any) -> Any:
+        """`data` as a message of its type.
+
+        The metadata of an operation is of a type without a library here; google.cloud.tpu has one with the same
+        fields and numbers (google/cloud/common/operation_metadata.proto), which packs it.
+        """
+        for operation in (data, *data.get("operations", ())):
+            if (operation.get("metadata") or {}).get("@type") == METADATA_TYPE:
+                operation["metadata"]["@type"] = _SAME_FIELDS
+        self._json.ParseDict(data, message, ignore_unknown_fields=True)
+        for found in (message, *getattr(message, "operations", ())):
+            if getattr(getattr(found, "metadata", None), "type_url", "") == _SAME_FIELDS:
+                found.metadata.type_url = METADATA_TYPE
+        return message
 
     def _admit(self, context: Any) -> None:
         given = dict(context.invocation_metadata()).get("authorization", "")

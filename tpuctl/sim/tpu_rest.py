@@ -1,21 +1,19 @@
-"""The Cloud TPU API by REST: /v2 and /v2alpha1.
+"""The Cloud TPU API by REST: /v2, /v2alpha1, and what /v1 reads.
 
 The routes are those of google-cloud-tpu 1.28 (`google.api.http` options of its REST transport), plus the
-methods that only v2alpha1 has (its discovery document, revision 20261001).
+methods that only v2alpha1 and v1 have (their discovery documents, revision 20261001).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from tpuctl.sim.kernel import Json
 from tpuctl.sim.messages import Request, Response, json_response
-from tpuctl.sim.nodes import camel
-from tpuctl.sim.status import ApiError, Code, unknown_method
+from tpuctl.sim.payload import ApiTypes, load_types, parse_body, read_message, read_query, snake
+from tpuctl.sim.status import unknown_method
 from tpuctl.sim.world import World
 
 _LOCATION = "{PARAM=projects/*/locations/*}"
@@ -65,9 +63,26 @@ ALPHA_ROUTES = (
         "*",
     ),
     ("GET", _all("reservations"), "ListReservations", None),
+    ("GET", _one("queuedResources") + ":getMaintenanceInfo", "GetMaintenanceInfo", None),
 )
-_SYSTEM_PARAMETERS = frozenset({"alt", "$alt", "key", "prettyPrint", "fields", "$.xgafv", "quotaUser"})
-_REPEATED = frozenset({"workerIds", "nodeNames"})
+OLD_ROUTES = (
+    ("GET", "{name=projects/*}/locations", "ListLocations", None),
+    ("GET", _LOCATION.replace("PARAM", "name"), "GetLocation", None),
+    ("GET", _all("nodes"), "ListNodes", None),
+    ("GET", _one("nodes"), "GetNode", None),
+    ("GET", _all("acceleratorTypes"), "ListAcceleratorTypes", None),
+    ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
+    ("GET", _all("tensorflowVersions"), "ListTensorFlowVersions", None),
+    ("GET", _one("tensorflowVersions"), "GetTensorFlowVersion", None),
+    ("GET", "{name=projects/*/locations/*}/operations", "ListOperations", None),
+    ("GET", _one("operations"), "GetOperation", None),
+)
+"""What /v1 reads; TPU nodes of its kind can no longer be made."""
+_NEWEST = (*COMMON_ROUTES, *ALPHA_ROUTES)
+ROUTES = {"v1": OLD_ROUTES, "v2": COMMON_ROUTES, "v2alpha1": _NEWEST, "v2alpha": _NEWEST}
+TYPES_OF = {"v1": "v1", "v2": "v2", "v2alpha1": "v2alpha1", "v2alpha": "v2alpha1"}
+"""Ray's autoscaler calls v2alpha1 by a name that is in no directory of APIs."""
+BODIES = {"node": "Node", "queuedResource": "QueuedResource"}
 
 
 @dataclass(frozen=True)
@@ -91,41 +106,34 @@ def compile_route(version: str, verb: str, template: str, rpc: str, body: str | 
     return Route(verb, re.compile(f"/{version}/({expression}){re.escape(tail)}"), param, rpc, body)
 
 
-def build_request(route: Route, value: str, query: Mapping[str, list[str]], body: Json) -> Json:
-    """The RPC's request from path, query and body, in camelCase."""
-    request: Json = dict(body) if route.body == "*" else {}
-    if route.body not in (None, "*"):
-        request[str(route.body)] = dict(body)
-    for key, values in query.items():
-        if key not in _SYSTEM_PARAMETERS:
-            name = camel(key)
-            request[name] = list(values) if name in _REPEATED else values[-1]
+def build_request(types: ApiTypes, route: Route, value: str, request: Request) -> Json:
+    """The RPC's request from path, query and body, in camelCase. Raises ApiError, INVALID_ARGUMENT."""
+    built = read_query(types, route.rpc, request.query)
+    if route.body == "*":
+        message = f"{route.rpc}Request"
+        known = message if message in types.messages else "Empty"
+        built |= read_message(types, known, parse_body(request))
+    elif route.body is not None:
+        built[route.body] = read_message(types, BODIES[route.body], parse_body(request), snake(route.body))
     if route.param == "node.name":
-        request["node"]["name"] = value
+        built["node"]["name"] = value
     else:
-        request[route.param] = value
-    return request
-
-
-def parse_body(request: Request) -> Json:
-    try:
-        body = request.json()
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid JSON payload received. {error}") from error
-    if not isinstance(body, dict):
-        raise ApiError(Code.INVALID_ARGUMENT, "Invalid JSON payload received. Root element must be a message.")
-    return body
+        built[route.param] = value
+    return built
 
 
 class TpuRestDoor:
-    """Answers every path below /v2 and /v2alpha1; raises ApiError for refusals."""
+    """Answers every path below /v2 and /v2alpha1, and what /v1 has of TPUs; raises ApiError for refusals."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._routes = {
-            "v2": [compile_route("v2", *row) for row in COMMON_ROUTES],
-            "v2alpha1": [compile_route("v2alpha1", *row) for row in (*COMMON_ROUTES, *ALPHA_ROUTES)],
+            version: [compile_route(version, *row) for row in rows] for version, rows in ROUTES.items()
         }
+
+    def owns(self, path: str) -> bool:
+        """Whether a path below /v1, which several APIs share, is of this one."""
+        return re.match(r"/v1/projects/[^/]+/locations(?!/global/services/)", unquote(path)) is not None
 
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
@@ -133,6 +141,7 @@ class TpuRestDoor:
         for route in self._routes[version]:
             match = route.pattern.fullmatch(path)
             if match is not None and route.verb == request.method:
-                built = build_request(route, match.group(1), request.query, parse_body(request))
-                return json_response(self._world.call(route.rpc, built, version))
+                known = TYPES_OF[version]
+                built = build_request(load_types(f"tpu.{known}"), route, match.group(1), request)
+                return json_response(self._world.call(route.rpc, built, known))
         raise unknown_method(f"{request.method} {path}")

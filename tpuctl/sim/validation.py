@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tpuctl.core.naming import region_of
 from tpuctl.core.topology import AcceleratorType
+from tpuctl.sim.access import PROJECT_NUMBER
+from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.kernel import Json, Kernel, Node, Queued, copy_json
 from tpuctl.sim.paths import ResourcePath, check_labels
-from tpuctl.sim.quotas import TPU_QUOTA_NAMES
+from tpuctl.sim.quotas import quota_id
 from tpuctl.sim.status import ApiError, Code, bad_request
 
 _INPUT_FIELDS = frozenset(
@@ -76,6 +79,7 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     check_labels(clean.get("labels") or {})
     _check_metadata(clean.get("metadata") or {})
     _check_network(clean)
+    _check_project(kernel, path, clean)
     size = (clean.get("bootDiskConfig") or {}).get("diskSizeGb")
     if size is not None and int(size) < IMAGE_GB:
         text = f"Node.boot_disk_config.disk_size_gb must be at least the size of the image, {IMAGE_GB} GB."
@@ -104,33 +108,64 @@ def _check_network(spec: Json) -> None:
             raise ApiError(Code.INVALID_ARGUMENT, f'Invalid tag "{tag}".')
 
 
-def _used_chips(nodes: Iterable[Node], queued: Iterable[Queued], zone: str, generation: str) -> int:
-    """Queued resources count from acceptance until deletion, dead ones too; a preempted direct node does
-    not."""
-    direct = sum(
-        n.offer.chips
-        for n in nodes
-        if n.queued is None
-        and n.path.zone == zone
-        and n.state != "PREEMPTED"
-        and generation in ("", n.offer.generation)
+def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
+    """The network that hosts are to be in, and the service account that the caller makes them act as."""
+    network = str((spec.get("networkConfig") or {}).get("network") or "default").rpartition("/")[2]
+    if kernel.faults.standing(FaultKind.NO_NETWORK, network):
+        text = f"The resource 'projects/{path.project}/global/networks/{network}' was not found"
+        raise bad_request(text, kernel.ids.eid())
+    permission = "iam.serviceAccounts.actAs"
+    if kernel.faults.standing(FaultKind.NO_PERMISSION, permission):
+        account = (spec.get("serviceAccount") or {}).get("email") or f"{PROJECT_NUMBER}-{DEFAULT}"
+        text = f"Permission '{permission}' denied on service account {account} (or it may not exist)."
+        raise ApiError(Code.PERMISSION_DENIED, text)
+
+
+DEFAULT = "compute@developer.gserviceaccount.com"
+
+
+def _used_chips(nodes: Iterable[Node], queued: Iterable[Queued], place: str, generation: str) -> int:
+    """Those of a zone or region. Queued resources count from acceptance until deletion, dead ones too; a
+    preempted direct node does not."""
+
+    def counts(zone: str, offer: AcceleratorType) -> bool:
+        return place in (zone, region_of(zone)) and generation in ("", offer.generation)
+
+    direct = (n for n in nodes if n.queued is None and n.state != "PREEMPTED")
+    return sum(each.offer.chips for each in direct if counts(each.path.zone, each.offer)) + sum(
+        each.chips for each in queued if counts(each.path.zone, each.offer)
     )
-    requests = sum(q.chips for q in queued if q.path.zone == zone and generation in ("", q.offer.generation))
-    return direct + requests
 
 
 def check_quota(kernel: Kernel, path: ResourcePath, offer: AcceleratorType, chips: int, *, spot: bool) -> None:
-    """Refuses what the zone's quota does not hold; expects the world's lock to be held."""
-    for key, generation in ((path.zone, ""), (f"{path.zone}/{offer.generation}", offer.generation)):
-        limit = kernel.quotas.get(key)
-        if limit is None:
-            continue
-        if _used_chips(kernel.nodes.values(), kernel.queued.values(), path.zone, generation) + chips > limit:
-            name = TPU_QUOTA_NAMES[offer.generation].format("Preemptible" if spot else "")
-            text = (
-                f"Quota limit '{name}PerProjectPerZoneForTPUAPI' has been exceeded. "
-                f"Limit: {limit} in zone {path.zone}."
-            )
-            violation = {"subject": f"project:{path.project}", "description": text}
-            detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
-            raise ApiError(Code.RESOURCE_EXHAUSTED, text, [detail])
+    """Refuses what the quotas of region and zone do not hold, with all that it runs into; expects the world's
+    lock to be held."""
+    exceeded: list[tuple[str, int, str]] = []
+    for kind, place in (("region", region_of(path.zone)), ("zone", path.zone)):
+        limits = {
+            "": kernel.quotas.get(place),
+            offer.generation: kernel.quotas.get(f"{place}/{offer.generation}"),
+        }
+        for generation, limit in limits.items():
+            used = _used_chips(kernel.nodes.values(), kernel.queued.values(), place, generation)
+            if limit is not None and used + chips > limit:
+                name = quota_id(offer.generation, chips, kind, preemptible=spot)
+                exceeded.append((name, limit, f"{kind} {place}"))
+                break
+    if not exceeded:
+        return
+    names, limits_hit, places = (
+        ",".join(str(each) for each in column) for column in zip(*exceeded, strict=True)
+    )
+    violations = [
+        {
+            "subject": f"project:{path.project}",
+            "description": f"Quota '{limit_name}' exhausted. Limit {limit} in {place}",
+        }
+        for limit_name, limit, place in exceeded
+    ]
+    raise ApiError(
+        Code.RESOURCE_EXHAUSTED,
+        f"Quota limit '{names}' has been exceeded. Limit: {limits_hit} in {places}.",
+        [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations}],
+    )

@@ -10,7 +10,8 @@ import copy
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +29,12 @@ from tpuctl.sim.machines import Machines
 from tpuctl.sim.nodes import Nodes
 from tpuctl.sim.operations import Operations
 from tpuctl.sim.options import Delays
-from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.queued import QueuedResources
 from tpuctl.sim.quotas import Quotas, check_keys
 from tpuctl.sim.status import ApiError, DroppedConnectionError
-from tpuctl.sim.versions import check_fields, show, spell_enums
+from tpuctl.sim.steering import Steering
+from tpuctl.sim.versions import show
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class World:
         clock: Clock | None = None,
         catalog: SimCatalog | None = None,
         host_environment: Callable[[], dict[str, str]] = dict,
+        token: str = "",
     ) -> None:
         self.options = options or WorldOptions()
         if self.options.speed <= 0:
@@ -92,8 +95,6 @@ class World:
         self.catalog = catalog or load_catalog()
         check_keys(self.options.quotas, self.catalog)
         self.access = Access(self.faults, self.options.project)
-        self.metadata: dict[str, str] = {}
-        """The project's metadata in Compute Engine."""
         self._kernel = Kernel(
             project=self.options.project,
             clock=self.clock,
@@ -106,11 +107,13 @@ class World:
             faults=self.faults,
             quotas=dict(self.options.quotas),
             host_environment=host_environment,
+            token=token,
         )
         self._operations = Operations(self._kernel)
         self._machines = Machines(self._kernel)
         self._nodes = Nodes(self._kernel, self._operations, self._machines)
         self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
+        self.steering = Steering(self._kernel, self._give_turns)
         self.rpcs: Mapping[str, Rpc] = self._table()
 
     def _table(self) -> dict[str, Rpc]:
@@ -130,14 +133,14 @@ class World:
             "ListNodes": Rpc("nodes.list", read(nodes.list_all)),
             "GetGuestAttributes": Rpc("nodes.getGuestAttributes", read(nodes.guest_attributes)),
             "SimulateMaintenanceEvent": Rpc("nodes.simulateMaintenanceEvent", nodes.simulate_maintenance, True),
-            "PerformMaintenance": Rpc("nodes.performMaintenance", read(nodes.perform_maintenance), True),
+            "PerformMaintenance": Rpc("nodes.performMaintenance", nodes.perform_maintenance, True),
             "CreateQueuedResource": Rpc("queuedResources.create", queued.create, True),
             "DeleteQueuedResource": Rpc("queuedResources.delete", queued.delete, True),
             "ResetQueuedResource": Rpc("queuedResources.reset", queued.reset, True),
             "GetQueuedResource": Rpc("queuedResources.get", read(queued.get)),
             "ListQueuedResources": Rpc("queuedResources.list", read(queued.list_all)),
             "PerformMaintenanceQueuedResource": Rpc(
-                "queuedResources.performMaintenance", read(queued.perform_maintenance), True
+                "queuedResources.performMaintenance", queued.perform_maintenance, True
             ),
             "GetOperation": Rpc("operations.get", read(operations.get)),
             "WaitOperation": Rpc("operations.wait", read(operations.get)),
@@ -154,6 +157,9 @@ class World:
             "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list_runtime_versions)),
             "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get_runtime_version)),
             "ListReservations": Rpc("reservations.list", read(inventory.list_reservations)),
+            "ListTensorFlowVersions": Rpc("tensorflowVersions.list", read(inventory.list_tensorflow_versions)),
+            "GetTensorFlowVersion": Rpc("tensorflowVersions.get", read(inventory.get_tensorflow_version)),
+            "GetMaintenanceInfo": Rpc("queuedResources.getMaintenanceInfo", read(queued.maintenance_info)),
         }
 
     # The API.
@@ -174,6 +180,8 @@ class World:
         if rpc.mutating:
             self.journal.record(rpc.name, path.name, status)
             self._kernel.schedule.flush()
+        if rpc.name.endswith(".list") and path.zone == ANY_ZONE:
+            self.clock.pause(self.options.delays.list_everywhere / self.options.speed)
         if status == "DROPPED":
             raise DroppedConnectionError(rpc.name)
         return answer
@@ -184,14 +192,12 @@ class World:
         self.access.check_permission(permission_of(rpc.name), path.name)
         fault = self.faults.take(FaultKind.ERROR, rpc.name, path)
         if fault is not None:
-            raise ApiError(fault.code, fault.text(path))
+            raise fault.error(path)
         kernel = self._kernel
         with kernel.lock:
             key = (rpc.name, path.name, str(request.get("requestId") or ""))
             if key[2] and rpc.name in _DEDUPED and kernel.requests.get(key) in kernel.operations:
                 return self._operations.get({"name": kernel.requests[key]})
-            spell_enums(request)
-            check_fields(version, request)
             answer = show(version, rpc.handle(request, version))
             if key[2] and rpc.name in _DEDUPED:
                 kernel.requests[key] = str(answer["name"])
@@ -205,8 +211,32 @@ class World:
     def preempt(self, name: str, zone: str | None = None) -> list[str]:
         """Preempts the READY nodes called `name`, or belonging to a queued resource of that name; their names.
 
-        Blocks until their hosts are dead. Raises NotFoundError when there is none.
+        Blocks until their hosts are dead, at most the time that they have to end in order. Raises
+        NotFoundError when there is none.
         """
+        return self._at_once("preempt", name, zone, self._nodes.preempt)
+
+    def reboot(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
+        """Reboots the hosts of all `workers`, or of some, of the READY nodes called `name`; the nodes' names.
+
+        Blocks until they are off; they come back by themselves. Raises NotFoundError when there is no such
+        node or worker.
+        """
+
+        def reboot(node: Node) -> None:
+            self._nodes.reboot(node, workers)
+
+        return self._at_once("reboot", name, zone, reboot, workers or ())
+
+    def _at_once(
+        self,
+        verb: str,
+        name: str,
+        zone: str | None,
+        work: Callable[[Node], None],
+        workers: Collection[int] = (),
+    ) -> list[str]:
+        """Does something to all hosts behind a name at the same time."""
         with self._kernel.lock:
             known = list(self._kernel.nodes.values())
             nodes = [node for node in known if self._meant(node, name, zone)]
@@ -214,12 +244,20 @@ class World:
         if not ready:
             states = ", ".join(f"{node.path.id} is {node.state}" for node in nodes) or "no such node"
             raise NotFoundError(
-                f"nothing to preempt under the name {name} in {zone or 'any zone'}: {states}",
+                f"nothing to {verb} under the name {name} in {zone or 'any zone'}: {states}",
                 hint=_preempt_hint(name, [node.path.id for node in known]),
             )
+        most = max(node.offer.hosts for node in ready)
+        for worker in workers:
+            if not 0 <= worker < most:
+                raise NotFoundError(f"{name} has no worker {worker}", hint=f"its workers are 0 to {most - 1}")
         for node in ready:
-            self.journal.record("sim.preempt", node.path.name, "OK")
-            self._nodes.preempt(node)
+            self.journal.record(f"sim.{verb}", node.path.name, "OK")
+        if len(ready) == 1:
+            work(ready[0])
+        else:
+            with ThreadPoolExecutor(len(ready)) as pool:
+                list(pool.map(work, ready))
         self._kernel.schedule.flush()
         return [node.path.name for node in ready]
 
@@ -229,13 +267,16 @@ class World:
         Less takes nothing away from nodes that are there: preempt them. Direct creates that do not fit end in a
         stockout, queued ones wait until they fit.
         """
-        with self._kernel.lock:
-            if chips is None:
-                self._kernel.capacity.pop(zone, None)
-            else:
-                self._kernel.capacity[zone] = chips
+        self.steering.set_capacity({zone: chips})
+
+    def _give_turns(self) -> None:
         self._queued.retry_parked()
         self._kernel.schedule.flush()
+
+    @property
+    def delays(self) -> Delays:
+        """How long things take now, in seconds before the speed is applied."""
+        return self._kernel.delays
 
     def room(self, zone: str) -> float:
         """Chips of `zone` that nothing holds; infinite where no capacity was set."""
@@ -264,12 +305,16 @@ class World:
         for node in nodes:
             self._kernel.hosts.cut(node.key)
 
-    def fail_hosts(self, name: str, zone: str | None = None) -> None:
-        """The hosts of the nodes called `name` die, and the API goes on calling them READY, as happens."""
-        with self._kernel.lock:
-            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
-        for node in nodes:
-            self._kernel.hosts.stop(node.key)
+    def fail_hosts(
+        self, name: str, zone: str | None = None, workers: Collection[int] | None = None
+    ) -> list[str]:
+        """The hosts of the nodes called `name`, or of some workers, die at once and stay off, and the API goes
+        on calling the nodes READY, as happens; their names. Raises NotFoundError."""
+
+        def fail(node: Node) -> None:
+            self._kernel.hosts.stop(node.key, workers)
+
+        return self._at_once("crash", name, zone, fail, workers or ())
 
     @staticmethod
     def _meant(node: Node, name: str, zone: str | None) -> bool:
@@ -282,6 +327,23 @@ class World:
         with self._kernel.lock:
             self._kernel.quotas.update(quotas)
             return dict(self._kernel.quotas)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The project's metadata in Compute Engine."""
+        return self._kernel.project_metadata
+
+    def set_metadata(self, items: Mapping[str, str]) -> None:
+        """Changes the project's metadata; hosts follow it."""
+        self._kernel.project_metadata.update(items)
+        self.follow_os_login()
+
+    def follow_os_login(self) -> None:
+        """Hosts take keys from metadata, or no longer do, as guest agents find out while they run."""
+        with self._kernel.lock:
+            nodes = list(self._kernel.nodes.values())
+        for node in nodes:
+            self._machines.apply_keys(node)
 
     def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
         """What `read` finds in the quotas as they are at one moment."""
@@ -323,8 +385,11 @@ class World:
             self._kernel.operations.clear()
             self._kernel.requests.clear()
             self._kernel.hidden.clear()
+            self._kernel.held.clear()
+            self._kernel.capacity.clear()
+            self._kernel.reservations.found.clear()
             self._kernel.quotas = dict(self.options.quotas)
-            self.metadata.clear()
+            self._kernel.project_metadata.clear()
         for node in nodes:
             self._machines.destroy(node)
         self.faults.clear()

@@ -6,24 +6,22 @@ out. Lists are remembered as long as nothing changed in the world.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import requests
 from google.api_core import exceptions
-from google.cloud import tpu_v2
-from google.protobuf.json_format import MessageToDict
 
-from tpuctl.cloud import alpha, nodes, queued_resources
-from tpuctl.cloud.errors import translate
+from tpuctl.cloud import nodes, queued_resources, rendering
+from tpuctl.cloud.errors import translate, translate_change
+from tpuctl.cloud.retry import of_read
 from tpuctl.core.model import (
-    CloudErrorInfo,
     GuestHostKey,
     Listing,
     NodeInfo,
     NodeRequest,
+    OfferInfo,
     OperationInfo,
     QueuedInfo,
 )
@@ -96,40 +94,37 @@ class WorldCloud:
         self._project = world.options.project
         self._lists = lists or ParsedLists()
         self._beat = beat
-        self._alpha: Any = _AlphaDoor(self)
 
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
-        return self._list("nodes", "ListNodes", zone, _parse_node)
+        return self._list("nodes", "ListNodes", zone, nodes.parse_node)
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
-        return self._list("queuedResources", "ListQueuedResources", zone, _parse_queued)
+        return self._list("queuedResources", "ListQueuedResources", zone, queued_resources.parse_queued)
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None:
         found = self._find(f"node {name} in {zone}", "GetNode", self._name(zone, "nodes", name))
-        return None if found is None else self._lists.parse(found, _parse_node)
+        return None if found is None else self._lists.parse(found, nodes.parse_node)
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
         full = self._name(zone, "queuedResources", name)
         found = self._find(f"queued resource {name} in {zone}", "GetQueuedResource", full)
-        return None if found is None else self._lists.parse(found, _parse_queued)
+        return None if found is None else self._lists.parse(found, queued_resources.parse_queued)
 
     def create_node(self, request: NodeRequest) -> OperationInfo:
-        if alpha.needs_alpha(request):
-            what = f"create node {request.name} in {request.zone}"
-            return alpha.create_node(self._alpha, self._parent(request.zone), request, what)
-        message = tpu_v2.CreateNodeRequest(
-            parent=self._parent(request.zone), node_id=request.name, node=nodes.render_node(request)
-        )
-        what = f"create node {request.name} in {request.zone}"
-        return _parse_operation(self._change(what, "CreateNode", _to_json(message)))
+        path, body = rendering.create_node(self._parent(request.zone), request)
+        return self._create(f"create node {request.name} in {request.zone}", path, body)
 
     def create_queued(self, request: NodeRequest) -> OperationInfo:
-        if alpha.needs_alpha(request):
-            what = f"create queued resource {request.name} in {request.zone}"
-            return alpha.create_queued(self._alpha, self._parent(request.zone), request, what)
-        message = queued_resources.render_create(self._parent(request.zone), request)
-        what = f"create queued resource {request.name} in {request.zone}"
-        return _parse_operation(self._change(what, "CreateQueuedResource", _to_json(message)))
+        path, body = rendering.create_queued(self._parent(request.zone), request)
+        return self._create(f"create queued resource {request.name} in {request.zone}", path, body)
+
+    def _create(self, what: str, path: str, body: Json) -> OperationInfo:
+        url = urlsplit(path)
+        _, version, parent = url.path.split("/", 2)
+        parent, collection = parent.rsplit("/", 1)
+        method, field = _CREATES[collection]
+        request = {"parent": parent, **dict(parse_qsl(url.query)), field: body}
+        return nodes.parse_operation(self._change(what, method, request, version))
 
     def delete_node(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "nodes", name)
@@ -143,7 +138,7 @@ class WorldCloud:
         if metadata is not None:
             node["metadata"] = dict(metadata)
             request["updateMask"] = "labels,metadata"
-        return _parse_operation(self._change(f"update node {name} in {zone}", "UpdateNode", request))
+        return nodes.parse_operation(self._change(f"update node {name} in {zone}", "UpdateNode", request))
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "queuedResources", name)
@@ -152,19 +147,24 @@ class WorldCloud:
 
     def find_operation(self, name: str) -> OperationInfo | None:
         found = self._find(f"operation {name}", "GetOperation", name)
-        return None if found is None else _parse_operation(found)
+        return None if found is None else nodes.parse_operation(found)
+
+    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
+        what = f"list the accelerator types of {zone}"
+        answer = self._read(what, "ListAcceleratorTypes", {"parent": self._parent(zone)})
+        return tuple(nodes.parse_offer(each) for each in answer["acceleratorTypes"])
 
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         request = {"name": self._name(zone, "nodes", name), "queryPath": "", "workerIds": [""]}
         answer = self._read(f"read host keys of node {name} in {zone}", "GetGuestAttributes", request)
-        return nodes.parse_host_keys(_message(tpu_v2.GetGuestAttributesResponse, answer))
+        return nodes.parse_host_keys(answer)
 
     def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
         self._beat()
         path = nodes.BEAT_NAMESPACE + "/"
         request = {"name": self._name(zone, "nodes", name), "queryPath": path, "workerIds": [""]}
         answer = self._read(f"read heartbeats of node {name} in {zone}", "GetGuestAttributes", request)
-        return nodes.parse_host_beats(_message(tpu_v2.GetGuestAttributesResponse, answer))
+        return nodes.parse_host_beats(answer)
 
     def _parent(self, zone: str) -> str:
         return f"projects/{self._project}/locations/{zone}"
@@ -179,7 +179,7 @@ class WorldCloud:
             request: Json = {"parent": self._parent(zone)}
             while True:
                 page = self._read(f"list {key} in {zone}", method, request)
-                rows += page[key]
+                rows += page.get(key, ())
                 unreachable.update(each.rsplit("/", 1)[-1] for each in page.get("unreachable", ()))
                 if not page.get("nextPageToken"):
                     break
@@ -189,10 +189,12 @@ class WorldCloud:
         return self._lists.list(key, zone, read)
 
     def _change(self, what: str, method: str, request: Json, version: str = "v2") -> Json:
+        verb = _VERBS.get(method[:6])
         try:
             return self._world.call(method, request, version)
         except ApiError as error:
-            raise translate(_as_google_says(error), what) from error
+            said = _as_google_says(error)
+            raise (translate_change(said, what, verb) if verb else of_read(translate(said, what))) from error
         except DroppedConnectionError as error:
             raise translate(requests.ConnectionError("Remote end closed connection"), what) from error
 
@@ -215,27 +217,13 @@ class WorldCloud:
 
     def _delete(self, what: str, method: str, request: Json) -> OperationInfo | None:
         try:
-            return _parse_operation(self._change(what, method, request))
+            return nodes.parse_operation(self._change(what, method, request))
         except NotFoundError:
             return None
 
 
-class _AlphaDoor:
-    """Takes what `tpuctl.cloud.alpha` posts, instead of a `RestClient`."""
-
-    def __init__(self, cloud: WorldCloud) -> None:
-        self._cloud = cloud
-
-    def change(self, _method: str, path: str, what: str, body: Json) -> Json:
-        url = urlsplit(path)
-        _, version, parent = url.path.split("/", 2)
-        parent, collection = parent.rsplit("/", 1)
-        method, field = _ALPHA_CREATES[collection]
-        request = {"parent": parent, **dict(parse_qsl(url.query)), field: body}
-        return self._cloud._change(what, method, request, version)
-
-
-_ALPHA_CREATES = {
+_VERBS = {"Create": "create", "Update": "patch", "Delete": "delete"}
+_CREATES = {
     "nodes": ("CreateNode", "node"),
     "queuedResources": ("CreateQueuedResource", "queuedResource"),
 }
@@ -249,29 +237,3 @@ def _as_google_says(error: ApiError) -> exceptions.GoogleAPICallError:
         details=body["error"].get("details", ()),
         response=_Body(body),
     )
-
-
-def _message(kind: Any, data: Json) -> Any:
-    return kind.from_json(json.dumps(data), ignore_unknown_fields=True)
-
-
-def _parse_node(data: Json) -> NodeInfo:
-    return nodes.parse_node(_message(tpu_v2.Node, data))
-
-
-def _parse_queued(data: Json) -> QueuedInfo:
-    return queued_resources.parse_queued(_message(tpu_v2.QueuedResource, data))
-
-
-def _parse_operation(data: Json) -> OperationInfo:
-    error = data.get("error") if data["done"] else None
-    return OperationInfo(
-        name=data["name"],
-        done=data["done"],
-        error=CloudErrorInfo(error["code"], error["message"]) if error else None,
-    )
-
-
-def _to_json(message: Any) -> Json:
-    found: Json = MessageToDict(type(message).pb(message))
-    return found

@@ -13,7 +13,7 @@ import math
 import shlex
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ from tests.support.memory.process import NEVER, Process, Program, Steps
 from tpuctl.core import timeouts
 from tpuctl.ports import Clock
 from tpuctl.sim.hosts.interface import HostAddress, HostSpec
+from tpuctl.sim.hosts.metadata import Values
 
 SSH_PORT = 22
 FIRST_PID = 1000
@@ -52,8 +53,12 @@ class MemoryAttempt:
     beats: bool = False
     started_at: float | None = None
     supervisor: Process | None = None
+    tree: list[Process] = field(default_factory=list)
+    """What the supervisor started, and all that came of it."""
+    survivors_told_at: float | None = None
     boot_id: str = ""
     stop_grace_s: float | None = None
+    stop_asked: bool = False
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     status: dict[str, object] = field(default_factory=dict)
@@ -90,10 +95,14 @@ class MemoryHost:
         self.accepted: set[tuple[str, str]] = set()
         """(user, base64 of the key)."""
         self.condition = Condition.UP
+        self.off = False
+        """The power is off; `start` brings it back."""
         self.quiet_since = NEVER
         """Since when nothing comes back over connections that were made before."""
         self.epoch = 0
         """Connections of another epoch are broken."""
+        self.metadata: Callable[[], Values] = dict
+        """What the metadata server answers."""
         self.publish: Callable[[str, str | None], bool] = lambda _path, _value: False
         """Writes a guest attribute, as the supervisor of a run does through the metadata server."""
         self.users_seen: list[str] = []
@@ -103,7 +112,7 @@ class MemoryHost:
         self.time = network.clock.now()
         self.user = ""
         self._pids = itertools.count(FIRST_PID)
-        self._boots = 0
+        self.boots = 0
         self._advancing = False
         self._wipe()
 
@@ -118,7 +127,7 @@ class MemoryHost:
 
     @property
     def boot_id(self) -> str:
-        seed = f"{self.hostname} {self.host_key} {self._boots}"
+        seed = f"{self.hostname} {self.host_key} {self.boots}"
         return hashlib.sha256(seed.encode()).hexdigest()[:32]
 
     @property
@@ -213,9 +222,17 @@ class MemoryHost:
         if self.quiet_since == NEVER:
             self.epoch += 1
 
+    def shut_down(self) -> None:
+        """SIGTERM to every process, and no time beyond what they do at once."""
+        self.advance()
+        for process in self.processes:
+            process.terminate()
+        self.advance()
+
     def reboot(self) -> None:
         self.crash()
-        self._boots += 1
+        self.off = False
+        self.boots += 1
         self.condition = Condition.UP
         self.quiet_since = NEVER
 
@@ -341,6 +358,7 @@ class MemoryHosts:
                 if spec.worker not in workers:
                     workers[spec.worker] = self._make(spec.hostname, spec.environment)
                     workers[spec.worker].publish = spec.publish
+                    workers[spec.worker].metadata = spec.metadata
                 host = workers[spec.worker]
                 made.append(HostAddress(host.internal_ip, host.external_ip, SSH_PORT, host.host_key))
         return made
@@ -361,16 +379,29 @@ class MemoryHosts:
                 host.cut()
             self.changed.notify_all()
 
-    def stop(self, node_key: str) -> None:
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        """In memory nobody waits: what takes time to end is cut off."""
         with self.changed:
-            for host in self.hosts_of(node_key):
+            for host in self._chosen(node_key, workers):
+                host.shut_down()
+            self.changed.notify_all()
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        with self.changed:
+            for host in self._chosen(node_key, workers):
                 host.crash()
                 host.condition = Condition.REFUSING
+                host.off = True
             self.changed.notify_all()
+
+    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[MemoryHost]:
+        known = self._nodes.get(node_key, {})
+        return [known[worker] for worker in sorted(known) if workers is None or worker in workers]
 
     def start(self, node_key: str) -> None:
         for host in self.hosts_of(node_key):
-            host.reboot()
+            if host.off:
+                host.reboot()
 
     def destroy(self, node_key: str) -> None:
         self.kill(node_key)

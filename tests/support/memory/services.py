@@ -41,6 +41,9 @@ class MemoryLogs:
     def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str:
         return f"memory:{run_id}/{attempt}/{worker}.{stream}"
 
+    def has(self, run_id: str, attempt: int) -> bool:
+        return any(key[:2] == (run_id, attempt) for key in self.files)
+
 
 class PlentifulPacer:
     """Implements `ports.Pacer`: every create may go out at once."""

@@ -91,6 +91,7 @@ def hello(host: MemoryHost, _request: Json) -> Json:
         "kernel": "6.8.0-memory",
         "disk_free_bytes": 80 << 30,
         "cpu_count": 240,
+        "lockfile": None,
         "worker_id": host.environment().get("TPU_WORKER_ID"),
     }
 
@@ -130,10 +131,13 @@ def look(host: MemoryHost, request: Json) -> dict[str, Any]:
         "ended_at": None,
         "pid": None,
         "stopped": False,
+        "stop_asked": attempt is not None and attempt.stop_asked,
+        "rebooted": False,
         "detail": "",
         "survivors": [],
         "stdout_bytes": len(attempt.stdout) if attempt else 0,
         "stderr_bytes": len(attempt.stderr) if attempt else 0,
+        "disk_free_bytes": 80 << 30,
         "boot_id": host.boot_id,
         "time": host.time,
     }
@@ -142,9 +146,14 @@ def look(host: MemoryHost, request: Json) -> dict[str, Any]:
     supervisor = attempt.supervisor
     if attempt.status:
         answer.update(attempt.status)
+        answer["rebooted"] = attempt.boot_id != host.boot_id
         alive = supervisor is not None and supervisor.alive and attempt.boot_id == host.boot_id
         if answer["state"] != "exited" and not alive:
             answer.update(state="lost", detail="the supervisor is gone and left no end")
+            left = [process for process in attempt.tree if process.alive]
+            if left:
+                answer["survivors"] = [process.pid for process in left]
+                answer["survivors_said"] = ", ".join(f"{p.pid} {p.argv[0]} of {host.user}" for p in left)
     elif attempt.started_at is not None:
         fresh = host.time - attempt.started_at < STARTING_GRACE_S and attempt.boot_id == host.boot_id
         answer["state"] = "starting" if fresh else "lost"
@@ -232,22 +241,28 @@ def supervise(attempt: MemoryAttempt, body: Program | None, argv: list[str], def
             attempt.status = {"state": "exited", "exit_status": 127, "detail": why}
             attempt.status |= {"started_at": now, "ended_at": now}
             return 1
-        tree: list[Process] = []
+        tree = attempt.tree
         main = process.host.start(body, argv=argv, env=process.env, tree=tree)
         main.outbox = None
         main.emit = log_to(attempt, process)
         attempt.status = {"state": "running", "pid": main.pid, "started_at": process.now}
+        told = False
         try:
             while main.alive and attempt.stop_grace_s is None:
                 yield Wait(change=(main,))
         except Terminated:
+            told = True
             attempt.stop_grace_s = default_grace_s if attempt.stop_grace_s is None else attempt.stop_grace_s
-        attempt.status["stopped"] = main.alive
+        attempt.status["stopped"] = main.alive or told
 
         def grace() -> float:
             return default_grace_s if attempt.stop_grace_s is None else attempt.stop_grace_s
 
-        yield from end_tree(tree, grace, process.now)
+        try:
+            yield from end_tree(tree, grace, process.now)
+        except Terminated:
+            attempt.status["stopped"] = attempt.status["stopped"] or main.exit_status != 0
+            yield from end_tree(tree, grace, process.now)
         attempt.status |= {"state": "exited", "exit_status": main.exit_status, "signal": main.signal}
         attempt.status["ended_at"] = process.now
         return 0
@@ -335,15 +350,29 @@ def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json
 
 
 def status(host: MemoryHost, request: Json) -> Json:
-    return look(host, request)
+    answer = look(host, request)
+    if request.get("host"):
+        answer["preempted"] = host.metadata().get("instance/preempted") == "TRUE"
+        answer["maintenance"] = str(host.metadata().get("instance/maintenance-event", ""))
+    return answer
 
 
 def stop(host: MemoryHost, request: Json) -> Json:
     found, attempt = look(host, request), find_attempt(host, request)
+    grace_s = float(request.get("grace_s", 30.0))
     if attempt is not None and found["state"] in ("prepared", "starting", "running"):
-        attempt.stop_grace_s = float(request.get("grace_s", 30.0))
+        attempt.stop_grace_s, attempt.stop_asked = grace_s, True
         if attempt.supervisor is not None:
             attempt.supervisor.wake()
+    elif attempt is not None and found["survivors"]:
+        left = [process for process in attempt.tree if process.alive]
+        if attempt.survivors_told_at is None:
+            attempt.survivors_told_at, attempt.stop_asked = host.time, True
+            for process in left:
+                process.terminate()
+        if host.time - attempt.survivors_told_at >= grace_s:
+            for process in left:
+                process.kill()
     return found
 
 

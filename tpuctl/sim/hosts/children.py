@@ -63,6 +63,7 @@ class HostProcesses:
         self._ids = itertools.count(1)
         self._exits: dict[int, asyncio.Future[int]] = {}
         self._killed: list[asyncio.Future[bool]] = []
+        self._quieting: list[asyncio.Future[bool]] = []
         self._open = True
         loop.add_reader(control, self._receive)
 
@@ -99,6 +100,15 @@ class HostProcesses:
         if session in self._exits:
             hostinit.send_message(self._control, {"op": "signal", "id": session, "signal": number})
 
+    async def terminate_all(self, window_s: float) -> None:
+        """SIGTERM to every process of the host, and up to `window_s` seconds until all have ended."""
+        if not self._open:
+            return
+        quiet: asyncio.Future[bool] = self._loop.create_future()
+        self._quieting.append(quiet)
+        hostinit.send_message(self._control, {"op": "terminate"})
+        await asyncio.wait([quiet], timeout=window_s)
+
     async def kill_all(self) -> None:
         """Every process of the host dies, daemons included."""
         if not self._open:
@@ -125,6 +135,8 @@ class HostProcesses:
             exited = self._exits.pop(message["id"])
             if not exited.done():
                 exited.set_result(message["code"])
+        elif message["op"] == "quiet":
+            self._all_quiet()
         elif message["op"] == "killed":
             self._killed.pop(0).set_result(message["clean"])
 
@@ -139,3 +151,10 @@ class HostProcesses:
         for done in self._killed:
             done.set_result(True)
         self._killed.clear()
+        self._all_quiet()
+
+    def _all_quiet(self) -> None:
+        for quiet in self._quieting:
+            if not quiet.done():
+                quiet.set_result(True)
+        self._quieting.clear()

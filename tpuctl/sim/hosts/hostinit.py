@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
 KILL_DEADLINE_S = 10.0
 """A process in uninterruptible sleep cannot be killed; do not wait for it for ever."""
 
@@ -110,6 +111,22 @@ def kill_descendants(reaped: dict[int, int]) -> bool:
         time.sleep(0.001)
 
 
+def descendants_of(pid: int) -> list[int]:
+    """Every process below `pid`, parents before their children: who is told to end may take along what it
+    knows."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found[1:]
+
+
+def _try_kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended just now
+
+
 def _exec_child(message: Mapping[str, Any], fds: list[int], control: socket.socket) -> NoReturn:
     try:
         control.close()
@@ -122,6 +139,7 @@ def _exec_child(message: Mapping[str, Any], fds: list[int], control: socket.sock
         for target, source in enumerate(fds if len(fds) == 3 else fds * 3):
             os.dup2(source, target)
         os.umask(0o022)
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nothing on a host becomes root
         os.chdir(message["cwd"])
         os.execve(message["program"], message["argv"], message["env"])  # noqa: S606 - the point of it
     except OSError as error:
@@ -136,6 +154,7 @@ class HostInit:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._sessions: dict[int, int] = {}
+        self._terminating = False
 
     def run(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,6 +193,11 @@ class HostInit:
             self._sessions[pid] = message["id"]
         elif message["op"] == "signal":
             self._signal(message["id"], message["signal"])
+        elif message["op"] == "terminate":
+            for pid in descendants_of(os.getpid()):
+                _try_kill(pid, signal.SIGTERM)
+            self._terminating = True
+            self._reap()
         elif message["op"] == "killall":
             reaped: dict[int, int] = {}
             clean = kill_descendants(reaped)
@@ -194,6 +218,9 @@ class HostInit:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                if self._terminating:
+                    self._terminating = False
+                    send_message(self._control, {"op": "quiet"})
                 return
             if pid == 0:
                 return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-STARTUP_SCRIPT = "attributes/startup-script"
+from tpuctl.sim.hosts.metadata import Values
+
+STARTUP_SCRIPT = "instance/attributes/startup-script"
 """Where the metadata has what every boot runs."""
 
 
@@ -15,17 +18,16 @@ class HostSpec:
     """One worker to be made.
 
     `environment` is what a login session sees besides the tier's own variables, asked anew for every session
-    because the addresses of peers are known only after all are made; `metadata` answers the metadata server:
-    path below `/computeMetadata/v1/instance/` → current value; `publish` takes a guest attribute
-    (`NAMESPACE/KEY` and its value, None to remove it), False where they are turned off. All are called from
-    threads of the tier.
+    because the addresses of peers are known only after all are made; `metadata` is what the metadata server
+    says now, by its path below `/computeMetadata/v1/`; `publish` takes a guest attribute (`NAMESPACE/KEY` and
+    its value, None to remove it), False where they are turned off. All are called from threads of the tier.
     """
 
     node_key: str
     worker: int
     hostname: str
     environment: Callable[[], Mapping[str, str]]
-    metadata: Callable[[str], str | None]
+    metadata: Callable[[], Values]
     publish: Callable[[str, str | None], bool] = lambda _path, _value: False
 
 
@@ -49,6 +51,10 @@ class HostBackend(Protocol):
         """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
         ...
 
+    def show(self, folder: Path) -> None:
+        """Lets hosts that are made from now on read a folder of the machine, under its own path."""
+        ...
+
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """Makes the workers of one node and returns once all answer on SSH.
 
@@ -68,12 +74,21 @@ class HostBackend(Protocol):
         """A network hiccup: every SSH connection to the node's workers breaks, their processes live on."""
         ...
 
-    def stop(self, node_key: str) -> None:
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        """Orderly, as systemd does it when the power button is pressed (ACPI soft-off): SIGTERM to every
+        process, and `window_s` real seconds to end, less when all have ended before. Of all workers, or of
+        `workers`.
+
+        What is left then goes on until the power is cut: by `stop` or `kill`.
+        """
+        ...
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
         """Power off: processes die, storage stays."""
         ...
 
     def start(self, node_key: str) -> None:
-        """Power on after `stop`, at the same addresses with the same host keys."""
+        """Power on after `stop`, at the same addresses with the same host keys, as another boot."""
         ...
 
     def destroy(self, node_key: str) -> None:

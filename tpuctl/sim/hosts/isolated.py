@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -59,7 +59,6 @@ class IsolatedHosts(HostBackend):
         self._waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="sim-boot")
         self._bridge = Bridge(world_id)
         self._relays = Relays()
-        self._proxy = self._relays.proxy(self._bridge.gateway)
 
     def _make_place(self, world_id: str) -> HostPlace:
         init = self._root / ".init.sh"
@@ -75,6 +74,9 @@ class IsolatedHosts(HostBackend):
     def door(self, port: int) -> str:
         self._relays.forward(self._bridge.gateway, port)
         return self._bridge.gateway
+
+    def show(self, folder: Path) -> None:
+        self._place.visible.append(folder.resolve())
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """TpuctlError when a host does not come up; then nothing of the new ones is left."""
@@ -118,9 +120,17 @@ class IsolatedHosts(HostBackend):
         """KeyError if the node has no such worker; workers may have been made in any order."""
         return {host.spec.worker: host for host in self._nodes[node_key]}[worker]
 
-    def stop(self, node_key: str) -> None:
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
         with self._lock(node_key):
-            self._power_off(self._nodes.get(node_key, []))
+            self._each(self._chosen(node_key, workers), lambda host: host.shutdown(window_s))
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        with self._lock(node_key):
+            self._power_off(self._chosen(node_key, workers))
+
+    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[IsolatedHost]:
+        known = self._nodes.get(node_key, [])
+        return [host for host in known if workers is None or host.spec.worker in workers]
 
     def start(self, node_key: str) -> None:
         with self._lock(node_key):
@@ -184,10 +194,7 @@ class IsolatedHosts(HostBackend):
 
     def _environment(self) -> Mapping[str, str]:
         """What is different for a host that is not on the machine's own network."""
-        return {
-            "HTTPS_PROXY": f"http://{self._bridge.gateway}:{self._proxy}",
-            "TPUCTL_WHEEL_CACHE": str(self._wheels),
-        }
+        return {"TPUCTL_WHEEL_CACHE": str(self._wheels)}
 
 
 def _wheel_cache() -> Path:

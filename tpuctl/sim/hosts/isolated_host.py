@@ -10,7 +10,7 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class HostPlace:
     world_id: str
     init: Path
     sshd: str
-    visible: Sequence[Path]
+    visible: list[Path]
     path: str
 
 
@@ -175,12 +175,12 @@ class IsolatedHost:
     def run_startup_script(self, overrides: Mapping[str, str]) -> None:
         """Starts what the metadata key `startup-script` holds, as root, without waiting for it: like Google's
         guest agent, once per boot, as a file of its own. Its output goes to /var/log/startup-script.log."""
-        script = self.spec.metadata(STARTUP_SCRIPT)
+        script = self.spec.metadata().get(STARTUP_SCRIPT)
         if not script:
             return
         first = self.processes()[0]
         file = Path(f"/proc/{first}/root/run/startup-script")
-        file.write_text(script)
+        file.write_text(str(script))
         file.chmod(0o700)
         # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
         line = "cd; exec /bin/sh -c /run/startup-script >> /var/log/startup-script.log 2>&1"
@@ -215,6 +215,15 @@ class IsolatedHost:
             if entry.name.isdecimal() and int(entry.name) != found[0] and _namespace(entry) == mine:
                 found.append(int(entry.name))
         return found
+
+    def shutdown(self, window_s: float) -> None:
+        """SIGTERM to all but process 1, the listening sshd, which ends with the power; returns when they have
+        ended or the time is up."""
+        for pid in self.processes()[1:]:
+            _kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + window_s
+        while len(self.processes()) > 1 and time.monotonic() < deadline:
+            time.sleep(POLL_S * 4)
 
     def power_off(self) -> None:
         """Every process is dead when this returns; storage stays. TpuctlError if one does not die."""
@@ -304,9 +313,9 @@ def _is_sshd(pid: int) -> bool:
         return False
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,9 @@ from tpuctl.sim.hosts.worker import Worker, WorkerPlace
 
 T = TypeVar("T")
 
+NO_ROOT = """\
+echo 'sudo: no root on a simulated host of the process tier; `tpuctl sim up --hosts isolated` has it' >&2
+exit 1"""
 CALLBACK_THREADS = 16
 """Metadata and environment of a host are asked in threads: the one who answers may hold a lock while it
 waits for us."""
@@ -54,6 +57,9 @@ class ProcessHosts(HostBackend):
     def door(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
         return "127.0.0.1"
 
+    def show(self, folder: Path) -> None:
+        """Nothing to do: hosts share the machine's files."""
+
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """TpuctlError when no address is free or the machine refuses to listen; then nothing is left."""
         return self._call(self._create(specs))
@@ -68,8 +74,11 @@ class ProcessHosts(HostBackend):
     def cut(self, node_key: str) -> None:
         self._call(self._cut(node_key))
 
-    def stop(self, node_key: str) -> None:
-        self._call(self._stop(node_key))
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        self._call(self._shutdown(node_key, window_s, workers))
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        self._call(self._stop(node_key, workers))
 
     def start(self, node_key: str) -> None:
         self._call(self._start(node_key))
@@ -101,9 +110,10 @@ class ProcessHosts(HostBackend):
             link = self._bin / name
             link.unlink(missing_ok=True)
             link.symlink_to(base_interpreter())
-        script = self._bin / "hostname"
-        script.write_text('#!/bin/sh\necho "$HOSTNAME"\n')
-        script.chmod(0o755)
+        for name, text in {"hostname": 'echo "$HOSTNAME"', "sudo": NO_ROOT}.items():
+            script = self._bin / name
+            script.write_text(f"#!/bin/sh\n{text}\n")
+            script.chmod(0o755)
 
     def _lock(self, node_key: str) -> asyncio.Lock:
         return self._locks.setdefault(node_key, asyncio.Lock())
@@ -143,9 +153,17 @@ class ProcessHosts(HostBackend):
         for worker in self._nodes.get(node_key, []):
             worker.cut()
 
-    async def _stop(self, node_key: str) -> None:
+    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[Worker]:
+        known = self._nodes.get(node_key, [])
+        return [worker for worker in known if workers is None or worker.spec.worker in workers]
+
+    async def _shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None) -> None:
         async with self._lock(node_key):
-            await asyncio.gather(*(worker.stop() for worker in self._nodes.get(node_key, [])))
+            await asyncio.gather(*(worker.shutdown(window_s) for worker in self._chosen(node_key, workers)))
+
+    async def _stop(self, node_key: str, workers: Collection[int] | None) -> None:
+        async with self._lock(node_key):
+            await asyncio.gather(*(worker.stop() for worker in self._chosen(node_key, workers)))
 
     async def _start(self, node_key: str) -> None:
         async with self._lock(node_key):

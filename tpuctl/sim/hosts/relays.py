@@ -1,8 +1,7 @@
 """How isolated hosts reach the machine they are on: its doors, its package registries, and their metadata.
 
-Hosts have no route to anywhere but their bridge. On its address a relay leads to each door of the simulator,
-and a proxy opens tunnels to the registries that `pip` needs; in each host's own network answers its metadata
-server.
+Hosts have no route to anywhere but their bridge. On its address a relay leads to each door of the simulator;
+in each host's own network answers its metadata server.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tpuctl.sim.hosts.interface import HostSpec
-from tpuctl.sim.hosts.metadata import serve_connection
+from tpuctl.sim.hosts.metadata import Values, serve_connection
+from tpuctl.sim.splice import splice
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
 CLONE_NEWNET = 0x40000000
-CHUNK = 65536
-HEAD_LIMIT_S = 20.0
 
 
 class Relays:
@@ -38,21 +36,15 @@ class Relays:
         """What connects to `address`:`port` is connected to the same port of the machine's loopback."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _splice(reader, writer, "127.0.0.1", port)
+            await splice(reader, writer, "127.0.0.1", port)
 
         self._listen(serve, _bound(address, port))
-
-    def proxy(self, address: str) -> int:
-        """A proxy that knows CONNECT only; its port."""
-        sock = _bound(address, 0)
-        self._listen(_tunnel, sock)
-        return int(sock.getsockname()[1])
 
     def metadata(self, sock: socket.socket, spec: HostSpec) -> asyncio.Server:
         """A metadata server on a socket of the network of the host that `spec` describes."""
 
-        async def look_up(path: str) -> str | None:
-            return await self._loop.run_in_executor(self._callbacks, spec.metadata, path)
+        async def look_up() -> Values:
+            return await self._loop.run_in_executor(self._callbacks, spec.metadata)
 
         async def publish(path: str, value: str | None) -> bool:
             return await self._loop.run_in_executor(self._callbacks, spec.publish, path, value)
@@ -124,44 +116,3 @@ def _bound(address: str, port: int) -> socket.socket:
         raise
     sock.setblocking(False)
     return sock
-
-
-async def _tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """`CONNECT HOST:PORT`, and nothing else (RFC 9110, section 9.3.6)."""
-    try:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_LIMIT_S)
-        method, target, _ = head.decode("latin-1").split("\r\n", 1)[0].split(" ")
-        host, _, port = target.rpartition(":")
-    except (TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-        writer.close()
-        return
-    if method != "CONNECT" or not port.isdecimal():
-        writer.write(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-        return
-    await _splice(reader, writer, host, int(port), greeting=b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-
-async def _splice(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int, greeting: bytes = b""
-) -> None:
-    """Connects to `host` and passes bytes both ways until both sides are done."""
-    try:
-        there_reader, there_writer = await asyncio.open_connection(host, port)
-    except OSError:
-        writer.close()
-        return
-    writer.write(greeting)
-    await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
-    for each in (writer, there_writer):
-        each.close()
-
-
-async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while chunk := await source.read(CHUNK):
-            target.write(chunk)
-            await target.drain()
-        target.write_eof()
-    except (ConnectionError, OSError):
-        return  # one side went away: the other one is closed by the caller

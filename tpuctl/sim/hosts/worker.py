@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 import shutil
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tpuctl.sim.hosts.addresses import AddressPool, listen_on
 from tpuctl.sim.hosts.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.interface import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.keys import AcceptedKeys
-from tpuctl.sim.hosts.metadata import serve_connection
+from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.session import SHELL, HomeSFTPServer, Session
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -107,6 +108,7 @@ class Worker:
         self._metadata: asyncio.Server | None = None
         self._processes: HostProcesses | None = None
         self._ip = ""
+        self._boot_id = str(uuid.uuid4())
 
     @property
     def address(self) -> HostAddress:
@@ -124,6 +126,7 @@ class Worker:
 
     async def start(self) -> None:
         if self._acceptor is None and self._ip:
+            self._boot_id = str(uuid.uuid4())
             await self._listen(listen_on(self._ip, self._addresses.ssh_port))
             await self._run_startup_script()
 
@@ -132,12 +135,12 @@ class Worker:
         agent, once per boot, as a file of its own, in root's home. There is no root in this tier: it runs as
         everything else does. Its output goes to `startup-script.log` beside the homes.
         """
-        script = await self._look_up(STARTUP_SCRIPT)
+        script = (await self._look_up()).get(STARTUP_SCRIPT)
         if not script or self._processes is None:
             return
         home = self._home("root")
         file = self.place.folder / "startup-script"
-        file.write_text(script)
+        file.write_text(str(script))
         file.chmod(0o700)
         env = await self._environment(home)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -149,6 +152,12 @@ class Worker:
         finally:
             os.close(nothing)
             os.close(log)
+
+    async def shutdown(self, window_s: float) -> None:
+        """Ends in order. Its SSH server answers as long as anything runs, which is the harder case for clients:
+        that of a real host ends at about the same time as the programs of its users."""
+        if self._processes is not None:
+            await self._processes.terminate_all(window_s)
 
     async def stop(self) -> None:
         """Power off. The metadata socket stays ours, so that nobody else gets the address."""
@@ -229,6 +238,8 @@ class Worker:
             "PATH": f"{self.place.bin}:{SYSTEM_PATH}",
             "TPUCTL_SIM_WORLD": self.place.world_id,
             "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
+            # The kernel's is this machine's, which does not boot with its hosts.
+            "TPUCTL_BOOT_ID": self._boot_id,
             "GCE_METADATA_HOST": metadata,
             "GCE_METADATA_IP": metadata,
             **own,
@@ -240,9 +251,8 @@ class Worker:
             return
         await serve_connection(reader, writer, self._look_up, self._publish)
 
-    async def _look_up(self, path: str) -> str | None:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._callbacks, self.spec.metadata, path)
+    async def _look_up(self) -> Values:
+        return await asyncio.get_running_loop().run_in_executor(self._callbacks, self.spec.metadata)
 
     async def _publish(self, path: str, value: str | None) -> bool:
         loop = asyncio.get_running_loop()

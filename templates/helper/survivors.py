@@ -1,0 +1,86 @@
+"""Processes of an attempt that nobody watches any more: of a supervisor that died alone, or out of its reach.
+
+They are found by the number and start time of the main process and of its descendants, and by a mark that the
+supervisor put into the environment of its program, which also those keep whose parents have gone.
+"""
+
+import os
+import time
+
+from base import SCHEMA, read_json, write_json
+from processes import descendants, is_alive, process_stat, signal, signal_all
+
+MARK = "TPUCTL_SUPERVISOR"
+NAMED = 8
+
+
+def mark_of(supervisor):
+    """The value of MARK: there is no second process with this number and start time."""
+    return "%d.%d" % (supervisor["pid"], supervisor["start_time"])
+
+
+def left_alone(status):
+    """What lives of an attempt whose supervisor is gone."""
+    found, main = set(), status.get("pid")
+    if main and is_alive(main, status.get("start_time")):
+        found.add(main)
+    wanted = ("%s=%s" % (MARK, mark_of(status["supervisor"]))).encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and wanted in environment(int(name)):
+            found.add(int(name))
+    for pid in list(found):
+        found |= descendants(pid)
+    return sorted(pid for pid in found if pid != os.getpid() and living(pid))
+
+
+def environment(pid):
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []  # gone meanwhile, or another user's
+
+
+def living(pid):
+    found = process_stat(pid)
+    return found is not None and found[0] not in (b"Z", b"X")
+
+
+def still_alive(left):
+    """Those of the [number, start time] that a supervisor could not end and that live yet."""
+    return sorted(pid for pid, start in left if is_alive(pid, start))
+
+
+def describe(pids):
+    """Number, name and user of some of them, for a person."""
+    return ", ".join("%d %s" % (pid, name_of(pid)) for pid in pids[:NAMED])
+
+
+def name_of(pid):
+    import pwd
+
+    try:
+        with open("/proc/%d/comm" % pid, "rb") as file:
+            name = file.read().decode("utf-8", "replace").strip()
+        user = os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return "(gone)"
+    try:
+        return "%s of %s" % (name, pwd.getpwuid(user).pw_name)
+    except KeyError:
+        return "%s of user %d" % (name, user)
+
+
+def end(attempt, pids, grace):
+    """TERM at the first call, KILL at calls after the grace period: whoever wants them gone asks again."""
+    path = attempt.path("stop.json")
+    since = (read_json(path) or {}).get("since")
+    if since is None:
+        try:
+            write_json(path, {"schema": SCHEMA, "grace_s": grace, "since": time.monotonic()})
+        except OSError:
+            grace = 0.0  # a full disk: nobody could tell later when it began
+        since = time.monotonic()
+        signal_all(pids, signal.SIGTERM)
+    if time.monotonic() - since >= grace:
+        signal_all(pids, signal.SIGKILL)

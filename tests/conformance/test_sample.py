@@ -1,0 +1,33 @@
+"""Those clients of the conformance table that need nothing but what the development tools bring anyway."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.__main__ import render, unexplained
+from tests.conformance.client import Check, Client
+from tests.conformance.harness import Result, discover, run_here, version_here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", discover(), ids=lambda client: client.name)
+def test_a_client_of_others_finds_what_the_real_api_would_answer(client: Client) -> None:
+    if version_here(client) is None:
+        pytest.skip(f"`make conformance` installs {', '.join(client.requirements)}")
+    result = run_here(client)
+    assert result.checks
+    assert unexplained([result]) == []
+
+
+def test_the_page_counts_and_names_what_is_not_as_it_should_be() -> None:
+    client = Client("tool", ("tool==1",), lambda _env, _work: [])
+    page = render(
+        [
+            Result(client, "1.0", [Check("reads", True), Check("writes", False, "403")]),
+            Result(Client("other", ("bin:other",), client.run), "", missing="needs other"),
+        ]
+    )
+    assert "| tool | 1.0 | 2 | 1 | 1 |" in page
+    assert "| other | not run: needs other | | | |" in page
+    assert "- tool, writes: no reason is known" in page
+    assert unexplained([Result(client, "1.0", [Check("writes", False, "403")])]) == ["tool: writes: 403"]
