@@ -9,7 +9,7 @@ DEMO_READY := $(VENV)/.ready
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit coverage lint docs docs-check bench soak clean
+.PHONY: help venv demo test unit coverage lint docs docs-check bench conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -58,7 +58,11 @@ docs-check: $(READY) ## fail when the generated parts of the README are stale
 bench: $(READY) ## measure beside other tools, write docs/benchmarks.md
 	$(BIN)/python -m tests.bench
 
-soak: $(READY) ## preempt and restart for a long time
+conformance: $(READY) ## other people's clients against the simulated cloud, write docs/conformance.md
+	$(BIN)/python -m tests.conformance
+
+soak: $(READY) ## preempt and restart for a long time, and type 2000 command lines made at random
+	TPUCTL_FUZZ_CALLS=2000 TPUCTL_FUZZ_SEED=$$(date +%s) $(BIN)/python -m pytest tests/cli/test_fuzz.py
 	$(BIN)/python -m tests.soak
 
 clean: ## remove .venv, caches and build results

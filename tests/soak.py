@@ -22,10 +22,12 @@ from tests.fleet.life import live as live_fleet
 from tests.fleet.weather import DAY
 from tests.scenario.test_crash import Life as SliceLife
 from tests.support.crashing import CrashPoint
+from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.core.records import RunState, SliceState
 from tpuctl.errors import TpuctlError
+from tpuctl.resources import load_accelerators
 from tpuctl.workflows.documents import get_slice, list_runs
 
 FAULTS = (
@@ -114,6 +116,19 @@ def live_as_fleet(plan: Plan) -> None:
     print(f"  a fleet of seed {plan.seed}: {story}", flush=True)
 
 
+def ask_nonsense(directory: Path, seed: int) -> None:
+    """Thousands of requests that are nearly right, to every door of a simulator of their own."""
+    with running_sim(directory, quotas=few_chips(load_accelerators())) as sim:
+        fuzzer = Fuzzer(sim, seed)
+        for _ in range(5):
+            fuzzer.run(4000)
+            fuzzer.check_lists()
+        fuzzer.close()
+    if fuzzer.failures:
+        raise AssertionError(f"seed {seed}: {fuzzer.failures[0]}")
+    print(f"  {fuzzer.sent} odd requests answered", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -132,6 +147,7 @@ def main() -> None:
             while time.monotonic() < end:
                 if lives % LIVES_PER_FLEET == 0:
                     live_as_fleet(half_a_day(arguments.seed + lives))
+                    ask_nonsense(Path(root) / f"nonsense{lives}", arguments.seed + lives)
                 lives += 1
                 sim.fault(preset=chance.choice(FAULTS), times=chance.randrange(1, 3))
                 live(sim, preempter, Path(root), f"life{lives}", chance)

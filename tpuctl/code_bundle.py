@@ -2,7 +2,8 @@
 
 In a git work tree: the tracked files and the untracked ones that are not ignored, of the whole tree that
 contains the run's directory. Elsewhere: every file below it, without caches. `.tpuctlignore` at the top leaves
-out more: one shell pattern a line, held against the path and against each of its parts.
+out more: one shell pattern a line, held against the path and against each of its parts. Fleet files are never
+part of it: they hold the variables of other runs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from tpuctl.core.settings import PROJECT_FILE
 from tpuctl.core.tree import Blob, Content, Entry, TreeFile, TreeLink, render_tree
 from tpuctl.errors import UsageError
+from tpuctl.input_files import is_file, read_text
 
 IGNORE_FILE = ".tpuctlignore"
 JUNK = frozenset(
@@ -60,8 +63,8 @@ class CodeBundle:
 def freeze(
     root: Path, entry: str | None = None, *, limit_bytes: int, without: Path | None = None
 ) -> CodeBundle:
-    """Freezes the tree around directory `root`: `entry` is a file below it that must be part of it, file
-    `without` is left out.
+    """Freezes the tree around directory `root`: `entry` is a file below it that must be part of it. Fleet files
+    (`tpuctl.yaml`, and `without`) are no part of it, nor of its diff.
 
     Raises UsageError for a bundle over `limit_bytes` (with its largest files), files that look like secrets,
     links that point outside, submodules that are not there, and an entry that is missing or left out.
@@ -69,12 +72,13 @@ def freeze(
     root = root.resolve()
     top = _git_top(root)
     base = top or root
-    if entry is not None and not (root / entry).is_file():
+    if entry is not None and not is_file(root / entry):
         raise UsageError(f"there is no file {entry!r} in {root}", hint=f"ls {root}")
     _check_not_home(base)
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
-    left_out = without.resolve() if without else None
-    names = sorted(name for name in set(names) if os.path.lexists(base / name) and base / name != left_out)
+    named = without.resolve() if without else None
+    code = {name for name in names if Path(name).name != PROJECT_FILE and base / name != named}
+    names = sorted(name for name in code if os.path.lexists(base / name))
     if entry is not None:
         _check_entry(base, root, entry, names)
     _check_secrets(base, names)
@@ -88,7 +92,7 @@ def freeze(
         files=len(names),
         size_bytes=size,
     )
-    return _with_git(frozen, base) if top else frozen
+    return _with_git(frozen, base, named) if top else frozen
 
 
 def _check_not_home(base: Path) -> None:
@@ -166,9 +170,11 @@ def _walk(top: Path) -> list[str]:
 
 def _without_ignored(base: Path, names: Iterable[str]) -> list[str]:
     try:
-        lines = (base / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
+        lines = read_text(base / IGNORE_FILE).splitlines()
     except FileNotFoundError:
         return list(names)
+    except OSError as error:
+        raise UsageError(f"cannot read {base / IGNORE_FILE}: {error.strerror}") from error
     patterns = [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
     return [name for name in names if not any(_ignores(pattern, name) for pattern in patterns)]
 
@@ -263,10 +269,14 @@ def _entry(path: Path, name: str) -> Entry:
     return TreeFile(name, stat.S_IMODE(path.stat().st_mode) & 0o777, blob)
 
 
-def _with_git(frozen: CodeBundle, top: Path) -> CodeBundle:
+def _with_git(frozen: CodeBundle, top: Path, fleet_file: Path | None) -> CodeBundle:
+    paths = ["--", ".", f":(exclude,glob)**/{PROJECT_FILE}"]
+    if fleet_file is not None and fleet_file.is_relative_to(top):
+        paths.append(f":(exclude,literal){fleet_file.relative_to(top)}")
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     commit = _text(head.stdout) if head.returncode == 0 else None
-    diff = _git_output(top, "diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD") if commit else b""
+    shown = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", *paths)
+    diff = _git_output(top, *shown) if commit else b""
     remote = _text(_git(top, "config", "--get", "remote.origin.url").stdout)
     return CodeBundle(
         content=frozen.content,
@@ -276,7 +286,7 @@ def _with_git(frozen: CodeBundle, top: Path) -> CodeBundle:
         size_bytes=frozen.size_bytes,
         commit=commit,
         branch=_text(_git(top, "symbolic-ref", "--quiet", "--short", "HEAD").stdout) or None,
-        dirty=bool(_git_output(top, "status", "--porcelain", "-z")),
+        dirty=bool(_git_output(top, "status", "--porcelain", "-z", *paths)),
         remote_url=strip_credentials(remote) if remote else None,
         diff=diff,
         diff_sha256=hashlib.sha256(diff).hexdigest() if diff else None,
@@ -284,11 +294,12 @@ def _with_git(frozen: CodeBundle, top: Path) -> CodeBundle:
 
 
 def strip_credentials(url: str) -> str:
-    """`url` without user and password; `git@host:path` has no secret and stays."""
+    """`url` without user and password, query and fragment, which may hold tokens; `git@host:path` has no secret
+    and stays."""
     parts = urlsplit(url)
-    if not parts.scheme or "@" not in parts.netloc:
+    if not parts.scheme:
         return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _mib(size: int) -> str:

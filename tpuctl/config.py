@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tpuctl import input_files
 from tpuctl.core.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
     ENDPOINTS,
+    PROJECT_FILE,
     SETTINGS,
     SIM_PROFILE,
     Config,
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from tpuctl.core.hooks import Hook
     from tpuctl.core.shape import Problem
 
-PROJECT_FILE = "tpuctl.yaml"
 STORE_FILE = "store.json"
 USER_KEYS = ("settings", "profiles", "hooks")
 EMULATOR_VARIABLES = (
@@ -68,7 +69,7 @@ def load_config(
     own = _profile_layers(profile, user, user_file, state_base)
     config = _with_store_file(resolve([*above, *own, *below], state_base))
     _check_real_or_simulated(config, environ)
-    return config
+    return replace(config, simulator_runs=(config.sim_dir / "profile.json").is_file())
 
 
 def _with_store_file(config: Config) -> Config:
@@ -165,7 +166,7 @@ def _env_layers(environ: Mapping[str, str]) -> list[Layer]:
 def find_project_file(cwd: Path, home: Path) -> Path | None:
     """The nearest `tpuctl.yaml` at or above `cwd`, up to the home directory."""
     for directory in (cwd, *cwd.parents):
-        if (directory / PROJECT_FILE).is_file():
+        if input_files.is_file(directory / PROJECT_FILE):
             return directory / PROJECT_FILE
         if directory == home:
             break
@@ -175,11 +176,11 @@ def find_project_file(cwd: Path, home: Path) -> Path | None:
 def read_text(path: Path) -> str | None:
     """What is in a configuration file; None if there is none. Raises BadConfigError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return input_files.read_text(path, input_files.CONFIG_LIMIT)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfigError(f"cannot read {path}: {_reason(error)}") from error
+    except OSError as error:
+        raise BadConfigError(f"cannot read {path}: {_reason(error)}", hint=f"ls -l {path}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -258,10 +259,10 @@ def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, stat
 def _profile_file(path: Path) -> Layer:
     """Settings that tpuctl itself wrote; keys that are no settings (such as the server's pid) are not ours."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(input_files.read_text(path))
     except FileNotFoundError:
         return Layer(str(path), {})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadConfigError(
             f"cannot read {path}: {_reason(error)}", hint="TPUCTL_STATE_DIR names a directory of yours"
         ) from error
@@ -290,8 +291,8 @@ def _gcloud_layer(environ: Mapping[str, str], home: Path) -> Layer:
 def _gcloud_file(path: Path) -> Callable[[str, str], str | None]:
     """What a configuration of gcloud says of a section's key; nothing if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = input_files.read_text(path)
+    except OSError:
         return lambda _section, _key: None
     import configparser
 
@@ -313,7 +314,7 @@ def _usable(name: str, value: str) -> bool:
 
 def _read_word(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return input_files.read_text(path).strip()
     except OSError:
         return ""
 

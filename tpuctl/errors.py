@@ -123,6 +123,20 @@ class StaleRecordError(TpuctlError):
     exit_code = 6
 
 
+class DamagedRecordError(TpuctlError):
+    """A document of the store cannot be read: somebody else wrote it, or the disk did."""
+
+    code = "damaged-record"
+
+    def __init__(self, key: str, why: str, *, hint: str | None = None) -> None:
+        forget = f"bring it back from a backup of the store, or `tpuctl store forget {shlex.quote(key)}`"
+        super().__init__(
+            f"the record {key} in the store is damaged: {why}",
+            hint=forget if hint is None else f"{hint}; or `tpuctl store forget {shlex.quote(key)}`",
+            details={"key": key},
+        )
+
+
 class NoCapacityError(TpuctlError):
     """The zone has no capacity for the request now (stockout)."""
 
@@ -162,6 +176,20 @@ class TransientError(TpuctlError):
     """The API or the network failed for a moment and retries did not help."""
 
     code = "transient"
+    exit_code = 1
+
+
+class NoAnswerError(TransientError):
+    """Nothing answered: no network, no route, a wrong endpoint. Asked for, perhaps, where it was a change."""
+
+    code = "no-answer"
+    exit_code = 1
+
+
+class BusyError(TransientError):
+    """The resource takes no such request now: an operation holds it, or its state passes. Nothing was done."""
+
+    code = "resource-busy"
     exit_code = 1
 
 

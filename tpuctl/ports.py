@@ -6,12 +6,14 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from tpuctl.core.nouns import HostTarget
 from tpuctl.core.shell import Secret
+from tpuctl.errors import DamagedRecordError
 
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
     from tpuctl.core.assets import AssetInfo, AssetKind
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         NodeInfo,
         NodeRequest,
         ObjectInfo,
+        OfferInfo,
         OperationInfo,
         QueuedInfo,
     )
@@ -84,6 +87,10 @@ class Cloud(Protocol):
 
     def find_operation(self, name: str) -> OperationInfo | None: ...
 
+    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
+        """The accelerator types that the API lists for `zone`; more than there are, and not all of them."""
+        ...
+
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
         ...
@@ -114,6 +121,10 @@ class ProjectApi(Protocol):
         ...
 
     def project_info(self) -> ProjectInfo: ...
+
+    def network(self, name: str) -> str:
+        """The name of a VPC network, which may be given as a path. Raises NotFoundError."""
+        ...
 
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]: ...
 
@@ -176,6 +187,45 @@ class Objects(Protocol):
     def server_time(self, bucket: str) -> float:
         """The server's clock, in seconds since the epoch, to about a second."""
         ...
+
+
+class DamagedData(Mapping[str, Any]):
+    """Stands for the data of a document that cannot be read, so that the documents beside it can be listed.
+
+    Every look into it raises DamagedRecordError.
+    """
+
+    def __init__(self, key: str, why: str, hint: str | None = None) -> None:
+        self._key = key
+        self._why = why
+        self._hint = hint
+
+    def _raise(self, *_: object) -> NoReturn:
+        raise DamagedRecordError(self._key, self._why, hint=self._hint)
+
+    __getitem__ = __iter__ = __len__ = __contains__ = _raise
+
+
+class RecordData(dict[str, Any]):
+    """The data of a document: a key that is not there makes the record a damaged one."""
+
+    def __init__(self, key: str, data: Mapping[str, Any]) -> None:
+        super().__init__(data)
+        self._key = key
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise DamagedRecordError(self._key, f"{name} is missing")
+
+
+def parse_document(key: str, generation: int, text: str | bytes) -> Document:
+    """A document from its JSON; one that holds no object has `DamagedData`."""
+    try:
+        data = json.loads(text)
+        if isinstance(data, dict):
+            return Document(key, generation, RecordData(key, data))
+        return Document(key, generation, DamagedData(key, "it is no JSON object"))
+    except (ValueError, RecursionError) as error:
+        return Document(key, generation, DamagedData(key, f"it is not JSON: {error}"))
 
 
 @dataclass(frozen=True)
@@ -401,3 +451,5 @@ class RunLogs(Protocol):
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None: ...
 
     def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str: ...
+
+    def has(self, run_id: str, attempt: int) -> bool: ...

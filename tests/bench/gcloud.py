@@ -40,7 +40,7 @@ def measure(plan: Plan) -> list[Report]:
                 "CLOUDSDK_CONFIG": str(folder / "gcloud"),
             }
             node = next(each["name"].rsplit("/", 1)[-1] for each in control.state(info)["nodes"])
-            flags = ["--worker=all", f"--zone={ZONE}", "--command=echo host-$TPU_WORKER_ID"]
+            flags = ["--worker=all", f"--zone={ZONE}", "--command=echo host-${HOSTNAME##*-}"]
             login = f"{getpass.getuser()}@{node}"
 
             def answered(out: BinaryIO) -> bool:
@@ -55,7 +55,7 @@ def measure(plan: Plan) -> list[Report]:
                     single_process=False,
                 ),
                 Contender(
-                    OURS, [TPUCTL, "exec", "big", "--", "sh", "-c", "echo host-$TPU_WORKER_ID"], ours, answered
+                    OURS, [TPUCTL, "exec", "big", "--", "sh", "-c", "echo host-${HOSTNAME##*-}"], ours, answered
                 ),
             ]
             compare(contenders, 1)  # keys, host keys and the helper are put in place once

@@ -47,7 +47,7 @@ def _boot(count: int) -> tuple[tuple[float, float], tuple[float, float]]:
         marks = [_now()]
         hosts = IsolatedHosts(folder, world_id=f"bench-{os.getpid()}")
         try:
-            hosts.create([HostSpec(NODE, worker, f"host-{worker}", dict, {}.get) for worker in range(count)])
+            hosts.create([HostSpec(NODE, worker, f"host-{worker}", dict, dict) for worker in range(count)])
             marks.append(_now())
         finally:
             hosts.close()

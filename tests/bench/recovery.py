@@ -55,7 +55,7 @@ while :; do
         --accelerator-type="$TYPE" --runtime-version="$VERSION" --spot
       while [ "$(describe "$name")" != ACTIVE ]; do sleep 2; done
       gcloud compute tpus tpu-vm ssh "$LOGIN@$name" --zone="$ZONE" --worker=all \\
-        --command='echo "up 2:$TPU_WORKER_ID:"; nohup sleep 600 >/dev/null 2>&1 &'
+        --command='echo "up 2:${HOSTNAME##*-}:"; nohup sleep 600 >/dev/null 2>&1 &'
       ;;
   esac
   sleep 5

@@ -87,9 +87,8 @@ def test_version_is_printed() -> None:
         (["run", "--worker", "0", "x.py"], ["--worker leaves out workers", "--alone"]),
         (["--project", "my-project", "up", "v4-8"], ["no tier", "--spot"]),
         (["--project", "my-project", "up", "v4-9", "--spot"], ["'v4-9'", "v4-8 or v4-16"]),
-        (["--project", "my-project", "up", "v4-8", "--spot", "--zone", "us-east1-d"], ["us-east1-d"]),
+        (["--project", "my-project", "up", "v4-8", "--spot", "--zone", "mars"], ["'mars' is not a zone"]),
         (["--project", "my-project", "up", "v4-8", "--spot", "--on-demand"], ["--spot and --on-demand"]),
-        (["--project", "my-project", "up", "v4-8", "--spot", "--pay"], ["no Google credentials"]),
         (["--project", "my-project", "up", "v4-8", "Big_1", "--spot"], ["'Big_1'"]),
         (["up", "v4-8", "--spot"], ["no project", "--project"]),
         (["--project", "my-project", "up", "v4-8", "--spot", "--ttl", "soon"], ["--ttl 'soon'", "4h"]),
@@ -163,7 +162,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_reader_that_goes_away_causes_no_traceback() -> None:
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{Path(sys.executable).parent}/tpuctl types | head -n 1"],
+        ["bash", "-o", "pipefail", "-c", f"{Path(sys.executable).parent}/tpuctl types v5p | head -n 1"],
         capture_output=True,
         text=True,
         check=False,
@@ -256,10 +255,24 @@ def test_a_state_directory_that_cannot_be_written_is_named(monkeypatch: pytest.M
     assert "hint: set TPUCTL_STATE_DIR" in result.stderr
 
 
+def test_a_command_that_does_not_exist_is_a_document_with_json() -> None:
+    result = runner.invoke(app, ["--json", "uo"])
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["message"] == "no such command: tpuctl uo"
+    assert result.stderr == ""
+
+
+def test_no_credentials_end_with_four_and_say_how_to_log_in() -> None:
+    result = runner.invoke(app, ["--project", "my-project", "up", "v4-8", "--spot", "--pay"])
+    assert result.exit_code == 4, result.stderr
+    assert "no Google credentials" in result.stderr
+    assert "gcloud auth application-default login" in result.stderr
+
+
 def test_a_named_file_of_credentials_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
     result = runner.invoke(app, ["--project", "my-project", "ls"])
-    assert result.exit_code == 2, result.stderr
+    assert result.exit_code == 4, result.stderr
     assert "GOOGLE_APPLICATION_CREDENTIALS names" in result.stderr
     assert "/nowhere/key.json" in result.stderr
 
@@ -274,3 +287,11 @@ def test_config_show_writes_paths_below_home_short_and_json_in_full(tmp_path: Pa
     assert row.split() == ["project", "my-project", "~/.config/tpuctl/config.yaml"]
     rows = {row["name"]: row for row in json.loads(runner.invoke(app, ["config", "show", "--json"]).stdout)}
     assert rows["project"]["origin"] == str(path)
+
+
+def test_types_alone_is_a_line_for_each_generation_and_json_has_all() -> None:
+    lines = runner.invoke(app, ["types"]).stdout.splitlines()
+    assert len(lines) < 20
+    assert any(line.startswith("v4 ") and "v4-8 to v4-" in line for line in lines)
+    assert len(json.loads(runner.invoke(app, ["types", "--json"]).stdout)) > 100
+    assert "v4-32" in runner.invoke(app, ["types", "v4"]).stdout

@@ -134,6 +134,17 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
     assert len(session.json("runs")) == 3
 
 
+def test_what_new_slices_cost_is_shown_before_they_are_asked_for(session):
+    write(session, LAB.partition("  runs:")[0].replace("big:", "priced:"))
+    for words in (("diff",), ("apply", "--dry-run")):
+        assert (
+            "priced: v4-16, 2 hosts, 8 chips, us-central2-b, spot, about $"
+            in session.type(*words, status=10).stderr
+        )
+    document = json.loads(session.type("diff", "--json", status=10).stdout)
+    assert ["per hour" in (row["cost"] or "") for row in document if row["name"] == "priced"] == [True]
+
+
 def test_another_spec_is_a_conflict_and_is_replaced_only_when_asked(session):
     text = LAB.partition("  runs:")[0].replace("big:", "other:")
     write(session, text)
@@ -185,14 +196,14 @@ fleet:
   name: tables
   slices:
     a: {accelerator: v4-33, tier: spot}
-    b: {accelerator: v4-8, tier: spot, zone: us-east1-d, pay: true}
+    b: {accelerator: v4-8, tier: spot, zone: us-nowhere9-d, pay: true}
     c: {accelerator: v4-8, zone: us-central2-b}
 """
     write(session, text, "tables.yaml")
     before = everything(session)
     told = session.type("apply", "-f", "tables.yaml", status=2).stderr
     assert "tables.yaml:5:9: fleet.slices.a: there is no accelerator type 'v4-33'" in told
-    assert "tables.yaml:6:40: fleet.slices.b: v4-8 is not offered in zone 'us-east1-d'" in told
+    assert "tables.yaml:6:40: fleet.slices.b: the API knows no zone 'us-nowhere9-d'" in told
     assert "zone: us-central2-b" in told
     assert "tables.yaml:7:5: fleet.slices.c: no tier" in told
     assert "tier: spot" in told

@@ -131,7 +131,7 @@ def test_without_a_project_or_credentials_the_way_to_get_them_is_said(session):
         assert "project" in done.stderr
         session.environ["TPUCTL_PROJECT"] = "my-project-1"
         session.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(session.root / "missing.json")
-        done = session.type("up", "v4-8", "--spot", "--pay", status=2)
+        done = session.type("up", "v4-8", "--spot", "--pay", status=4)
         assert "credentials" in done.stderr
         assert "hint: " in done.stderr
     finally:

@@ -46,8 +46,8 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
     assert node["labels"]["team"] == "vision"
     assert node["metadata"]["note"] == "hello there"
     assert node["bootDiskConfig"]["diskSizeGb"] == "200"
-    assert node["networkConfig"]["network"] == "mine"
-    assert all("accessConfig" not in each for each in node["networkEndpoints"])
+    assert node["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
+    assert all(each["accessConfig"] == {} for each in node["networkEndpoints"])
     assert len(list(session.root.glob("booted-*"))) == 2
     again = session.type("sim", "preempt", "made-1")
     assert again.returncode == 0

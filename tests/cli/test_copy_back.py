@@ -139,5 +139,5 @@ def test_the_last_line_says_what_came_from_whom_and_where_it_is(session: Session
     assert (session.work / "alone.txt").read_text() == "one\n"
     session.type("cp", "--worker", "1", "big:out/a", "folder/")
     assert (session.work / "folder/a").read_text() == "one\n"
-    missing = session.type("cp", "big:nothing", "here", status=3)
+    missing = session.type("cp", "big:nothing", "here", status=1)
     assert "no such file or directory" in missing.stderr

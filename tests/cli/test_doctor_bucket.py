@@ -23,6 +23,7 @@ def session() -> Iterator[Session]:
         session.environ["NO_GCE_CHECK"] = "true"
         session.type("config", "init", "--store", URI)
         session.type("watch", "once")
+        set_up_bucket(session, {"softDeletePolicy": {"retentionDurationSeconds": 0}})
         yield session
 
 

@@ -150,3 +150,12 @@ def test_two_shells_that_ask_for_the_same_slice_at_once_both_get_it(session):
     assert [done.returncode for done in ended] == [0, 0, 0], [done.stderr for done in ended]
     created = [call for call in session.sim_journal() if call["method"] == "queuedResources.create"]
     assert sum("both-" in json.dumps(call) for call in created) == 1
+
+
+def test_what_a_program_wrote_stands_above_how_it_ended(session):
+    told = redirected(
+        session,
+        "run --on big --no-checkpoint --name fails --max-failures 0"
+        " -- sh -c 'echo its last words; exit 1' 2>&1",
+    ).stdout
+    assert told.index("its last words") < told.index("attempt 1 ended (failed)"), told

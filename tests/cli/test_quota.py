@@ -92,7 +92,10 @@ def test_a_quota_that_is_not_readable_is_said_and_blocks_nothing(session: Sessio
     assert found["side"] == []
     unread = {row["what"]: row for row in found["unread"]}
     assert set(unread) == {"TPU quotas", "quotas of the project", "quotas of region us-central2"}
-    assert unread["TPU quotas"]["fix"] == "gcloud services enable cloudquotas.googleapis.com"
+    assert (
+        unread["TPU quotas"]["fix"]
+        == "gcloud services enable cloudquotas.googleapis.com --project=415104041262"
+    )
     assert "compute.regions.get" in unread["quotas of region us-central2"]["why"]
     done = session.type("up", "v4-8", "small", "--spot")
     assert "the quotas of region us-central2 could not be read" in done.stderr

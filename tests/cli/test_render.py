@@ -268,3 +268,11 @@ def test_durations_are_words(seconds: float, shown: str) -> None:
 )
 def test_a_wait_reads_as_a_sentence(why: str, shown: str) -> None:
     assert waiting_words(why) == shown
+
+
+def test_a_path_is_broken_at_a_slash_and_a_number_never() -> None:
+    assert wrap("~/.local/state/tpuctl/sim-project/store.sqlite, schema 1", 45) == [
+        "~/.local/state/tpuctl/sim-project/",
+        "store.sqlite, schema 1",
+    ]
+    assert "$185.47" in wrap("128 chips, spot, about $185.47 per hour", 27)[1]

@@ -32,7 +32,7 @@ def test_a_slice_that_vanished_is_shown_as_it_is_known(session: Session) -> None
     call_api(session, "DELETE", "nodes/gone-1")
     shown = session.type("ls")
     row = next(line for line in shown.stdout.splitlines() if " gone " in line)
-    assert row.split()[-3:-1] == ["ready", "absent"]
+    assert row.split()[-4:-2] == ["ready", "absent"]
     assert "gone is recorded as ready, but nothing of it is left in the cloud" in shown.stderr
     assert "`tpuctl up gone`" in shown.stderr
     session.type("watch", "once", status=3)

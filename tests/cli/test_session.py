@@ -42,9 +42,9 @@ def test_the_fleet_is_data_on_stdout_marked_as_simulated(session: Session) -> No
 def test_exec_passes_one_status_through_and_folds_several(session: Session) -> None:
     assert session.type("exec", "big", "--", "echo", "same").stdout == "big[0-1] │ same\n"
     session.type("exec", "--worker", "1", "big", "--", "sh", "-c", "exit 7", status=7)
-    session.type("exec", "big", "--", "sh", "-c", "exit $TPU_WORKER_ID", status=3)
+    session.type("exec", "big", "--", "sh", "-c", "exit ${HOSTNAME##*-}", status=3)
     session.type("exec", "--worker", "2", "big", "--", "true", status=2)
-    rows = json.loads(session.type("exec", "--json", "big", "--", "printenv", "TPU_WORKER_ID").stdout)
+    rows = json.loads(session.type("exec", "--json", "big", "--", "sh", "-c", "echo ${HOSTNAME##*-}").stdout)
     assert [(row["worker"], row["exit_status"], row["stdout"]) for row in rows] == [
         (0, 0, "0\n"),
         (1, 0, "1\n"),
@@ -52,7 +52,7 @@ def test_exec_passes_one_status_through_and_folds_several(session: Session) -> N
 
 
 def test_equal_output_is_grouped_under_its_workers(session: Session) -> None:
-    script = "printf 'a\\nb\\n'; test $TPU_WORKER_ID = 0 || echo other"
+    script = "printf 'a\\nb\\n'; test ${HOSTNAME##*-} = 0 || echo other"
     grouped = session.type("exec", "big", "--group", "--", "sh", "-c", script).stdout
     assert grouped == "── big-0 (1)\na\nb\n── big-1 (1)\na\nb\nother\n"
     same = session.type("exec", "big", "--group", "--", "echo", "same").stdout
@@ -60,7 +60,7 @@ def test_equal_output_is_grouped_under_its_workers(session: Session) -> None:
 
 
 def test_output_goes_to_one_file_per_worker_and_stream(session: Session) -> None:
-    script = "echo out $TPU_WORKER_ID; echo err $TPU_WORKER_ID >&2"
+    script = "echo out ${HOSTNAME##*-}; echo err ${HOSTNAME##*-} >&2"
     done = session.type("exec", "big", "--output-dir", "out", "--", "sh", "-c", script)
     assert done.stdout == ""
     found = {path.name: path.read_text() for path in (session.work / "out").iterdir()}
@@ -73,8 +73,8 @@ def test_output_goes_to_one_file_per_worker_and_stream(session: Session) -> None
 
 
 def test_failures_are_summed_up_by_cause(session: Session) -> None:
-    done = session.type("exec", "big", "--", "sh", "-c", "exit $((TPU_WORKER_ID + 4))", status=3)
-    assert "2 of 2 workers failed: big-0: exit status 4; big-1: exit status 5 (partial)" in done.stderr
+    done = session.type("exec", "big", "--", "sh", "-c", "exit $((${HOSTNAME##*-} + 4))", status=1)
+    assert "2 of 2 workers failed: big-0: exit status 4; big-1: exit status 5 (failed)" in done.stderr
 
 
 def test_words_for_the_program_arrive_unchanged(session: Session) -> None:
@@ -95,8 +95,9 @@ def test_a_run_is_listed_logged_and_described(session: Session) -> None:
     assert len(manifest["hosts"]) == 2
 
 
-def test_a_failing_run_ends_with_its_workers_and_exit_three(session: Session) -> None:
-    done = session.type("run", "--no-checkpoint", "--name", "bad", "--on", "big", "--", "false", status=3)
+def test_a_failing_run_ends_with_its_workers_and_exit_one(session: Session) -> None:
+    options = ("--no-checkpoint", "--name", "bad", "--on", "big", "--max-failures", "0")
+    done = session.type("run", *options, "--", "false", status=1)
     assert "run bad failed" in done.stderr
     assert "tpuctl logs bad" in done.stderr
 
@@ -105,8 +106,8 @@ def test_attach_to_a_run_that_is_over_ends_like_the_run(session: Session) -> Non
     words = ("run", "--no-checkpoint", "--on", "big", "--name")
     session.type(*words, "good-end", "--", "true")
     session.type("attach", "good-end")
-    assert "run bad-end failed" in session.type(*words, "bad-end", "--", "sh", "-c", "exit 9", status=3).stderr
-    done = session.type("attach", "bad-end", status=3)
+    assert "run bad-end failed" in session.type(*words, "bad-end", "--", "sh", "-c", "exit 9", status=1).stderr
+    done = session.type("attach", "bad-end", status=1)
     assert "run bad-end failed" in done.stderr
     assert "hint: tpuctl logs bad-end" in done.stderr
     session.type("attach", "no-end", status=5)
@@ -150,6 +151,13 @@ def test_sim_env_is_quoted_for_a_shell(session: Session) -> None:
         ["bash", "-c", script], env=session.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == "sim-project"
+
+
+def test_sim_env_leads_every_client_of_storage_to_the_simulator(session: Session) -> None:
+    variables = json.loads(session.type("sim", "env", "--json").stdout)
+    assert variables["TENSORSTORE_GCS_HTTP_URL"] == variables["STORAGE_EMULATOR_HOST"]
+    # Otherwise each look at a bucket by gcsfs waits a minute for Google.
+    assert variables["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] == "false"
 
 
 def test_a_preempted_slice_comes_back_under_the_next_name(session: Session) -> None:

@@ -38,7 +38,7 @@ def call(program: str, *words: str | Path) -> subprocess.CompletedProcess[bytes]
     return subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
 
 
-def told_by(conf: Path, alias: str, command: str = "printenv TPU_WORKER_ID") -> str:
+def told_by(conf: Path, alias: str, command: str = "echo ${HOSTNAME##*-}") -> str:
     done = call("ssh", "-F", conf, alias, command)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
@@ -97,7 +97,7 @@ def test_files_travel_both_ways_by_alias(session: Session, program: str, worker:
     (tmp_path / "out").write_text(f"by {program} for {worker}")
     there = call(program, *how, tmp_path / "out", f"{alias}:{program}-came")
     assert there.returncode == 0, there.stderr
-    assert told_by(conf, alias, f"cat {program}-came; printenv TPU_WORKER_ID") == (
+    assert told_by(conf, alias, f"cat {program}-came; echo ${{HOSTNAME##*-}}") == (
         f"by {program} for {worker}{worker}\n"
     )
     back = call(program, *how, f"{alias}:{program}-came", tmp_path / "back")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import stat
 import subprocess
 import threading
@@ -13,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import TPUCTL, Session, open_session
 from tests.support.spool import Spool
+from tpuctl.local.surroundings import cron_runs
 
 FOREIGN = b"MAILTO=ada\n# by hand, with a byte \xfc that is no UTF-8\n0 3 * * *\tbackup  --all\n"
 
@@ -154,6 +157,43 @@ def test_a_second_pass_at_the_same_time_leaves_it_to_the_first(session: Session)
         os.close(handle)
 
 
+def test_what_was_installed_is_shown_before_it_has_passed(session: Session, spool: Spool) -> None:
+    session.type("watch", "once")
+    session.type("watch", "install", "--yes", "--every", "7")
+    told = session.type("watch", "status").stderr
+    assert "crontab line */7 * * * *" in told
+    runs = cron_runs()
+    assert ("no cron daemon runs on this machine" in told) == (runs is False)
+    assert ("next due in" in told) == (runs is not False)
+    session.type("watch", "uninstall")
+    session.type("watch", "once")
+    assert "crontab line" not in session.type("watch", "status").stderr
+
+
+def test_what_is_asked_about_is_shown_as_it_will_be_written(session: Session, spool: Spool) -> None:
+    shown = session.type("watch", "install", "--dry-run").stdout
+    ours, theirs = pty.openpty()
+    try:
+        asked = subprocess.run(
+            [TPUCTL, "watch", "install"],
+            cwd=session.work,
+            env=session.environ,
+            stdin=subprocess.DEVNULL,
+            stderr=theirs,
+            timeout=60,
+        )
+        os.close(theirs)
+        told = b""
+        with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
+            while part := os.read(ours, 65536):
+                told += part
+    finally:
+        os.close(ours)
+    assert asked.returncode == 2
+    assert shown in told.decode().replace("\r\n", "\n")
+    assert max(map(len, shown.splitlines())) > 80
+
+
 def test_who_leaves_a_slice_to_nobody_is_told(session: Session, spool: Spool) -> None:
     session.type("watch", "install", "--yes")
     session.type("watch", "uninstall")
@@ -267,7 +307,7 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
         assert [row["name"] for row in session.json("watch", "hooks")] == ["diary"]
         # A mistake in the hooks does not keep the watchdog from its work, and is said.
         config.write_text("hooks: [{command: x}]")
-        session.type("watch", "once")
+        assert "hooks is blocked" in session.type("watch", "once", status=3).stderr
         assert "hooks: " in session.type("watch", "status").stderr
         session.type("watch", "hooks", status=2)
     finally:

@@ -23,6 +23,7 @@ import typer
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, app
 from tpuctl.core.ask_rules import WAYS
+from tpuctl.core.config_file import LOCAL_ONLY
 from tpuctl.core.fleet_file import FleetWish
 from tpuctl.core.fleet_schema import fleet_schema
 from tpuctl.core.hooks import OCCASION_NOTES
@@ -45,7 +46,7 @@ SESSION = (
     "tpuctl sim up --instant",
     "export TPUCTL_PROFILE=sim",
     "tpuctl up v4-32 --spot --pay",
-    "tpuctl exec v4-32 -- printenv TPU_WORKER_ID",
+    "tpuctl exec v4-32 -- hostname",
     "tpuctl run --no-checkpoint --name hello -- sh -c 'echo step 1 of 1; echo rank $TPUCTL_RANK'",
     "tpuctl sim preempt v4-32-1",
     "tpuctl up v4-32 --spot --pay",
@@ -59,7 +60,9 @@ NORMAL = (
     (re.compile(r"r\d{6}-\d{6}-[a-z0-9]{4}"), "r261121-101500-k3v9"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-21T10:15:00Z"),
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "10:15:00"),
+    (re.compile(r"\b\d\d-\d\d 10:15:00"), "11-21 10:15:00"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:8470"),
+    (re.compile(r"127\.77\.\d+\.\d+:\d+"), "127.77.1.59:22"),
     (re.compile(r"^(\s+pid\s+)\d+", re.MULTILINE), r"\g<1>4711"),
     (re.compile(r"^(\s+ssh port\s+)\d+", re.MULTILINE), r"\g<1>22"),
     (re.compile(r"after \d+ s\b"), "after 1 s"),
@@ -97,8 +100,18 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def render_settings() -> str:
-    rows = [(f"`{s.name}`", s.type, f"`{s.env}`", _default(s.default), s.help) for s in SETTINGS]
-    return _table(("setting", "type", "variable", "default", "meaning"), rows)
+    rows = [
+        (
+            f"`{s.name}`",
+            s.type,
+            f"`{s.env}`",
+            "no" if s.name in LOCAL_ONLY else "yes",
+            _default(s.default),
+            s.help,
+        )
+        for s in SETTINGS
+    ]
+    return _table(("setting", "type", "variable", "in `tpuctl.yaml`", "default", "meaning"), rows)
 
 
 def _default(value: Any) -> str:
@@ -201,6 +214,22 @@ def render_version() -> str:
     return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
 
 
+HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
+
+
+def render_contents(text: str) -> str:
+    """Links to the chapters and sections of the README; the sections of a chapter stand in its line."""
+    chapters: list[list[str]] = []
+    fenced = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    for depth, title in HEADING.findall(fenced.sub("", text)):
+        link = f"[{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})"
+        if depth == "##":
+            chapters.append([link])
+        else:
+            chapters[-1].append(link)
+    return "\n".join(f"- {first}" + (f": {' · '.join(rest)}" if rest else "") for first, *rest in chapters)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "version": render_version,
     "commands": render_commands,
@@ -228,7 +257,7 @@ def render_readme(text: str) -> str:
     """The README with every generated part fresh; the transcript stays as it was recorded."""
     for name, render in PARTS.items():
         text = replace_part(text, name, render())
-    return text
+    return replace_part(text, "contents", render_contents(text))
 
 
 def record_session() -> str:
@@ -247,6 +276,12 @@ def record_session() -> str:
         finally:
             subprocess.run(["tpuctl", "sim", "down"], env=environ, cwd=work, capture_output=True, check=False)
     return "```console\n" + "\n".join(lines) + "\n```"
+
+
+def unhurried(transcript: str) -> list[str]:
+    """The lines of a transcript that do not depend on how fast the machine was, nor does their order."""
+    hurried = re.compile(r"waiting|is CREATING|asked \(after| doubt |SUSPEND")
+    return sorted(line for line in transcript.splitlines() if not hurried.search(line))
 
 
 def _type(command: str, environ: dict[str, str], cwd: Path, state: Path) -> list[str]:

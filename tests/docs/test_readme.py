@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 
 import pytest
 
-from tests.docs.generate import README, ROOT, TRANSCRIPT, groups, render_readme, replace_part
+from tests.docs.generate import (
+    README,
+    ROOT,
+    TRANSCRIPT,
+    groups,
+    record_session,
+    render_contents,
+    render_readme,
+    replace_part,
+    unhurried,
+)
 from tpuctl import __version__
+from tpuctl.core import launch
 from tpuctl.core.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
+from tpuctl.sim.faults import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +74,33 @@ def test_versions_stated_in_the_readme_match_the_package_metadata(text: str) -> 
     assert f"Python 3.{low} to 3.{int(high) - 1}" in text
 
 
+def transcript(text: str) -> str:
+    return text.split(f"<!-- generated: {TRANSCRIPT} -->")[1].split(f"<!-- end: {TRANSCRIPT} -->")[0].strip()
+
+
 def test_the_transcript_is_recorded(text: str) -> None:
-    part = text.split(f"<!-- generated: {TRANSCRIPT} -->")[1].split(f"<!-- end: {TRANSCRIPT} -->")[0]
-    assert "$ tpuctl up" in part
-    assert "[sim]" in part
+    assert "$ tpuctl up" in transcript(text)
+    assert "[sim]" in transcript(text)
+
+
+@pytest.mark.slow
+def test_the_transcript_is_what_the_session_prints_today(text: str) -> None:
+    assert unhurried(record_session()) == unhurried(transcript(text)), (
+        "run `python -m tests.docs.generate --transcript`"
+    )
+
+
+def test_the_contents_lead_to_every_chapter_and_section_but_the_helps(text: str) -> None:
+    links = render_contents(text)
+    assert "(#install)" in links
+    assert "[Keep it up while you sleep](#keep-it-up-while-you-sleep)" in links
+    assert "tpuctl up" not in links
+
+
+def test_every_link_within_the_readme_leads_somewhere(text: str) -> None:
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
 
 
 def test_every_command_in_the_transcript_and_the_prose_exists(text: str) -> None:
@@ -73,3 +109,17 @@ def test_every_command_in_the_transcript_and_the_prose_exists(text: str) -> None
     unknown = [words for words in typed if words not in known and " ".join(words.split()[:2]) not in known]
     assert unknown == []
     assert len(typed) > 20
+
+
+def test_every_variable_that_a_program_is_given_is_told(text: str) -> None:
+    told = set(re.findall(r"`([A-Z][A-Z_]+)`", text))
+    source = inspect.getsource(launch)
+    given = set(re.findall(r'"((?:TPUCTL|MEGASCALE|PYTHON|PJRT|JAX)_?[A-Z_]+)"', source))
+    assert len(given) >= 10
+    assert given <= told
+
+
+def test_every_fault_that_the_readme_plans_is_a_preset(text: str) -> None:
+    planned = set(re.findall(r"tpuctl sim fault ([a-z][a-z-]+)", text))
+    assert len(planned) > 20
+    assert planned <= set(PRESETS)

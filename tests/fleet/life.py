@@ -15,6 +15,7 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core.model import Tier
 from tpuctl.core.records import SliceSpec
+from tpuctl.sim.status import ApiError, Code
 from tpuctl.workflows.fleet import run_pass
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.progress import go_on
@@ -243,11 +244,16 @@ class Life:
         queued = [each for each in found if each.kind == "queued" and each.state in QUEUED_ALIVE]
         # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
         rpcs = self.place.world.rpcs
-        if queued and self._chance.random() < 0.3:
-            rpcs["DeleteQueuedResource"].handle({"name": queued[0].path.name, "force": "true"}, "v2")
-        elif nodes:
-            rpcs["DeleteNode"].handle({"name": nodes[0].path.name}, "v2")
         self.place.clock.actions += 1
+        try:
+            if queued and self._chance.random() < 0.3:
+                rpcs["DeleteQueuedResource"].handle({"name": queued[0].path.name, "force": "true"}, "v2")
+            elif nodes:
+                rpcs["DeleteNode"].handle({"name": nodes[0].path.name}, "v2")
+        except ApiError as error:
+            # What passes, or is held by an operation, cannot be deleted now: the person lets it be.
+            if error.code not in {Code.FAILED_PRECONDITION, Code.ABORTED}:
+                raise
 
     def _regret(self, services: MemoryServices, wish: Wish) -> None:
         """`down` when a create has just gone out whose answer is lost and whose effect is late."""

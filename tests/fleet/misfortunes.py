@@ -63,7 +63,11 @@ class Misfortunes:
         self._later(self._minutes(1, 12 if self._chance.random() < 0.8 else 40), recover)
 
     def _reboot(self, node: Node) -> None:
-        self._chance.choice(self._place.hosts.hosts_of(node.key)).reboot()
+        """In turn in order, as maintenance does it, and like a loss of power."""
+        host = self._chance.choice(self._place.hosts.hosts_of(node.key))
+        if host.boots % 2 == 0:
+            host.shut_down()
+        host.reboot()
 
     def _sicken(self, node: Node) -> None:
         """A maintenance notice: the API calls the node unhealthy, its hosts answer."""

@@ -185,7 +185,7 @@ class Observer:
         if not operation or now - called_at > timeouts.CREATE_STALLED_S:
             return False
         read = self._place.world.rpcs["GetOperation"].handle  # past the faults, which are for tpuctl
-        return not read({"name": operation}, "v2")["done"]
+        return not read({"name": operation}, "v2").get("done")
 
     def _check_wait(self, record: Mapping[str, Any], waiting: Waiting, now: float, *, hunting: bool) -> None:
         waited = now - max(waiting.since, min(waiting.room_since.values()))

@@ -18,6 +18,7 @@ from tests.fleet.misfortunes import Misfortunes
 from tests.support.memory.host import Condition
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import NotFoundError
+from tpuctl.sim.options import Delays
 from tpuctl.sim.world import Resident
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -48,7 +49,7 @@ ZONES = (
 
 
 class DrawnDelays:
-    """Like `sim.options.Delays`, drawn anew for every use."""
+    """Like `sim.options.Delays`, most of them drawn anew for every use."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -84,10 +85,8 @@ class DrawnDelays:
     def queued_delete(self) -> float:
         return self._chance.uniform(10.0, 120.0)
 
-    node_stop = node_start = 60.0
-    node_patch = 3.0
-    queued_accept = 2.0
-    queued_assign = 10.0
+    def __getattr__(self, name: str) -> float:
+        return float(getattr(Delays(), name))
 
 
 ERRORS: tuple[tuple[int, dict[str, Any]], ...] = (

@@ -31,6 +31,7 @@ from tpuctl.core.reap import Fate
 from tpuctl.core.records import Desired, Policy, RunState, SliceSpec, SliceState
 from tpuctl.core.request import RunRequest
 from tpuctl.core.tree import make_tree
+from tpuctl.errors import PendingError
 from tpuctl.resources import load_accelerators
 from tpuctl.workflows.adopt import adopt, find_candidate
 from tpuctl.workflows.apply import Order, apply_fleet, observe_and_plan
@@ -44,9 +45,11 @@ from tpuctl.workflows.slices import wait_for_slice
 from tpuctl.workflows.submit import FrozenCode
 
 ZONE, ELSEWHERE = SPEC.zone, "europe-west4-b"
+FULL = "europe-west1-b"
+"""Has v5p, and no runtime version of other generations."""
 V5P: dict[str, Any] = {
     "accelerator_type": "v5p-8",
-    "zone": "us-east5-a",
+    "zone": FULL,
     "runtime_version": "v2-alpha-tpuv5",
     "hosts": 1,
     "chips": 4,
@@ -57,11 +60,11 @@ class Hunt(Up):
     """The first zone has no capacity, or refuses."""
 
     def __init__(self, preset: str, **spec: object) -> None:
-        super().__init__(("us-east5-a", ELSEWHERE), **{**V5P, **spec})
+        super().__init__((FULL, ELSEWHERE), **{**V5P, **spec})
         self.preset = preset
 
     def prepare(self, place: MemoryPlace) -> None:
-        place.world.faults.add({"preset": self.preset, "zone": "us-east5-a", "times": 0})
+        place.world.faults.add({"preset": self.preset, "zone": FULL, "times": 0})
 
     def check(self, place: MemoryPlace) -> None:
         super().check(place)
@@ -320,10 +323,10 @@ class WatchedHunt(Watched):
     """A slice that waits in a queue without capacity moves on to another zone."""
 
     def begin(self, place: MemoryPlace) -> None:
-        place.world.set_capacity("us-east5-a", 0)
+        place.world.set_capacity(FULL, 0)
         spec = replace(SPEC, **V5P)
         services = place.machine()
-        zones = ("us-east5-a", ELSEWHERE)
+        zones = (FULL, ELSEWHERE)
         request_slice(services, "big", spec, pay=True, zones=zones, permit=lambda: None)
 
     def check(self, place: MemoryPlace) -> None:
@@ -339,8 +342,10 @@ class WatchedLeftover(Watched):
         place.world.faults.add({"kind": "late", "method": "*.create", "seconds": 600.0})
         place.world.faults.add({"kind": "drop", "method": "*.create"})
         services = place.machine()
-        with pytest.raises(Exception, match="connection"):
-            bring_up(services, "big", queued=False)
+        spec = replace(SPEC, queued=False)
+        request_slice(services, "big", spec, pay=False, permit=lambda: None)
+        with pytest.raises(PendingError):
+            wait_for_slice(services, "big", deadline=services.clock.now() + 30.0)
         take_down(services, "big")
         assert nodes(place) == ["big-1"]
 

@@ -277,7 +277,7 @@ def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, mess
 
 def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
     with (
-        running_sim(tmp_path, delays={"queued_wait": 1e6, "queued_delete": 0.0}) as sim,
+        running_sim(tmp_path, delays={"queued_wait": 1e6, "queued_delete": 0.0, "list_everywhere": 0.0}) as sim,
         sim_services(sim, tmp_path / "state") as services,
     ):
         request_slice(services, "one", V6E, pay=False, zones=ZONES, permit=lambda: None)
@@ -521,7 +521,7 @@ class Strange:
     def find_node(self, zone: str, name: str) -> Any:
         return replace(self._inner.find_node(zone, name), state=NodeState.UNKNOWN)
 
-    def list_nodes(self) -> Any:
+    def list_nodes(self, zone: str = "-") -> Any:
         found = self._inner.list_nodes()
         return replace(found, items=tuple(replace(each, state=NodeState.UNKNOWN) for each in found.items))
 

@@ -20,7 +20,7 @@ from tpuctl.core.tree import make_tree
 from tpuctl.workflows.copy import push
 from tpuctl.workflows.documents import find_run, get_run, get_slice, save
 from tpuctl.workflows.enrolment import enroll_machine
-from tpuctl.workflows.events import Transfer
+from tpuctl.workflows.events import Transfer, Warn
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.follow import follow_run, start_run
@@ -58,7 +58,7 @@ def test_a_slice_comes_up_in_minutes_of_its_own_time_and_goes_without_a_trace(pl
     record = bring_up(services, "big")
     assert record.state is SliceState.READY
     assert 150 < services.clock.now() - began < 600
-    assert [len(host.users_seen) for host in place.hosts.all()] == [1, 1]
+    assert [set(host.users_seen) for host in place.hosts.all()] == [{"tpuctl"}] * 2
     take_down(services, "big")
     assert get_slice(services, "big").record.state is SliceState.GONE
     assert place.world.snapshot()["nodes"] == place.world.snapshot()["queuedResources"] == []
@@ -162,6 +162,18 @@ def test_a_run_goes_on_while_this_machine_is_cut_off_and_is_attached_to_again(pl
     assert get_run(after, run.id).record.preemptions == 0
 
 
+def test_workers_that_are_lost_while_others_go_on_are_told_in_one_line_by_cause(place, services):
+    record = bring_up(services, "big", accelerator_type="v4-32", hosts=4, chips=16)
+    place.hosts.programs["long"] = scripted(600.0)
+    for host in place.hosts.all()[1:]:
+        host.hang()
+    results = execute(services, record, ["long"])
+    assert [result.ok for result in results] == [True, False, False, False]
+    told = [(event.subject, event.text) for event in services.events if isinstance(event, Warn)]
+    [(subject, text)] = told
+    assert (subject, text.partition(":")[0]) == ("big[1-3]", "broke off the SSH handshake")
+
+
 def test_exec_is_on_a_leash_and_ends_with_its_time(place, services):
     record = bring_up(services, "big")
     said: dict[int, bytes] = {}
@@ -169,8 +181,9 @@ def test_exec_is_on_a_leash_and_ends_with_its_time(place, services):
     def sink(worker: int, name: str, data: bytes) -> None:
         said[worker] = data
 
-    results = execute(services, record, ["printenv", "TPU_WORKER_ID"], sink=sink)
-    assert ([result.ok for result in results], said) == ([True, True], {0: b"0\n", 1: b"1\n"})
+    results = execute(services, record, ["hostname"], sink=sink)
+    expected = {n: f"{worker.hostname}\n".encode() for n, worker in enumerate(record.incarnation.workers)}
+    assert ([result.ok for result in results], said) == ([True, True], expected)
     place.hosts.programs["endless"] = scripted(1e9)
     ended = execute(services, record, ["endless"], timeout_s=30.0)
     assert {result.failure for result in ended} == {FailureKind.TIMEOUT}

@@ -13,7 +13,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.core import timeouts
 from tpuctl.core.reap import Fate
 from tpuctl.core.records import SliceState
-from tpuctl.errors import TransientError
+from tpuctl.errors import PendingError
 from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.fleet import run_pass, take_down
 from tpuctl.workflows.intents import request_slice
@@ -52,9 +52,10 @@ def minutes(place: MemoryPlace, count: int) -> None:
 
 
 def ask(services: MemoryServices, *, queued: bool) -> None:
-    """`up`, whose create takes effect and whose answer is lost."""
-    with pytest.raises(TransientError):
-        bring_up(services, "big", queued=queued)
+    """`up`, whose create takes effect and whose answer is lost; a person ends it a second later."""
+    request_slice(services, "big", replace(SPEC, queued=queued), pay=False, permit=lambda: None)
+    with pytest.raises(PendingError):
+        wait_for_slice(services, "big", deadline=services.clock.now() + 1)
 
 
 both_ways = pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
@@ -100,6 +101,15 @@ def test_up_again_does_not_make_a_second_one_beside_it(place, services, queued):
     bring_up(services, "big", queued=queued)
     assert creates(place) == ["big-1"]
     assert all_that_exists(place) == ["big-1"]
+
+
+@both_ways
+@pytest.mark.parametrize("late_s", [0.0, 5.0, 60.0])
+def test_an_up_whose_create_was_not_answered_goes_on_waiting(place, services, queued, late_s):
+    place.world.faults.add({"kind": "late", "method": "*.create", "seconds": late_s})
+    place.world.faults.add({"kind": "drop", "method": "*.create"})
+    assert bring_up(services, "big", queued=queued).state is SliceState.READY
+    assert creates(place) == ["big-1"]
 
 
 @both_ways

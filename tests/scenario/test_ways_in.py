@@ -250,11 +250,11 @@ def call(*argv: object) -> subprocess.CompletedProcess[bytes]:
 def test_ssh_reaches_workers_by_name_with_pinned_keys_and_follows_recovery(sim, services):
     bring_up(services, "big")
     conf = written(services)
-    done = call("ssh", "-F", conf, "big-1", "printenv TPU_WORKER_ID")
+    done = call("ssh", "-F", conf, "big-1", "echo ${HOSTNAME##*-}")
     assert (done.returncode, done.stdout) == (0, b"1\n"), done.stderr
     sim.preempt("big-1")
     wait_for_slice_again(services)
-    done = call("ssh", "-F", conf, "big-1", "printenv TPU_WORKER_ID")
+    done = call("ssh", "-F", conf, "big-1", "echo ${HOSTNAME##*-}")
     assert (done.returncode, done.stdout) == (0, b"1\n"), done.stderr
     known = services.ssh_entries.known_hosts("big")
     known.write_text(f"tpuctl-big-1 {another_key()}\n")
@@ -284,7 +284,7 @@ def test_hosts_are_reached_through_another_host_with_their_own_keys_pinned(servi
     for words in (proxy_words(None, "big-0"), proxy_words(f"ssh -F '{conf}' -W [%h]:%p big-0", None)):
         remote = SshRemote(key, proxy=words)
         try:
-            [good] = remote.run([target], "printenv TPU_WORKER_ID")
+            [good] = remote.run([target], "echo ${HOSTNAME##*-}")
             assert (good.exit_status, good.stdout) == (0, b"1\n"), good.detail
             [bad] = remote.run([replace(target, host_key=another_key())], "true")
             assert bad.failure is FailureKind.HOST_KEY
@@ -319,10 +319,11 @@ def test_a_proxy_command_runs_without_a_shell_and_ends_with_its_connection(servi
     process = sock.process
     sock.close()
     assert process.returncode is not None
-    remote = SshRemote(key, proxy=("/no/such/program",))
-    try:
-        [result] = remote.run([target], "true")
-    finally:
-        remote.close()
-    assert result.failure is FailureKind.CONNECT
-    assert "/no/such/program" in result.detail
+    for words, told in ((("/no/such/program",), "/no/such/program"), (("nc", "%i"), "published no `hostname`")):
+        remote = SshRemote(key, proxy=words)
+        try:
+            [result] = remote.run([replace(target, instance="")], "true")
+        finally:
+            remote.close()
+        assert result.failure is FailureKind.CONNECT
+        assert told in result.detail

@@ -39,7 +39,7 @@ def environment_of(worker: int) -> Callable[[], dict[str, str]]:
 
 def make(hosts: ProcessHosts, key: KeyPair, node_key: str, count: int) -> list[HostTarget]:
     specs = [
-        HostSpec(node_key, worker, f"{node_key}-{worker}", environment_of(worker), lambda _path: None)
+        HostSpec(node_key, worker, f"{node_key}-{worker}", environment_of(worker), dict)
         for worker in range(count)
     ]
     addresses = hosts.create(specs)

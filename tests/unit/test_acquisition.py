@@ -138,7 +138,7 @@ def test_every_flag_of_the_table_is_one_of_the_command_line():
         ({"labels": {"team": "Vision!"}}, "Vision!"),
         ({"metadata": {"ssh-keys": "x"}}, "cannot be set"),
         ({"metadata": {"startup-script": "x"}}, "cannot be set"),
-        ({"metadata": {"enable-oslogin": "TRUE"}}, "cannot be set"),
+        ({"metadata": {"enable-oslogin": "TRUE"}}, "with OS Login hosts ignore the keys"),
         ({"metadata": {"k": "x" * (256 * 1024 + 1)}}, "256 KiB"),
         ({"startup_script": b"#!/bin/sh\n" + b"#" * 256 * 1024}, "256 KiB"),
         ({"startup_script": b"  \n"}, "empty"),
@@ -213,7 +213,8 @@ def test_the_startup_script_is_kept_by_digest_and_travels_in_the_metadata():
     assert spec.startup_script == hashlib.sha256(script).hexdigest()
     record = a_slice(spec=spec)
     request = node_request(record, an_incarnation(), {"tpuctl-slice": "big"}, "ada:key", script.decode())
-    assert request.metadata == {"k": "v", "startup-script": script.decode(), "ssh-keys": "ada:key"}
+    own = {"enable-oslogin": "FALSE", "ssh-keys": "ada:key"}
+    assert request.metadata == {"k": "v", "startup-script": script.decode(), **own}
     assert request.labels == {"team": "a", "tpuctl-slice": "big"}
 
 
@@ -221,7 +222,7 @@ def test_owner_labels_and_keys_win_over_whatever_a_stored_specification_says():
     spec = a_spec(labels={"tpuctl-slice": "other"}, metadata={"ssh-keys": "mallory:key"})
     request = node_request(a_slice(spec=spec), an_incarnation(), {"tpuctl-slice": "big"}, "ada:key")
     assert request.labels == {"tpuctl-slice": "big"}
-    assert request.metadata == {"ssh-keys": "ada:key"}
+    assert request.metadata == {"enable-oslogin": "FALSE", "ssh-keys": "ada:key"}
 
 
 def test_records_of_the_past_load_as_what_they_were():

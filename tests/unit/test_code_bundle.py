@@ -198,7 +198,34 @@ def test_submodules_are_included_and_refused_when_not_checked_out(repo, tmp_path
     assert caught.value.hint == "git submodule update --init --recursive"
 
 
+def test_fleet_files_are_no_part_of_the_code_nor_of_its_diff(repo):
+    for name in ("tpuctl.yaml", "pkg/tpuctl.yaml", "[a]*/other fleet.yaml"):
+        write(repo / name, "fleet: {}")
+    write(repo / "[a]b" / "other fleet.yaml", "data")
+    git(repo, "add", ".")
+    git(repo, "commit", "-q", "-m", "fleets")
+    for name in ("tpuctl.yaml", "pkg/tpuctl.yaml", "[a]*/other fleet.yaml"):
+        write(repo / name, "fleet: {runs: {a: {var: {KEY: val-of-a}}}}")
+    frozen = freeze(repo / "pkg", limit_bytes=LIMIT, without=repo / "[a]*" / "other fleet.yaml")
+    assert set(contents(frozen.content)) == {".gitignore", "train.py", "[a]b/other fleet.yaml"}
+    assert (frozen.diff, frozen.dirty) == (b"", False)
+    write(repo / "train.py", "print(2)")
+    write(repo / "[a]b" / "other fleet.yaml", "new data")
+    changed = freeze(repo, limit_bytes=LIMIT, without=repo / "[a]*" / "other fleet.yaml")
+    assert b"+print(2)" in changed.diff
+    assert b"+new data" in changed.diff
+    assert b"val-of-a" not in changed.diff
+
+
+def test_fleet_files_are_left_out_outside_of_git_too(tmp_path):
+    write(tmp_path / "train.py")
+    write(tmp_path / "tpuctl.yaml", "fleet: {}")
+    assert set(contents(freeze(tmp_path, limit_bytes=LIMIT).content)) == {"train.py"}
+
+
 def test_credentials_leave_the_remote():
+    assert strip_credentials("https://h/x.git?private_token=TOK") == "https://h/x.git"
+    assert strip_credentials("https://ada:pw@h/x.git?a=b#TOK") == "https://h/x.git"
     assert strip_credentials("ssh://git:pw@example.com:22/r") == "ssh://example.com:22/r"
     assert strip_credentials("git@example.com:r.git") == "git@example.com:r.git"
     assert strip_credentials("/srv/r@x.git") == "/srv/r@x.git"

@@ -39,5 +39,5 @@ def test_keys_of_a_newer_version_are_passed_over():
 def test_a_missing_field_without_default_is_named():
     data = through_json(a_slice())
     del data["spec"]["zone"]
-    with pytest.raises(KeyError, match="zone"):
+    with pytest.raises(ValueError, match=r"`zone` - at `\$.spec`"):
         from_data(SliceRecord, data)

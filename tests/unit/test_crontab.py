@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.crontab import drop_line, find_lines, put_line, render_line, render_schedule
+from tpuctl.core.crontab import (
+    drop_line,
+    find_lines,
+    put_line,
+    render_line,
+    render_schedule,
+    seconds_until_due,
+)
 from tpuctl.errors import UsageError
 
 STATE = "/home/ada/.local/state/tpuctl/default/my-project"
@@ -76,3 +83,18 @@ def test_schedules(minutes: int, fields: str) -> None:
 def test_schedules_that_cron_cannot_do(minutes: int) -> None:
     with pytest.raises(UsageError):
         render_schedule(minutes)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "minute", "second", "left"),
+    [
+        ("* * * * *", 7, 20, 40),
+        ("*/5 * * * *", 7, 30, 150),
+        ("*/5 * * * *", 5, 0, 300),
+        ("*/7 * * * *", 57, 0, 180),
+        ("0 * * * *", 59, 59, 1),
+        ("3-59/5 * * * *", 7, 0, None),
+    ],
+)
+def test_when_cron_calls_a_line_next_is_read_from_its_schedule(schedule, minute, second, left):
+    assert seconds_until_due(f"{schedule} /bin/sh pass.sh", minute, second) == left

@@ -20,9 +20,9 @@ from tpuctl.core.checkup import (
     WatchFacts,
 )
 from tpuctl.core.doctor import (
+    ASKED_PERMISSIONS,
     NEEDED_APIS,
-    NEEDED_PERMISSIONS,
-    USEFUL_PERMISSIONS,
+    USEFUL_APIS,
     check_buckets,
     check_credentials,
     check_watchdog,
@@ -65,8 +65,8 @@ def facts(**changes: Any) -> Facts:
         "wanted": Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True),
         "now": NOW,
         "credentials": Reading(CredentialFacts("service_account", "/key.json", "a@p.iam.gserviceaccount.com")),
-        "services": Reading(frozenset(NEEDED_APIS)),
-        "permissions": Reading(frozenset((*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS))),
+        "services": Reading(frozenset({*NEEDED_APIS, *USEFUL_APIS})),
+        "permissions": Reading(frozenset(ASKED_PERMISSIONS)),
         "project": Reading(ProjectInfo({}, (ComputeQuota(HEALTH_CHECKS, 75, 4),))),
         "tpu_quotas": tpu_quotas(spot=64),
         "holdings": Reading(()),
@@ -79,6 +79,7 @@ def facts(**changes: Any) -> Facts:
         "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
         "buckets": {},
+        "network": Reading("default"),
         "store": Reading(StoreFacts("/store.sqlite", schema=1, known_schema=1)),
         "records": Reading(StoreRecords(health=GOOD, wanted=1)),
         "watch": Reading(WatchFacts(True, in_crontab=True, cron_runs=True)),
@@ -302,6 +303,8 @@ def test_a_pause_is_said():
         (StoreFacts("/s", schema=3, known_schema=2), "problem", "this tpuctl is old"),
         (StoreFacts("/s", locked=True, holder="tpuctl run (pid 7)"), "problem", "locked by tpuctl run (pid 7)"),
         (StoreFacts("/s", damage="malformed"), "problem", "damaged"),
+        (StoreFacts("/s", schema=1, known_schema=1, free_bytes=4096), "problem", "no room on the disk"),
+        (StoreFacts("/s", schema=1, known_schema=1, read_only=True), "problem", "mounted read-only"),
     ],
 )
 def test_the_store(store, level, said):

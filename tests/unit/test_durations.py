@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.durations import parse_duration, parse_moment, render_duration, render_moment
+from tpuctl.core.durations import parse_duration, parse_moment, render_age, render_duration, render_moment
 from tpuctl.errors import UsageError
 
 
@@ -23,6 +23,14 @@ from tpuctl.errors import UsageError
 def test_durations_are_read_and_shown(word, seconds, shown):
     assert parse_duration(word, "--ttl") == seconds
     assert render_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-3, "0s"), (59.9, "59s"), (60, "1m"), (7199, "1h"), (86400, "1d"), (30 * 86400, "30d")],
+)
+def test_ages_are_shown_by_their_largest_unit(seconds, shown):
+    assert render_age(seconds) == shown
 
 
 @pytest.mark.parametrize("word", ["", "4", "h", "4 h", "-1h", "0m", "4y", "1h,30m", "٣h"])

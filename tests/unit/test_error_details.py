@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.protobuf.any_pb2 import Any as Packed
-from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from tpuctl.cloud.errors import plain_details, translate
-from tpuctl.cloud.nodes import parse_status, read_operation
+from tpuctl.cloud.errors import translate
+from tpuctl.cloud.nodes import parse_operation
 from tpuctl.errors import DeniedError, InvalidRequestError, QuotaError, RateLimitedError, TpuctlError
 
 
@@ -122,7 +120,7 @@ FIELD = {
 def test_a_disabled_api_keeps_where_it_is_enabled():
     error = refused(SERVICE_DISABLED)
     assert isinstance(error, DeniedError)
-    assert error.hint == "gcloud services enable tpu.googleapis.com"
+    assert error.hint == "gcloud services enable tpu.googleapis.com --project=123456789"
     assert error.details["reason"] == "SERVICE_DISABLED"
     assert error.details["activation_url"] == CONSOLE
     assert error.details["metadata"]["serviceTitle"] == "Cloud TPU API"
@@ -178,48 +176,56 @@ def test_the_older_errors_of_compute_keep_their_reason():
 
 def test_an_answer_without_details_adds_none():
     error = refused({"code": 503, "message": "The service is currently unavailable.", "status": "UNAVAILABLE"})
-    assert set(error.details) == {"status", "kind"}
+    assert set(error.details) == {"status", "kind", "rpc"}
 
 
-def packed(message: Any) -> Packed:
-    found = Packed()
-    found.Pack(message)
-    return found
+def test_a_detail_of_a_type_that_nobody_knows_stays_beside_the_others():
+    strange = {"@type": "type.googleapis.com/google.cloud.tpu.Unheard", "x": [1]}
+    known = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": "abc"}
+    error = refused({"code": 403, "message": "no", "details": [strange, known]})
+    assert (type(error), error.details["request_id"]) == (DeniedError, "abc")
 
 
-def test_messages_of_the_library_say_the_same_as_json():
-    info = error_details_pb2.ErrorInfo(reason="SERVICE_DISABLED", domain="googleapis.com")
-    info.metadata["service"] = "tpu.googleapis.com"
-    plain = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "SERVICE_DISABLED",
-        "domain": "googleapis.com",
-        "metadata": {"service": "tpu.googleapis.com"},
-    }
-    assert list(plain_details([info, packed(info), plain])) == [plain, plain, plain]
-
-
-def test_a_detail_of_a_type_that_nobody_knows_keeps_its_type():
-    strange = Packed(type_url="type.googleapis.com/google.cloud.tpu.Unheard", value=b"\x08\x01")
-    assert list(plain_details([strange])) == [{"@type": "type.googleapis.com/google.cloud.tpu.Unheard"}]
-
-
-@pytest.mark.parametrize("source", ["message", "json"])
-def test_an_error_inside_an_operation_keeps_its_details(source):
+def test_an_error_inside_an_operation_keeps_its_details():
     violation = {"subject": "TPUV4sPreemptiblePod", "description": "Limit 20800"}
-    if source == "message":
-        failure = error_details_pb2.QuotaFailure(
-            violations=[error_details_pb2.QuotaFailure.Violation(**violation)]
-        )
-        status = status_pb2.Status(
-            code=code_pb2.RESOURCE_EXHAUSTED, message="exhausted", details=[packed(failure)]
-        )
-        error = parse_status(status)
-    else:
-        detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
-        body = {"name": "operations/1", "done": True}
-        found = read_operation({**body, "error": {"code": 8, "message": "exhausted", "details": [detail]}})
-        assert found.error is not None
-        error = found.error
+    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    body = {"name": "operations/1", "done": True}
+    error = parse_operation({**body, "error": {"code": 8, "message": "exhausted", "details": [detail]}}).error
+    assert error is not None
     assert (error.code, error.message) == (8, "exhausted")
     assert error.details[0]["violations"] == [violation]
+
+
+@pytest.mark.parametrize("consumer", ["projects/764086051850", "projects/32555940559"])
+def test_a_login_without_a_quota_project_is_hinted_at_its_mending_and_not_at_the_api(consumer):
+    message = "The tpu.googleapis.com API requires a quota project, which is not set by default."
+    metadata = {"service": "tpu.googleapis.com", "consumer": consumer}
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED"}
+    error = refused({**SERVICE_DISABLED, "message": message, "details": [{**info, "metadata": metadata}]})
+    assert error.hint == "gcloud auth application-default set-quota-project PROJECT"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (
+            403,
+            "Caller does not have required permission to use project p. Grant the caller",
+            "roles/serviceusage",
+        ),
+        (403, "Request had insufficient authentication scopes.", "--scopes=cloud-platform"),
+        (403, "Permission 'iam.serviceAccounts.actAs' denied on service account x@p.iam", "serviceAccountUser"),
+        (
+            400,
+            "The user does not have access to service account 'x'. User: 'y'.",
+            "roles/iam.serviceAccountUser",
+        ),
+        (404, "The resource 'projects/p/global/networks/default' was not found", "networks create default"),
+        (400, 'Project "p" has no network named "default".', "networks create default"),
+        (403, "service-1@cloud-tpu.iam.gserviceaccount.com does not exist.", "services identity create"),
+        (412, "Constraint constraints/compute.requireOsLogin violated for project p.", "disable-enforce"),
+    ],
+)
+def test_what_a_new_project_lacks_comes_with_the_command_that_mends_it(status, message, hint):
+    error = refused({"code": status, "message": message, "status": "UNKNOWN"})
+    assert hint in str(error.hint)

@@ -65,7 +65,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},
-    "policy": {"policy": PolicyWish(max_failures=3)},
+    "policy": {"policy": PolicyWish(max_failures=5)},
 }
 
 

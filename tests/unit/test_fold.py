@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.fold import fold_label, fold_workers, group_equal, parse_workers
+from tpuctl.core.fold import common_cause, fold_label, fold_workers, group_equal, parse_workers
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,19 @@ def test_a_bad_worker_flag_is_refused_with_the_offending_word(text: str, word: s
     with pytest.raises(ValueError, match=r"worker|range|backwards") as caught:
         parse_workers(text, 8)
     assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("detail", "cause"),
+    [
+        ("big-0 refused the key of user tpuctl: no", "refused the key of user tpuctl: no"),
+        ("127.0.0.1:22 refused the connection", "refused the connection"),
+        ("[2001:db8::1]:22 did not answer in 10 s", "did not answer in 10 s"),
+        ("big-01 is another", "big-01 is another"),
+    ],
+)
+def test_equal_causes_read_alike_whatever_worker_they_are_about(detail: str, cause: str) -> None:
+    assert common_cause("big-0", detail) == cause
 
 
 @pytest.mark.parametrize("workers", [[0], [0, 5], list(range(0, 60, 3)), list(range(64))])

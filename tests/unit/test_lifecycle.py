@@ -118,3 +118,14 @@ def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():
 def test_a_running_create_is_waited_for_even_while_deleting():
     view = CloudView(operation=OperationInfo("operations/x", done=False))
     assert classify_slice(a_slice(state=SliceState.DELETING), view).event is SliceEvent.CREATING
+
+
+@pytest.mark.parametrize("code", [*range(1, 17), 0, 99, -1])
+def test_only_errors_that_asking_again_cannot_mend_refuse_a_request_for_good(code):
+    error = CloudErrorInfo(code, "why")
+    operation = OperationInfo("operations/x", done=True, error=error)
+    failed = a_queued(state=QueuedState.FAILED, error=error)
+    final = code in {3, 5, 7, 11, 12, 16}
+    for view in (CloudView(operation=operation), CloudView(queued=failed)):
+        event = classify_slice(a_slice(state=SliceState.REQUESTED), view).event
+        assert event is (SliceEvent.CREATE_REFUSED if final else SliceEvent.CREATE_FAILED)

@@ -74,6 +74,24 @@ def test_another_spec_is_a_conflict_that_says_what_differs_and_what_to_type():
     assert of_slice(a_slice(spec=a_spec(accelerator_type="v4-8")), replace=True).change is Change.REPLACE
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"queued": False}, "other queued: a node that was asked for directly is there, a queued resource in"),
+        (
+            {"external_ips": False},
+            "other internal ips: a slice without external addresses is there, a slice with",
+        ),
+        ({"run_duration_s": 5400.0}, "other run duration: 1h30m is there, none in the file"),
+        ({"valid_until": 0.0}, "other valid until: 1970-01-01T00:00:00Z is there, none in the file"),
+        ({"labels": {"team": "vision"}}, "other label: team=vision is there, none in the file"),
+        ({"tags": ("a", "b")}, "other tag: a, b is there, none in the file"),
+    ],
+)
+def test_a_conflict_speaks_as_the_file_does(there, told):
+    assert told in of_slice(a_slice(spec=a_spec(**there))).why
+
+
 def test_where_a_hunting_slice_is_now_makes_no_difference():
     zones = ("us-central2-b", "us-east1-d")
     wanted = WantedFleet("lab", (replace(SLICE, zones=zones),), ())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
 from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import Sighting, SliceEvent
 from tpuctl.core.plan import Blocked
-from tpuctl.core.plan_run import RunStep, WorkerState, WorkerView, charge, plan_run
-from tpuctl.core.records import AttemptState, Cause, Desired, Policy, RunState, SliceState
+from tpuctl.core.plan_run import HostEvent, RunStep, WorkerState, WorkerView, charge, plan_run, worker_ends
+from tpuctl.core.records import AttemptState, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
 
 ALIVE = Sighting(SliceEvent.NODE_READY, "node big-1 is READY")
 PREEMPTED = Sighting(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")
@@ -103,6 +105,76 @@ def test_a_rebooted_host_is_not_the_users_failure():
     assert plan(twice, workers=[running(0), lost]).cause is Cause.HOST_LOST
 
 
+def shut_down(worker, status=None):
+    return WorkerView(
+        worker,
+        WorkerState.EXITED,
+        exit_status=status,
+        signal=15 if status is None else None,
+        event=HostEvent.SHUT_DOWN,
+        interrupted=True,
+    )
+
+
+def suspect(since=NOW, reads=2):
+    return a_run(attempt=an_attempt(suspect_since=since, suspect_reads=reads))
+
+
+@pytest.mark.parametrize("status", [None, 0, 1, 75], ids=["killed", "saved", "failed", "asked"])
+def test_a_host_that_was_shut_down_is_no_failure_however_its_program_ended(status):
+    workers = [shut_down(0, status), exited(1, 1)]
+    assert plan(workers=workers).step is RunStep.SUSPECT
+    assert plan(suspect(), workers=workers, now=NOW + 60).step is None
+    late = plan(suspect(), workers=workers, now=NOW + timeouts.VERDICT_MAX_S)
+    assert (late.step, late.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
+    assert late.why == "worker 0 was shut down with its host, worker 1 exited with 1"
+    told = plan(suspect(), sighting=PREEMPTED, workers=workers)
+    assert (told.cause, told.why) == (Cause.PREEMPTED, "node big-1 is PREEMPTED")
+
+
+def test_a_program_that_saves_and_ends_well_because_its_host_goes_down_has_not_succeeded():
+    assert plan(workers=[shut_down(0, 0), shut_down(1, 0)]).step is RunStep.SUSPECT
+
+
+def test_a_host_that_came_back_from_a_reboot_is_not_waited_for_any_longer():
+    again = WorkerView(0, WorkerState.EXITED, signal=15, event=HostEvent.REBOOTED, interrupted=True)
+    assert plan(suspect(reads=1), workers=[again, exited(1, 1)]).step is not RunStep.DECIDE
+    answer = plan(suspect(), workers=[again, exited(1, 1)])
+    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
+    assert answer.why.startswith("worker 0 lost its host to a reboot")
+
+
+def test_a_worker_whose_host_goes_down_is_in_trouble_before_its_program_ends():
+    leaving = WorkerView(0, WorkerState.RUNNING, event=HostEvent.SHUT_DOWN, interrupted=True)
+    assert plan(workers=[leaving, running(1)]).step is RunStep.SUSPECT
+    assert plan(suspect(), workers=[leaving, exited(1, 1)]).step is None
+
+
+def test_a_notice_of_preemption_decides_where_the_api_says_nothing():
+    noticed = WorkerView(0, WorkerState.EXITED, exit_status=1, event=HostEvent.PREEMPTED)
+    assert plan(suspect(), workers=[noticed, running(1)]).step is None
+    late = NOW + timeouts.VERDICT_MAX_S
+    assert plan(suspect(), workers=[noticed, running(1)], now=late).cause is Cause.PREEMPTED
+    announced = WorkerView(0, WorkerState.EXITED, exit_status=1, event=HostEvent.MAINTENANCE)
+    assert plan(suspect(), workers=[announced, running(1)], now=late).cause is Cause.HOST_LOST
+
+
+def test_workers_of_a_preempted_attempt_that_still_answer_are_stopped_and_the_others_not_waited_for():
+    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.PREEMPTED))
+    assert plan(ending, workers=[unreachable(0), running(1)]).step is RunStep.STOP_WORKERS
+    assert plan(ending, workers=[unreachable(0), exited(1, 1)]).step is RunStep.END_ATTEMPT
+
+
+def test_what_outlives_its_supervisor_is_ended_before_the_attempt_is():
+    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.HOST_LOST))
+    orphans = WorkerView(0, WorkerState.LOST, survivors=(7,), survivors_said="7 python3 of ada")
+    assert plan(ending, workers=[orphans, exited(1, 1)]).step is RunStep.STOP_WORKERS
+    roots = WorkerView(0, WorkerState.EXITED, signal=15, survivors=(8,), survivors_said="8 sh of root")
+    assert plan(ending, workers=[roots, exited(1, 1)]).step is RunStep.END_ATTEMPT
+    [end] = worker_ends([roots])
+    assert (end.survivors, end.note) == ((8,), "outlived by 8 sh of root")
+
+
 def test_the_other_workers_are_stopped_before_an_attempt_ends():
     ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.FAILED))
     assert plan(ending, workers=[exited(0, 1), running(1)]).step is RunStep.STOP_WORKERS
@@ -140,6 +212,58 @@ def test_a_removed_slice_blocks_the_run_and_a_slice_taken_down_ends_it():
     assert isinstance(removed.verdict, Blocked)
     down = plan(waiting, a_slice(desired=Desired.DOWN, state=SliceState.DELETING))
     assert (down.step, down.state) == (RunStep.FINISH, RunState.STOPPED)
+
+
+def failure(*ends, number=1):
+    return an_attempt(
+        number=number, state=AttemptState.ENDED, cause=Cause.FAILED, suspect_why="it broke", ends=ends
+    )
+
+
+def test_a_program_that_fails_at_once_and_twice_in_the_same_way_is_not_tried_a_third_time():
+    stopped = WorkerEnd(1, signal=15, note="stopped", ran_s=70.0)
+    once = charge(a_run(policy=Policy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0), stopped), NOW)
+    assert (once.state, once.failures) == (RunState.WAITING, 1)
+    twice = charge(once, failure(WorkerEnd(0, 1, ran_s=3.0), replace(stopped, signal=9)), NOW)
+    assert (twice.state, twice.failures) == (RunState.FAILED, 2)
+    assert twice.reason == "it broke, for the second time within 60 s of its start"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        WorkerEnd(0, 1, ran_s=61.0),
+        WorkerEnd(0, 2, ran_s=3.0),
+        WorkerEnd(0, signal=6, ran_s=3.0),
+        WorkerEnd(0, note="lost"),
+    ],
+    ids=["later", "another status", "a signal", "unseen"],
+)
+def test_other_failures_have_their_whole_budget(second):
+    run = a_run(policy=Policy(max_failures=2))
+    for number, end in enumerate([WorkerEnd(0, 1, ran_s=2.0), second, WorkerEnd(0, 1, ran_s=2.0)]):
+        assert run.state is not RunState.FAILED
+        run = charge(run, failure(end, number=number + 1), NOW)
+    assert (run.state, run.failures) == (RunState.FAILED, 3)
+
+
+def test_workers_that_were_stopped_do_not_count_whatever_else_is_noted_of_them():
+    run = a_run(policy=Policy(max_failures=9))
+    for note, signal in (("stopped; its disk is full", 15), ("stopped", 9)):
+        ends = WorkerEnd(0, 1, ran_s=2.0), WorkerEnd(1, signal=signal, note=note, ran_s=2.0)
+        run = charge(run, failure(*ends), NOW)
+    assert (run.state, run.failures) == (RunState.FAILED, 2)
+
+
+def test_a_quick_failure_is_forgotten_when_something_else_ends_an_attempt():
+    run = charge(a_run(policy=Policy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0)), NOW)
+    run = charge(run, an_attempt(state=AttemptState.ENDED, cause=Cause.PREEMPTED), NOW)
+    assert charge(run, failure(WorkerEnd(0, 1, ran_s=2.0)), NOW).state is RunState.WAITING
+
+
+def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
+    run = charge(a_run(policy=Policy()), failure(WorkerEnd(0, 134, ran_s=4000.0)), NOW)
+    assert run.state is RunState.WAITING
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
 from tpuctl.core.plan import Blocked, Done, Wait
 from tpuctl.core.plan_slice import next_incarnation, plan_slice
-from tpuctl.core.records import Desired, Loss, SliceState
-from tpuctl.core.timeouts import CREATE_STALLED_S, UNCLEAR_MAX_S
+from tpuctl.core.records import Answer, Desired, Loss, Retry, SliceState
+from tpuctl.core.timeouts import CREATE_STALLED_S, DELETING_MAX_S, UNCLEAR_MAX_S
 
 NOW = 5000.0
 
@@ -145,3 +145,12 @@ def test_a_state_that_nobody_knows_is_timed_and_then_left_to_a_person(state):
     assert plan_slice(timed, Sighting(SliceEvent.UNKNOWN, "unread"), NOW).effect is not Effect.MARK_UNCLEAR
     known = plan_slice(timed, Sighting(SliceEvent.NODE_READY, "node big-1 is READY"), NOW)
     assert (known.state, known.effect) == (state, Effect.MARK_UNCLEAR)
+
+
+def test_a_deletion_hangs_only_long_after_it_was_asked_for_however_old_the_loss():
+    loss = Loss(NOW - 3 * DELETING_MAX_S, "preempted", "taken away")
+    retry = Retry("delete", NOW - DELETING_MAX_S + 1, NOW - DELETING_MAX_S + 1, Answer.TAKEN)
+    lost = a_slice(state=SliceState.LOST, loss=loss, incarnation=an_incarnation(retry=retry))
+    assert plan(lost, SliceEvent.DELETING).effect is None
+    answer = plan_slice(lost, Sighting(SliceEvent.DELETING, "it is DELETING"), NOW + 1)
+    assert (answer.effect, answer.why) == (Effect.RENEW, "it is DELETING for 15 min")

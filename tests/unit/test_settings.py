@@ -13,7 +13,7 @@ BASE = Path("/state")
 
 
 def test_the_registry_and_the_config_have_the_same_names():
-    assert {item.name for item in fields(Config)} == {*BY_NAME, "state_base", "origins"}
+    assert {item.name for item in fields(Config)} == {*BY_NAME, "state_base", "origins", "simulator_runs"}
     assert len(BY_NAME) == len(SETTINGS)
     assert all(setting.help for setting in SETTINGS)
 

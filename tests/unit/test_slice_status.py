@@ -28,6 +28,9 @@ FACTS = {
     "last_loss": {"at": render_time(NOW - 30), "kind": "preempted", "detail": "SUSPENDED by the service"},
     "ends": render_time(NOW + 3600),
     "stop_when_idle_s": 1800.0,
+    "payer": "",
+    "usd_per_hour": None,
+    "paid": "",
     "run": {"id": "r1", "state": "waiting"},
 }
 

@@ -38,7 +38,7 @@ def test_what_was_never_asked_for_is_not_called_absent() -> None:
         (S.REMOVED, ABSENT, "stays away: `tpuctl up"),
         (S.REMOVED, "SUSPENDED", "holds quota: `tpuctl up"),
         (S.REMOVED, "", "if its queued resource"),
-        (S.REFUSED, ABSENT, "no such type; `tpuctl down"),
+        (S.REFUSED, ABSENT, "no such type; `tpuctl up"),
     ],
 )
 def test_only_what_is_not_as_it_should_be_is_remarked_on(state: SliceState, cloud: str, said: str) -> None:

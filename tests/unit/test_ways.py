@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tpuctl.core.model import HostTarget
@@ -18,6 +20,19 @@ TARGET = HostTarget("big", 3, "203.0.113.7", 2222, "ada", "ssh-ed25519 K")
 def test_tokens_become_parts_of_their_words_and_nothing_else():
     words = proxy_words("connect 'to %h' %p%% %r@%n ';rm' $(x)", None)
     assert render_proxy(words, TARGET) == ["connect", "to 203.0.113.7", "2222%", "ada@big-3", ";rm", "$(x)"]
+
+
+def test_an_instance_and_its_zone_are_named_for_iap_and_only_a_name_of_one_gets_there():
+    words = proxy_words(None, None, "my-project")
+    there = replace(TARGET, instance="t1v-n-ab12-w-3", zone="us-central2-b")
+    assert " ".join(render_proxy(words, there)) == (
+        "gcloud compute start-iap-tunnel t1v-n-ab12-w-3 2222 --listen-on-stdin --zone=us-central2-b "
+        "--project=my-project"
+    )
+    assert render_proxy(proxy_words("go %i.%z", None), there) == ["go", "t1v-n-ab12-w-3.us-central2-b"]
+    for name in ("", "--impersonate-service-account=x", "a b", "$(reboot)"):
+        with pytest.raises(BadConfigError, match="no way to big-3"):
+            render_proxy(words, replace(there, instance=name))
 
 
 def test_a_jump_host_is_reached_by_the_users_ssh():

@@ -20,7 +20,7 @@ def adopt(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the slice; from the node if left out.")
     ] = None,
     add_key: Annotated[
-        bool, typer.Option("--add-key", help="Put this machine's key into the node's metadata first.")
+        bool, typer.Option("--add-key", help="Let this machine in: its key in the metadata, OS Login off.")
     ] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,

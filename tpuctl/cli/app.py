@@ -74,7 +74,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("doctor", "doctor", "doctor", "Find what is wrong, and the command that mends it."),
         Entry("config", "config", "app", "Show settings and where each came from."),
         Entry("store", "store", "app", "Show and tidy what the store keeps for all machines."),
-        Entry("sim", "sim", "app", "Run the simulated cloud."),
+        Entry("sim", "sim_steering", "app", "Run the simulated cloud."),
         Entry("demo", "demo", "demo", "Show the main job on the simulated cloud."),
     ),
 }
@@ -96,6 +96,8 @@ class Invocation:
     json: bool = False
     if_interrupted: str = ""
     """What still exists, as a hint for Ctrl-C."""
+    unattended: bool = False
+    """A pass: see `render.Renderer`."""
     arguments: list[str] = field(default_factory=list)
 
 
@@ -141,9 +143,13 @@ class RootGroup(TyperGroup):
             raise typer.Exit(0)
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        from tpuctl.cli.boundary import guarded
+        from tpuctl.cli.boundary import check_arguments, guarded
 
-        return guarded(ctx.obj, lambda: super(RootGroup, self).parse_args(ctx, args))
+        def parse() -> list[str]:
+            check_arguments(ctx.obj)
+            return super(RootGroup, self).parse_args(ctx, args)
+
+        return guarded(ctx.obj, parse)
 
     def invoke(self, ctx: Any) -> Any:
         from tpuctl.cli.boundary import guarded

@@ -18,7 +18,7 @@ from tpuctl.cli.slice import SliceOffer, confirm, settle_slice
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.code_bundle import CodeBundle
     from tpuctl.core.fleet_file import FleetFile
@@ -75,9 +75,10 @@ def apply(
     with open_context(ctx) as context:
         loaded = _load(context, file)
         how = How(replace=replace_, prune=prune, all_users=all_users, again=_known(loaded, again))
-        changes = _with_file(_plan(context, loaded, how), file)
+        planned, costs = _plan(context, loaded, how)
+        changes = _with_file(planned, file)
         if dry_run:
-            _show(context, changes)
+            _show(context, changes, costs)
             return
         _carry_out(context, loaded, changes, yes=yes, wait=not no_wait, timeout=timeout)
 
@@ -91,7 +92,8 @@ def diff(
     from tpuctl.core.plan_fleet import How
 
     with open_context(ctx) as context:
-        _show(context, _with_file(_plan(context, _load(context, file), How()), file))
+        planned, costs = _plan(context, _load(context, file), How())
+        _show(context, _with_file(planned, file), costs)
 
 
 def _with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetChange]:
@@ -127,7 +129,8 @@ def _load(context: AppContext, file: Path | None) -> _Loaded:
 
 
 def _find(file: Path | None) -> Path:
-    from tpuctl.config import PROJECT_FILE, find_project_file
+    from tpuctl.config import find_project_file
+    from tpuctl.core.settings import PROJECT_FILE
 
     path = file or find_project_file(Path.cwd(), Path.home())
     if path is None:
@@ -243,22 +246,24 @@ def _known(loaded: _Loaded, again: list[str] | None) -> frozenset[str]:
     return frozenset(again or [])
 
 
-def _plan(context: AppContext, loaded: _Loaded, how: How) -> tuple[FleetChange, ...]:
-    """The changes, once it is known that they are paid for."""
+def _plan(context: AppContext, loaded: _Loaded, how: How) -> tuple[tuple[FleetChange, ...], dict[str, str]]:
+    """The changes, once it is known that they are paid for; and what each new slice costs, by name."""
     from tpuctl.core.plan_fleet import Change, Kind
     from tpuctl.workflows.apply import observe_and_plan
 
     changes = observe_and_plan(context, loaded.wanted, how)
     new = {c.name for c in changes if c.kind is Kind.SLICE and c.change in {Change.CREATE, Change.REPLACE}}
     beside: dict[str, SliceSpec] = {}
+    costs: dict[str, str] = {}
     problems: list[Problem] = []
     for item in loaded.wanted.slices:
         if item.name in new:
             offer = _offer(context, item, beside)
+            costs[item.name] = offer.line
             _collect(loaded.file, problems, ("slices", item.name), offer.check)
         beside[item.name] = item.spec
     _raise(loaded.file.path, problems)
-    return changes
+    return changes, costs
 
 
 def _offer(context: AppContext, item: WantedSlice, beside: dict[str, SliceSpec] | None = None) -> SliceOffer:
@@ -287,12 +292,19 @@ def _check_quotas(context: AppContext, loaded: _Loaded, changes: Sequence[FleetC
         check_side_quotas(context, f"what is new in {zone}", [spec])
 
 
-def _show(context: AppContext, changes: Sequence[FleetChange]) -> None:
-    """What would change, as a table, or everything as JSON. Exits with 10 if there is something."""
-    from tpuctl.core.plan_fleet import SETTLED, Change
+def _show(context: AppContext, changes: Sequence[FleetChange], costs: Mapping[str, str]) -> None:
+    """What would change and what it costs, as a table, or everything as JSON. Exits with 10 if there is
+    something."""
+    from tpuctl.core.plan_fleet import SETTLED, Change, Kind
 
     shown = [c for c in changes if c.change is not Change.NONE or context.console.json_mode]
-    context.console.table([_row(change) for change in shown], COLUMNS, empty="nothing to change")
+    rows = [
+        {**_row(change), "cost": costs.get(change.name) if change.kind is Kind.SLICE else None}
+        for change in shown
+    ]
+    context.console.table(rows, COLUMNS, empty="nothing to change")
+    for line in costs.values():
+        context.console.say(line)
     for change in shown:
         if change.hint:
             context.console.say(f"{change.subject}: {change.hint}")

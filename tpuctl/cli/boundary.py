@@ -28,10 +28,17 @@ def guarded(shared: Invocation, work: Callable[[], T]) -> T:
     except BrokenPipeError:
         raise _reader_went_away() from None
     except TpuctlError as error:
+        if isinstance(error, UsageError):  # perhaps of a word that stands before `--json` is read
+            shared.json = _wants_json(shared)
         raise _report(shared, error) from error
     except typer.TyperException as error:
-        wants_json = shared.json or "--json" in _own_arguments(shared)
-        shared.json = wants_json
+        noun = getattr(error, "ctx", None)
+        if (
+            type(error).__name__ == "NoArgsIsHelpError" and noun is not None
+        ):  # a noun alone, like `tpuctl` alone
+            typer.echo(noun.get_help())
+            raise typer.Exit(0) from None
+        shared.json = _wants_json(shared)
         raise _report(shared, _from_typer(error)) from error
     except (KeyboardInterrupt, typer.Abort, EOFError) as error:
         raise _report(
@@ -56,11 +63,40 @@ def error_document(error: TpuctlError) -> dict[str, object]:
     return {
         "error": {
             "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
+            "message": clip(error.message),
+            "hint": clip(error.hint) if error.hint else None,
             "details": dict(error.details),
         }
     }
+
+
+MAX_WORD, KEPT = 1000, (500, 100)
+MAX_TEXT = 8000
+"""Characters of a message: an argument of 10 kB is shown by its beginning and end."""
+
+
+def clip(text: str) -> str:
+    """`text` with what is too long in it cut."""
+    begin, end = KEPT
+    cut = re.sub(rf"\S{{{MAX_WORD},}}", lambda found: f"{found[0][:begin]}…{found[0][-end:]}", text)
+    return cut if len(cut) <= MAX_TEXT else f"{cut[:MAX_TEXT]}…"
+
+
+def check_arguments(shared: Invocation) -> None:
+    """Every argument is text. Raises UsageError: what is not cannot be stored, sent to a host, or be JSON."""
+    for number, word in enumerate(shared.arguments, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            shared.json = _wants_json(shared)
+            shown = ascii(os.fsencode(word))[1:]
+            raise UsageError(
+                f"argument {number} is not UTF-8 text: {shown}", hint="rename the file, or type it again"
+            ) from error
+
+
+def _wants_json(shared: Invocation) -> bool:
+    return shared.json or "--json" in _own_arguments(shared)
 
 
 def _own_arguments(shared: Invocation) -> list[str]:
@@ -69,28 +105,33 @@ def _own_arguments(shared: Invocation) -> list[str]:
 
 
 def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
-    from tpuctl.cli.console import paint, wants_colour
+    from tpuctl.cli.console import paint, render_json, wants_colour
     from tpuctl.cli.wrapping import hang, hint_lines
 
+    message, hint = clip(error.message), clip(error.hint) if error.hint else None
     if shared.json:
-        import json
-
-        typer.echo(json.dumps(error_document(error), indent=2, ensure_ascii=False, default=str))
+        typer.echo(render_json(error_document(error)))
     elif isinstance(error, InterruptedByUserError):
-        told = f"{error.message}; {error.hint}" if error.hint else error.message
+        told = f"{message}; {hint}" if hint else message
         typer.echo(hang(told, sys.stderr, indent=2), err=True)
     else:
-        told = hang(f"{error.message} ({error.code})", sys.stderr, first="error: ")
+        told = hang(f"{message} ({error.code})", sys.stderr, first="error: ")
         typer.echo(
             told.replace("error: ", paint("error: ", "failed", colour=wants_colour(sys.stderr)), 1), err=True
         )
-        if error.hint:
-            typer.echo(hint_lines(error.hint, sys.stderr), err=True)
+        if hint:
+            typer.echo(hint_lines(hint, sys.stderr), err=True)
     return typer.Exit(error.exit_code)
 
 
 _PROGRAMS = {"tpuctl run": "tpuctl run SCRIPT --", "tpuctl exec": "tpuctl exec NAME -- COMMAND"}
 """Commands with somebody else's options behind a `--`."""
+
+
+_NOT_NEEDED = {
+    "tpuctl cp": (frozenset({"-r", "-R", "-a", "--recursive", "--archive"}), "directories are copied whole"),
+}
+"""Options of other tools that people type, and why there is none here."""
 
 
 def _from_typer(error: typer.TyperException) -> UsageError:
@@ -101,6 +142,9 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     option = getattr(error, "option_name", None)
     possible = getattr(error, "possibilities", None)
     example = _PROGRAMS.get(path)
+    known, why = _NOT_NEEDED.get(path, (frozenset(), ""))
+    if option in known:
+        return UsageError(f"{option} is not needed: {why}", hint=f"the same command without {option}")
     if option is not None and example is not None:
         near = _near_options(str(option), possible or [])
         meant = f"did you mean {near[0]}? " if near else ""
@@ -134,13 +178,18 @@ _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
     """This machine would not have it: a full disk, a directory that cannot be written. Else it is a bug."""
+    if error.errno == errno.ENAMETOOLONG:
+        told = f"the name of a file is too long: {error.filename or error}"
+        return _report(shared, UsageError(told, hint="no file has a name of more than 255 bytes"))
     if error.errno not in _FULL | _NOT_ALLOWED:
         return _report(shared, _bug(shared, error))
     if not error.filename:  # stdout: it leads nowhere from now on, so that the exit status stays ours
         _silence_stdout()
         shared.json = False
     place = f"{error.filename}: " if error.filename else ""
-    hint = full_disk_hint(str(error.filename or ".")) if error.errno in _FULL else _other_place(error)
+    hint = (
+        full_disk_hint(str(Path(error.filename or ".").parent)) if error.errno in _FULL else _other_place(error)
+    )
     return _report(shared, TpuctlError(f"{place}{str(error.strerror).lower()}", hint=hint))
 
 

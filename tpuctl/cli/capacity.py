@@ -14,6 +14,7 @@ import typer
 from tpuctl.cli.app import invocation
 from tpuctl.core.wishes import SliceWish, help_of, tier_of_flags
 from tpuctl.errors import UsageError
+from tpuctl.input_files import read_file
 
 PARAMETER = "capacity"
 
@@ -124,12 +125,11 @@ def read_script(wish: SliceWish, directory: Path) -> bytes | None:
     """
     if wish.startup_script is None:
         return None
-    path = directory / Path(wish.startup_script).expanduser()
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return read_file(directory / Path(wish.startup_script).expanduser())
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~nobody
         raise UsageError(
-            f"--startup-script {wish.startup_script}: {error.strerror or error}",
+            f"--startup-script {wish.startup_script}: {getattr(error, 'strerror', None) or error}",
             hint="the path of a script on this machine",
             details={"key": "startup_script"},
         ) from error

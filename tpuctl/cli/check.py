@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,12 @@ COLUMNS = (
     Column("spot", "SPOT $/H", right=True),
     Column("zones", "ZONES", give=1),
 )
+GENERATIONS = (
+    Column("generation", "GENERATION"),
+    Column("types", "TYPES"),
+    Column("spot", "SPOT $/CHIP/H", right=True),
+    Column("zones", "ZONES", give=1),
+)
 
 
 def types(
@@ -29,6 +36,8 @@ def types(
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List accelerator types: chips, hosts, topology, zones, and a list price per hour where one is known.
+
+    A line for each generation, unless one or a zone is named.
 
     Prices are a snapshot of unknown date, in USD for the whole slice in its cheapest listed region.
     """
@@ -50,6 +59,10 @@ def types(
     ]
     shared = invocation(ctx)
     console = Console(json_mode=shared.json, quiet=shared.quiet)
+    if generation is None and zone is None and not console.json_mode:
+        console.table([_summary(name, rows) for name in known if _of(name, rows)], GENERATIONS)
+        console.say("`tpuctl types v4` lists the types of one generation, `tpuctl types --zone ZONE` of a zone")
+        return
     shown = rows if console.json_mode else [{**row, "spot": _dollars(row["spot"])} for row in rows]
     console.table(shown, COLUMNS, empty=f"no accelerator type is known in {zone}")
 
@@ -66,6 +79,22 @@ def _row(catalog: Any, found: Any) -> dict[str, Any]:
         "runtime_version": found.runtime_version,
         "spot": _price(prices, "spot", found.chips),
         "on_demand": _price(prices, "on_demand", found.chips),
+    }
+
+
+def _of(generation: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["generation"] == generation]
+
+
+def _summary(generation: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One generation in a line."""
+    own = sorted(_of(generation, rows), key=lambda row: row["chips"])
+    spot = [row["spot"] / row["chips"] for row in own if row["spot"] is not None]
+    return {
+        "generation": generation,
+        "types": f"{len(own)}: {own[0]['name']} to {own[-1]['name']}",
+        "spot": _dollars(min(spot) if spot else None),
+        "zones": sorted({zone for row in own for zone in row["zones"]}),
     }
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from tpuctl.cli.wrapping import MAX_WIDTH, hang, hint_lines, longest_word, terminal_width, wrap
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 GAP = "  "
 MIN_ROOM = 24
 """A last column with less room than this is written beneath its row where it does not fit."""
@@ -145,6 +147,12 @@ def _line(
     return GAP.join(parts).rstrip()
 
 
+def render_json(value: Any) -> str:
+    """A JSON document that is valid UTF-8: what stands for bytes that are no text is replaced."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def put(text: str) -> None:
     """One line on stdout, at once."""
     print(text, flush=True)
@@ -159,6 +167,8 @@ class Console:
         self.label = label
         self.out: TextIO = sys.stdout
         self.err: TextIO = sys.stderr
+        self.before_line: Callable[[], None] = lambda: None
+        """Takes what is drawn at the foot of the terminal away before a line is written."""
 
     @property
     def mark(self) -> str:
@@ -179,13 +189,25 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """One line of data."""
-        self.out.write(text + "\n")
+        self.before_line()
+        self.out.write(_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text) + "\n")
         self.out.flush()
+
+    def sentence(self, text: str) -> None:
+        """A result in words on stdout, marked; at a terminal on several lines if it is long."""
+        self.line(hang(text, self.out, first=self.mark, indent=len(self.mark) + 2))
 
     def say(self, text: str) -> None:
         """One line of talk; none with --quiet or --json."""
         if not self.quiet:
             self._talk(text)
+
+    def verbatim(self, text: str) -> None:
+        """Talk that is shown as it is, such as the content of a file: never wrapped or marked."""
+        if not self.quiet and not self.json_mode:
+            self.before_line()
+            self.err.write(f"{text}\n")
+            self.err.flush()
 
     def warn(self, text: str) -> None:
         """Talk that --quiet does not silence."""
@@ -204,13 +226,14 @@ class Console:
             return
         shown = hang(kind + text, self.err, first=self.mark, indent=len(self.mark) + 2)
         body = shown.removeprefix(self.mark)
+        self.before_line()
         painted = paint(body, word, colour=bool(word) and wants_colour(self.err))
         self.err.write(f"{self.mark}{painted}\n")
         self.err.flush()
 
     def data(self, value: Any) -> None:
         """A JSON document on stdout."""
-        self.line(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+        self.line(render_json(value))
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, empty: str = "") -> None:
         """Rows as a table, or as a JSON list with all their keys under --json."""

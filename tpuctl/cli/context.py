@@ -17,7 +17,8 @@ import typer
 from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.console import Console
 from tpuctl.core.shell import Secret
-from tpuctl.errors import BadConfigError, UsageError
+from tpuctl.errors import BadConfigError, DeniedError, UsageError
+from tpuctl.input_files import read_text
 
 if TYPE_CHECKING:
     from tpuctl.cli.render import Renderer
@@ -65,9 +66,10 @@ class LocalSecrets:
         if kind != "file":
             raise UsageError(f"secret reference {reference!r} is neither env:VAR nor file:PATH")
         try:
-            return Secret(Path(where).expanduser().read_text(encoding="utf-8").rstrip("\n"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"secret {reference} cannot be read: {error}") from error
+            return Secret(read_text(Path(where).expanduser()).rstrip("\n"))
+        except (OSError, RuntimeError) as error:  # RuntimeError: ~nobody
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"secret {reference} cannot be read: {why}", hint=f"ls -l {where}") from error
 
 
 class AppContext:
@@ -119,7 +121,7 @@ class AppContext:
     def emit(self) -> Renderer:
         from tpuctl.cli.render import Renderer
 
-        renderer = Renderer(self.console)
+        renderer = Renderer(self.console, unattended=self.shared.unattended)
         self._closing.callback(renderer.close)
         return renderer
 
@@ -137,7 +139,7 @@ class AppContext:
 
     @cached_property
     def credentials(self) -> Any:
-        """The token of `token_file`, else the application default credentials. Raises BadConfigError."""
+        """The token of `token_file`, else the application default credentials. Raises DeniedError."""
         self.config.require_project()
         if self.config.token_file is not None:
             return _token_credentials(Path(self.config.token_file))
@@ -149,11 +151,12 @@ class AppContext:
         except DefaultCredentialsError as error:
             named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
             if named:
-                raise BadConfigError(
-                    f"the credentials that GOOGLE_APPLICATION_CREDENTIALS names cannot be used: {error}",
+                why = error.args[0]
+                raise DeniedError(
+                    f"the credentials that GOOGLE_APPLICATION_CREDENTIALS names cannot be used: {why}",
                     hint="name another file, or unset it and `gcloud auth application-default login`",
                 ) from error
-            raise BadConfigError(
+            raise DeniedError(
                 "no Google credentials on this machine",
                 hint="gcloud auth application-default login, or set token_file",
             ) from error
@@ -281,7 +284,8 @@ class AppContext:
         """The command to reach hosts through; empty for none."""
         from tpuctl.core.ways import proxy_words
 
-        return proxy_words(self.config.proxy_command, self.config.jump_host)
+        config = self.config
+        return proxy_words(config.proxy_command, config.jump_host, self.project if config.iap else None)
 
     @property
     def internal_ip(self) -> bool:
@@ -349,9 +353,11 @@ def _token_credentials(path: Path) -> Any:
     from google.oauth2.credentials import Credentials
 
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = read_text(path).strip()
     except OSError as error:
-        raise BadConfigError(f"token file {path} cannot be read: {error}", hint="tpuctl config show") from error
+        raise DeniedError(
+            f"token file {path} cannot be read: {error.strerror}", hint="tpuctl config show"
+        ) from error
     return Credentials(token=token)  # type: ignore[no-untyped-call]
 
 

@@ -67,31 +67,63 @@ def cp(
         record = resolve_slice(context, name)
         targets = choose_workers(record, choose(record, worker), host_targets(context, record))
         if dry_run:
-            where = ", ".join(target.label for target in targets)
-            context.console.line(f"{context.console.mark}would copy between this machine and {where}")
+            paths = [path for _, path in sources]
+            _show_dry_run(context, targets, paths, target[1], to_hosts=target[0] is not None)
             return
         if target[0] is not None:
             context.shared.if_interrupted = "the same command again sends only what is missing"
-            results = _push(context, targets, [Path(path) for _, path in sources], target[1])
+            results, partly = _push(context, targets, [Path(path) for _, path in sources], target[1]), False
         else:
             context.shared.if_interrupted = "the same command again fetches only what is missing"
-            results = _pull(context, targets, sources[0][1], target[1])
+            results, partly = _pull(context, targets, sources[0][1], target[1])
         broken = any(result.failure in BROKEN_OFF for result in results)
         hint = "the same command again goes on where it broke off" if broken else None
-        raise_for_failed(record, results, hint=hint)
+        if target[0] is None and set(sources[0][1]) & set("*?["):
+            hint = _instead_of_pattern(record.name, sources[0][1])
+        raise_for_failed(record, results, hint=hint, partly=partly or broken)
+
+
+def _instead_of_pattern(name: str, path: str) -> str:
+    """What to type where somebody meant a pattern: a path on a worker is taken as it is."""
+    pattern = shlex.quote(f"tar -cf copy.tar -- {path}")
+    return (
+        f"patterns are not expanded on workers: copy the directory, or "
+        f"`tpuctl exec {name} -- sh -c {pattern}` and then copy copy.tar"
+    )
+
+
+def _show_dry_run(
+    context: AppContext, targets: Sequence[HostTarget], paths: list[str], target: str, *, to_hosts: bool
+) -> None:
+    """Which way, what and how much; what is on hosts is not asked for, and equal files would not travel."""
+    from tpuctl.core.fold import fold_label
+    from tpuctl.core.tree import TreeFile, parse_tree
+    from tpuctl.remote.files import check_copyable, scan
+
+    hosts = fold_label(targets[0].slice_name, [each.worker for each in targets])
+    if not to_hosts:
+        context.console.sentence(f"would copy {hosts}:{paths[0]} to {target}")
+        return
+    for path in paths:
+        check_copyable(Path(path))
+    entries = parse_tree(scan([Path(path) for path in paths]).tree)
+    files = [entry for entry in entries if isinstance(entry, TreeFile)]
+    size = sized(sum(entry.blob.size for entry in files))
+    what = f"{shlex.join(paths)} ({counted(len(files), 'file')}, {size})"
+    context.console.sentence(f"would copy {what} to {hosts}:{target}")
 
 
 def _push(
     context: AppContext, targets: Sequence[HostTarget], paths: list[Path], destination: str
 ) -> list[RemoteResult]:
-    from tpuctl.remote.files import scan, top_name
+    from tpuctl.remote.files import check_copyable, count_special, scan, top_name
     from tpuctl.workflows.copy import push
     from tpuctl.workflows.host_helper import HostHelper
 
     for path in paths:
-        if not path.exists() and not path.is_symlink():
-            raise UsageError(f"there is no {path} to copy", hint="tpuctl cp SOURCE... NAME:PATH")
+        check_copyable(path)
     names = [top_name(path) for path in paths]
+    left_out = count_special(paths)
     began = context.clock.now()
     helper = HostHelper(context.remote, context.helper_source)
     pushed = push(helper, targets, scan(paths), names, destination, clock=context.clock, emit=context.emit)
@@ -100,10 +132,19 @@ def _push(
     sent = f"{sized(pushed.sent_bytes)}{how} in {context.clock.now() - began:.1f} s"
     have = "has" if good == 1 else "have"
     context.console.say(f"{good} of {counted(len(targets), 'worker')} {have} it: sent {sent}")
+    if left_out:
+        context.console.warn(f"left out {_kinds(left_out)}")
     return list(pushed.results)
 
 
-def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, word: str) -> list[RemoteResult]:
+def _kinds(count: int) -> str:
+    return counted(count, "socket, pipe or device", "sockets, pipes and devices")
+
+
+def _pull(
+    context: AppContext, targets: Sequence[HostTarget], source: str, word: str
+) -> tuple[list[RemoteResult], bool]:
+    """Results of all workers, and whether anything is here now."""
     from tpuctl.remote.landing import Landing
     from tpuctl.workflows.host_helper import HostHelper
     from tpuctl.workflows.pull import name_of_source, pull
@@ -128,6 +169,5 @@ def _pull(context: AppContext, targets: Sequence[HostTarget], source: str, word:
     if pulled.workers:
         context.console.say(f"{what} {'is' if pulled.files == 1 else 'are'} in {where}: {took}")
     if pulled.left_out:
-        kinds = counted(pulled.left_out, "socket, pipe or device", "sockets, pipes and devices")
-        context.console.say(f"left out {kinds}")
-    return list(pulled.results)
+        context.console.warn(f"left out {_kinds(pulled.left_out)}")
+    return list(pulled.results), pulled.workers > 0

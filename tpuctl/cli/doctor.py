@@ -58,7 +58,8 @@ class ThisMachine:
     def tools(self) -> tuple[ToolFacts, ...]:
         from tpuctl.local.tools import list_tools
 
-        return list_tools(needs_ssh=self._context.config.jump_host is not None)
+        config = self._context.config
+        return list_tools(needs_ssh=config.jump_host is not None, needs_gcloud=config.iap)
 
     def store(self) -> StoreFacts:
         context = self._context
@@ -71,9 +72,10 @@ class ThisMachine:
         return inspect_store(context.config.state_dir / "store.sqlite")
 
     def watchdog(self) -> WatchFacts:
+        from tpuctl.cli.watch_hooks import hook_problems
         from tpuctl.cli.watch_install import installed_watch
 
-        return installed_watch(self._context)
+        return replace(installed_watch(self._context), broken_hooks=tuple(hook_problems(self._context)))
 
 
 def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
@@ -87,19 +89,31 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
             _ = context.config.require_project()
         except BadConfigError as error:
             shared = invocation(ctx)
-            findings = _without_settings(error)
+            findings = _without_project(context, error)
             _report(Console(json_mode=shared.json, quiet=shared.quiet), findings)
             return
         _report(context.console, _examine(context))
 
 
-def _without_settings(error: BadConfigError) -> list[Finding]:
-    """No settings, no project: only the tools can be looked at."""
+def _without_project(context: AppContext, error: BadConfigError) -> list[Finding]:
+    """No project: what does not need one is looked at; without settings only the tools."""
+    from tpuctl.core.doctor import LOGIN, judge_key, judge_tools
     from tpuctl.core.finding import ok, problem
+    from tpuctl.local.surroundings import find_credentials
     from tpuctl.local.tools import list_tools
 
-    tools = [f"{tool.name} {tool.version}" for tool in list_tools(needs_ssh=False) if tool.version]
-    return [problem("settings", error.message, error.hint), ok("tools", ", ".join(tools))]
+    found = [problem("settings", error.message, error.hint)]
+    try:
+        config = context.config
+    except BadConfigError:
+        return [*found, *judge_tools(list_tools(needs_ssh=False))]
+    login = find_credentials(os.environ, Path.home(), config.token_file)
+    if login.kind == "none":
+        found.append(problem("credentials", "no Google credentials on this machine", LOGIN))
+    else:
+        found.append(ok("credentials", f"{login.kind} {login.path}; not tried without a project"))
+    machine = ThisMachine(context)
+    return [*found, judge_key(machine.key()), *judge_tools(machine.tools())]
 
 
 def _examine(context: AppContext) -> Sequence[Finding]:
@@ -135,6 +149,7 @@ def _wanted(context: AppContext) -> Wanted:
         tier=config.tier,
         external_ips=config.external_ips,
         simulated=config.is_simulated,
+        network=config.network or "default",
         buckets=buckets,
         store=config.store,
     )

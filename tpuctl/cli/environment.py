@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.input_files import is_file, read_file
 
 FOLDER = Path("manifests") / "env"
 SHIPPED = ("demo-cpu",)
+LOCK_LIMIT = 16 << 20
+"""Bytes of an environment's files; a lock file with the hashes of 200 packages has 1 MB."""
 
 
 def load_environment(name: str, cwd: Path) -> bytes:
@@ -21,16 +24,25 @@ def load_environment(name: str, cwd: Path) -> bytes:
     from tpuctl.core.environment import parse_environment, render_frozen
 
     read = _reader(name, cwd)
-    data = yaml.safe_load(read(f"{name}.yaml"))
+    try:
+        data = yaml.safe_load(read(f"{name}.yaml"))
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise BadManifestError(f"{FOLDER / name}.yaml is not valid YAML: {told}") from error
+    except OSError as error:
+        raise BadManifestError(f"cannot read {FOLDER / name}.yaml: {error.strerror}") from error
     python = data.get("python", {}) if isinstance(data, dict) else {}
     files = python.values() if isinstance(python, dict) else []
-    locks = {str(file): read(str(file)).decode() for file in files}
+    try:
+        locks = {str(file): read(str(file)).decode() for file in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadManifestError(f"environment {name}: a lock file cannot be read: {error}") from error
     return render_frozen(parse_environment(data, locks))
 
 
 def _reader(name: str, cwd: Path) -> Callable[[str], bytes]:
-    if (cwd / FOLDER / f"{name}.yaml").is_file():
-        return lambda file: (cwd / FOLDER / file).read_bytes()
+    if is_file(cwd / FOLDER / f"{name}.yaml"):
+        return lambda file: read_file(cwd / FOLDER / file, LOCK_LIMIT)
     if name in SHIPPED:
         from tpuctl.resources import read_manifest
 

@@ -14,6 +14,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json
 from tpuctl.errors import UsageError
+from tpuctl.input_files import naming
 
 if TYPE_CHECKING:
     from tpuctl.core.capacity import CapacityNote
@@ -69,7 +70,7 @@ def pause(
     with open_context(ctx) as context:
         end = None if until is None else parse_until(until, context.store.now())
         if dry_run:
-            context.console.line("would pause every watchdog of this store")
+            context.console.sentence("would pause every watchdog of this store")
             return
         pause_fleet(context, until=end, reason=reason)
         context.console.say(paused_why(context))
@@ -81,7 +82,7 @@ def resume(ctx: typer.Context, dry_run: DryRun = False) -> None:
 
     with open_context(ctx) as context:
         if dry_run:
-            context.console.line(f"would lift: {paused_why(context) or 'nothing, the fleet is not paused'}")
+            context.console.sentence(f"would lift: {paused_why(context) or 'nothing, the fleet is not paused'}")
             return
         context.console.say("resumed" if resume_fleet(context) else "the fleet was not paused")
 
@@ -100,7 +101,7 @@ def capacity(
     """Show what was learnt about capacity: per zone and type, how often it came, how soon, and for how long."""
     from tpuctl.core.codec import to_data
     from tpuctl.resources import load_accelerators
-    from tpuctl.workflows.capacity import list_notes
+    from tpuctl.workflows.capacity import count_open, list_notes
 
     kind = None if accelerator is None else load_accelerators().get(accelerator).name
     picture = None if plot is None else _check_picture(plot)
@@ -109,10 +110,11 @@ def capacity(
         if picture is not None and found:
             _draw(picture, found, context.store.now())
             context.console.say(f"picture written to {picture}")
+        pending = count_open(context)
         if context.console.json_mode:
-            context.console.data([to_data(note) for note in found])
+            context.console.data([{**to_data(note), "open": pending[note.key]} for note in found])
             return
-        rows = [_row(note, context.store.now()) for note in found]
+        rows = [_row(note, pending[note.key], context.store.now()) for note in found]
         about = f" about {kind}" if kind else ""
         context.console.table(
             rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
@@ -134,16 +136,17 @@ def _draw(path: Path, notes: Sequence[CapacityNote], now: float) -> None:
     from tpuctl.core.capacity_plot import render_capacity
 
     new = path.with_name(f".{path.name}.new")
-    new.write_text(render_capacity(notes, now), encoding="utf-8")
-    new.replace(path)
+    with naming(path):
+        new.write_text(render_capacity(notes, now), encoding="utf-8")
+        new.replace(path)
 
 
-def _row(note: CapacityNote, now: float) -> dict[str, Any]:
+def _row(note: CapacityNote, pending: int, now: float) -> dict[str, Any]:
     return {
         "zone": note.zone,
         "type": note.accelerator_type,
         "tier": str(note.tier),
-        "got": f"{note.granted}/{note.asked}",
+        "got": _got(note, pending),
         "wait": _span(note.median_wait_s),
         "life": _span(note.median_life_s),
         "found": "never" if note.last_ready_at is None else f"{_span(now - note.last_ready_at)} ago",
@@ -151,6 +154,12 @@ def _row(note: CapacityNote, now: float) -> dict[str, Any]:
         if note.not_before > now
         else "open",
     }
+
+
+def _got(note: CapacityNote, pending: int) -> str:
+    """How many requests of those that have ended one way or the other got something."""
+    ended = f"{note.granted}/{max(note.granted, note.asked - pending)}"
+    return f"{ended}, {pending} open" if pending else ended
 
 
 def _span(seconds: float | None) -> str:

@@ -1,8 +1,10 @@
-"""Following a run from the command line: its output, Ctrl-C, and how it ended."""
+"""Following a run from the command line: its output, Ctrl-C, and how it ended.
+
+A viewer never acts on what it shows: Ctrl-C in `run`, `attach` and `logs --follow` leaves, the run goes on, and
+only `stop` ends it.
+"""
 
 from __future__ import annotations
-
-import typer
 
 from tpuctl.cli.app import Invocation
 from tpuctl.cli.context import AppContext
@@ -16,11 +18,9 @@ def follow_or_leave(
     from tpuctl.workflows.follow import start_run
     from tpuctl.workflows.runs import run_error
 
-    shared.if_interrupted = (
-        f"run {record.id} goes on: `tpuctl attach {record.id}` follows it, `tpuctl stop {record.id}` ends it"
-    )
+    shared.if_interrupted = goes_on(record.id)
     if not detach:
-        if record.policy.restarts and not record.state.final:
+        if record.policy.restarts and not record.state.final and _is_first_there(context, record):
             warn_if_unwatched(context, f"run {record.id}", detached=False)
         follow(context, record.id, timeout=timeout)
         return
@@ -33,6 +33,19 @@ def follow_or_leave(
     print_run(context, record.id)
     context.console.say(f"`tpuctl attach {record.id}` follows it")
     warn_if_unwatched(context, f"run {record.id}", detached=True)
+
+
+def _is_first_there(context: AppContext, record: RunRecord) -> bool:
+    """Whether this user has had no earlier run on its slice: what is said of each is then said once."""
+    from tpuctl.workflows.documents import readable_runs
+
+    before = [each for each in readable_runs(context)[0] if each.created_at < record.created_at]
+    return not any((run.slice_name, run.owner) == (record.slice_name, record.owner) for run in before)
+
+
+def goes_on(run_id: str) -> str:
+    """What Ctrl-C says of a run that was being followed."""
+    return f"run {run_id} goes on: `tpuctl attach {run_id}` follows it, `tpuctl stop {run_id}` ends it"
 
 
 def warn_if_unwatched(context: AppContext, what: str, *, detached: bool) -> None:
@@ -56,25 +69,12 @@ def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
     from tpuctl.workflows.runs import run_error
 
     deadline = None if timeout is None else context.clock.now() + timeout
-    try:
-        record = follow_run(context, run_id, deadline=deadline)
-    except KeyboardInterrupt:
-        if not _wantsstop_run(context):
-            raise
-        record = stop_run(context, run_id, None, None)
+    record = follow_run(context, run_id, deadline=deadline)
     context.emit.close()
     error = run_error(record, f"tpuctl logs {run_id}")
     if error is not None:
         raise error
     print_run(context, run_id)
-
-
-def _wantsstop_run(context: AppContext) -> bool:
-    """Asks on a terminal whether Ctrl-C meant the run; a second Ctrl-C or no terminal means: only detach."""
-    if not context.console.interactive:
-        return False
-    answer = typer.prompt("\nstop the run, or detach from it? [s/D]", default="d", show_default=False, err=True)
-    return str(answer).strip().lower().startswith("s")
 
 
 def print_run(context: AppContext, run_id: str) -> None:
@@ -85,7 +85,7 @@ def print_run(context: AppContext, run_id: str) -> None:
     if context.console.json_mode:
         context.console.data(row)
     else:
-        reason = f": {row['reason']}" if row["reason"] else ""
+        reason = f": {row['reason']}" if row["reason"] not in ("", row["state"]) else ""
         context.console.say(f"run {run_id} {row['state']}{reason} (attempts: {row['attempts']})")
 
 

@@ -15,6 +15,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json
 from tpuctl.core.counting import counted
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.input_files import TEXT_LIMIT, read_file
 
 if TYPE_CHECKING:
     from tpuctl.core.grants import Grant
@@ -113,16 +114,22 @@ def add(
     from dataclasses import replace
 
     from tpuctl.core.naming import check_zone_name
+    from tpuctl.workflows.payment import list_grants
 
     with open_context(ctx) as context:
         found = replace(
             _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
             at_end=_check_at_end(at_end),
         )
+        old = next((grant for grant in list_grants(context) if grant.key == found.key), None)
         if not dry_run:
             _keep(context, found)
-        what = counted(chips, f"{found.tier} {generation} chip")
-        context.console.say(f"{what} in {zone}, until {found.ends or 'further notice'}")
+        would = "would keep " if dry_run else ""
+        context.console.say(f"{would}{_in_words(found)}")
+        if old is not None and old != found:
+            context.console.say(f"{'it would replace' if dry_run else 'replaces'} {_in_words(old)}")
+        if found.ends is not None and found.ends < date.fromtimestamp(context.store.now()).isoformat():
+            context.console.warn(f"{found.ends} is past: it covers nothing")
 
 
 @app.command("rm")
@@ -135,7 +142,12 @@ def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_r
             raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
         if not dry_run:
             context.store.delete(key, if_generation=document.generation)
-        context.console.say(f"removed {key}")
+        context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
+
+
+def _in_words(grant: Grant) -> str:
+    what = counted(grant.chips, f"{grant.tier} {grant.generation} chip")
+    return f"{what} in {grant.zone}, until {grant.ends or 'further notice'}"
 
 
 def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) -> Any:
@@ -177,9 +189,12 @@ def _check_day(text: str | None) -> str | None:
 
 def _read(file: str) -> str:
     if file == "-":
-        return sys.stdin.read()
+        text = sys.stdin.buffer.read(TEXT_LIMIT + 1)
+        if len(text) > TEXT_LIMIT:
+            raise UsageError(f"what stdin holds is larger than {TEXT_LIMIT >> 10} KiB", hint="the letter alone")
+        return text.decode("utf-8", "replace")
     try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
+        return read_file(Path(file)).decode("utf-8", "replace")
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}", hint="tpuctl grant import LETTER, or - for stdin"

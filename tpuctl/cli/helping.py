@@ -56,6 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl sim up --speed 20 --quota IN_USE_ADDRESSES/us-central2=8",
     ),
     "sim preempt": ("tpuctl sim preempt big-1",),
+    "sim reboot": ("tpuctl sim reboot big-1 --worker 0",),
     "sim fault": ("tpuctl sim fault stockout --set times=3", "tpuctl sim fault --clear"),
     "sim quota": ("tpuctl sim quota us-central2-b/v4=16",),
 }
@@ -64,6 +65,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 class HelpfulCommand(TyperCommand):
     """A command whose help has no noise in it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        shared = ctx.find_root().obj
+        if getattr(shared, "json", False) and not any(param.name == "json" for param in self.params):
+            from tpuctl.errors import UsageError
+
+            raise UsageError(f"{ctx.command_path} prints no JSON", hint="the same command without --json")
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]

@@ -41,6 +41,14 @@ class _MaskingFormatter(logging.Formatter):
         return mask(f"{super().format(record)} {extras}".rstrip())
 
 
+class _ScreenFormatter(_MaskingFormatter):
+    """Without tracebacks: the log file has them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        plain = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None})
+        return super().format(plain)
+
+
 def start_logging(state_dir: Path, verbosity: int) -> Path:
     """Sends everything to a file of this invocation, and warnings (or more) to stderr. Returns the file."""
     folder = state_dir / "logs"
@@ -49,7 +57,8 @@ def start_logging(state_dir: Path, verbosity: int) -> Path:
     to_file = logging.FileHandler(path, encoding="utf-8", delay=True)
     to_file.setFormatter(_MaskingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     to_screen = logging.StreamHandler(sys.stderr)
-    to_screen.setFormatter(_MaskingFormatter("%(levelname)s %(message)s"))
+    screen = _MaskingFormatter if verbosity > 1 else _ScreenFormatter
+    to_screen.setFormatter(screen("%(levelname)s %(message)s"))
     to_screen.setLevel([logging.WARNING, logging.INFO, logging.DEBUG][min(verbosity, 2)])
     logger = logging.getLogger("tpuctl")
     logger.setLevel(logging.DEBUG)

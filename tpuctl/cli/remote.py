@@ -15,7 +15,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
 from tpuctl.cli.words import split_words
 from tpuctl.core.counting import counted
-from tpuctl.errors import PartialError, UnreachableError, UsageError
+from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.cli.output import WorkerFiles
@@ -48,7 +48,9 @@ def exec_(
 ) -> None:
     """Run one command on the workers of a slice; it ends when this command ends.
 
-    On one worker its exit status is passed through; on several it is 0, or 3 when some failed.
+    On one worker its exit status is passed through; on several it is 0, 3 when some failed, 1 when all did.
+
+    Standard input is not passed on; `tpuctl ssh NAME --worker N -- COMMAND` passes it to one worker.
     """
     from tpuctl.workflows.execute import execute, resolve_slice
 
@@ -148,23 +150,28 @@ def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> No
     if len(results) == 1 and failed[0].exit_status is not None:
         raise typer.Exit(failed[0].exit_status)
     if quiet:
-        raise typer.Exit(PartialError.exit_code)
+        raise typer.Exit((PartialError if len(failed) < len(results) else TpuctlError).exit_code)
     raise_for_failed(record, results)
 
 
-def raise_for_failed(record: SliceRecord, results: list[RemoteResult], *, hint: str | None = None) -> None:
-    """Raises what the failed ones of `results` amount to; `hint` where there is no better one."""
-    from tpuctl.core.fold import fold_label, group_equal
+def raise_for_failed(
+    record: SliceRecord, results: list[RemoteResult], *, hint: str | None = None, partly: bool = False
+) -> None:
+    """Raises what the failed ones of `results` amount to; `hint` where there is no better one. `partly`: what
+    failed was done in part."""
+    from tpuctl.core.fold import common_cause, fold_label, group_equal
 
     failed = [result for result in results if not result.ok]
     if not failed:
         return
-    groups = group_equal(failed, _why)
+    groups = group_equal(failed, lambda each: common_cause(f"{record.name}-{each.worker}", _why(each)))
     said = "; ".join(
         f"{fold_label(record.name, [r.worker for r in members])}: {why}" for why, members in groups[:4]
     )
     more = f"; and {counted(len(groups) - 4, 'other reason')}" if len(groups) > 4 else ""
-    kind = UnreachableError if all(result.failure == "connect" for result in results) else PartialError
+    kind: type[TpuctlError] = PartialError if len(failed) < len(results) or partly else TpuctlError
+    if all(result.failure == "connect" for result in results):
+        kind = UnreachableError
     raise kind(
         f"{len(failed)} of {counted(len(results), 'worker')} failed: {said}{more}",
         hint=f"tpuctl status {record.name}" if kind is UnreachableError else hint,
@@ -173,7 +180,7 @@ def raise_for_failed(record: SliceRecord, results: list[RemoteResult], *, hint: 
 
 
 def _why(result: RemoteResult) -> str:
-    """Why a worker failed, in words that are equal for equal causes."""
+    """Why a worker failed."""
     if result.failure is not None or result.detail:
         return result.detail or str(result.failure)
     said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -191,7 +198,10 @@ def ssh(
     worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the ssh command instead.")] = False,
 ) -> None:
-    """Open a shell on one worker with the real ssh, its host key pinned."""
+    """Open a shell on one worker with the real ssh, its host key pinned.
+
+    The exit status is that of ssh: the command's own, or 255 when there was no connection.
+    """
     import shlex
 
     from tpuctl.workflows.execute import resolve_slice

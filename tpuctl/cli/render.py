@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tpuctl.cli.console import Console, wants_colour
@@ -133,10 +133,20 @@ class LineFolder:
 
 
 class Renderer:
-    """The `EventSink` of a command."""
+    """The `EventSink` of a command.
 
-    def __init__(self, console: Console, now: Callable[[], float] = time.time) -> None:
+    `unattended`, for passes: what programs write is not shown (it is kept, `logs` prints it), and a stdout or
+    stderr that takes nothing more does not get in the way of the work; `close` raises its OSError.
+    """
+
+    def __init__(
+        self, console: Console, now: Callable[[], float] = time.time, *, unattended: bool = False
+    ) -> None:
         self._console = console
+        self._unattended = unattended
+        self._broken: OSError | None = None
+        self._shown: frozenset[int] | None = None
+        console.before_line = lambda: self._set_status("")
         self._now = now
         self._lock = threading.RLock()
         self._live = console.err.isatty() and not (console.quiet or console.json_mode)
@@ -148,6 +158,22 @@ class Renderer:
         self._over = threading.Event()
 
     def __call__(self, event: object) -> None:
+        if isinstance(event, WorkerOutput) and not (self._shown is None or event.worker in self._shown):
+            return
+        if self._unattended and (self._broken is not None or isinstance(event, WorkerOutput)):
+            return
+        try:
+            self._draw(event)
+        except OSError as error:
+            if not self._unattended:
+                raise
+            self._broken = error
+
+    def show_only(self, workers: Iterable[int] | None) -> None:
+        """Of what programs write, shows that of `workers`; None for all."""
+        self._shown = None if workers is None else frozenset(workers)
+
+    def _draw(self, event: object) -> None:
         with self._lock:
             if isinstance(event, WorkerOutput):
                 self._set_status("")
@@ -167,6 +193,9 @@ class Renderer:
         self._over.set()
         if self._ticker is not None:
             self._ticker.join()
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            raise broken
         with self._lock:
             self._folder.finish()
             self._set_status("")
@@ -250,8 +279,12 @@ class Renderer:
         self._status = text
 
     def _write_output(self, stream: str, block: bytes) -> None:
-        """Workers' stdout is data, their stderr is not; bytes go through as they came."""
-        target = self._console.err if stream == "stderr" or self._console.json_mode else self._console.out
+        """Workers' stdout is data, their stderr is not; bytes go through as they came. With --json there is one
+        document on stdout and nothing else anywhere: `tpuctl logs` prints what was written."""
+        if self._console.json_mode:
+            return
+        self._set_status("")
+        target = self._console.err if stream == "stderr" else self._console.out
         target.flush()
         raw = getattr(target, "buffer", None)
         if raw is None:

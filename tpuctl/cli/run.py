@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +20,7 @@ from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
 from tpuctl.cli.slice import after_refused_login, settle_slice, wanted_slice
 from tpuctl.cli.words import split_words
 from tpuctl.core.wishes import PolicyWish, RunWish, check_run_wish, help_of
-from tpuctl.errors import ConflictError, DeniedError, UsageError
+from tpuctl.errors import ConflictError, DeniedError, TpuctlError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.code_bundle import CodeBundle
@@ -128,7 +130,9 @@ def run(
 ) -> None:
     """Run a script, module or command on every worker, and start it again after preemptions.
 
-    The code is frozen at the first start. The run outlives this command: Ctrl-C only stops following it.
+    The code is frozen at the first start. The same command again follows the run that is under way;
+    under another --name it is refused. The run outlives this command: Ctrl-C leaves, and the run goes on;
+    `tpuctl stop` ends it.
     Options of the program stand behind a `--` of their own: `tpuctl run train.py -- --lr 3e-4`.
     """
     from tpuctl.core.naming import check_run_id, parse_secret, parse_var
@@ -159,6 +163,7 @@ def run(
     with open_context(ctx) as context:
         run_id = check_run_id(name or context.ids.new_id())
         check_new_id(context, run_id)
+        _check_script(context, wish)
         code = freeze_code(context, Path.cwd(), wish)
         made: SliceRecord | None = None
         began = context.store.now()
@@ -175,20 +180,19 @@ def run(
         else:
             from tpuctl.workflows.execute import resolve_slice
 
-            found = resolve_slice(context, on)
+            found = resolve_slice(context, on, flag="--on")
             request = _request(context, wish, found.name, found.spec.hosts, code, owns=False, keep=keep)
             _check(context, request, found.candidates)
         if dry_run:
             _show_dry_run(context, request, code)
             return
-        record = _submit(context, run_id, request, code)
+        record = _submit(context, run_id, request, code, named=name is not None)
         context.console.say(f"run {record.id} on {record.slice_name}")
         try:
             follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
         except DeniedError as error:
-            if made is None:
-                raise
-            raise _withdrawn(context, made, record, error, first=made.created_at >= began) from error
+            first = made is not None and made.created_at >= began
+            raise _refused(context, made, record, error, first=first) from error
 
 
 def _entry(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
@@ -197,8 +201,26 @@ def _entry(shared: Invocation, words: list[str], module: str | None) -> dict[str
     if module is not None:
         return {"module": module, "args": (*before, *behind)}
     if before:
-        return {"script": before[0], "args": (*before[1:], *behind)}
+        return {"script": _below(before[0]), "args": (*before[1:], *behind)}
     return {"command": tuple(behind)}
+
+
+def _check_script(context: AppContext, wish: RunWish) -> None:
+    """Raises UsageError for a slice in the place of the script: other commands take its name there."""
+    from tpuctl.core.naming import is_slice_name
+    from tpuctl.workflows.documents import find_slice
+
+    name = wish.script
+    if name is None or not is_slice_name(name) or Path(name).exists() or find_slice(context, name) is None:
+        return
+    meant = shlex.join(wish.args) or "SCRIPT"
+    raise UsageError(f"{name} is a slice, not a script", hint=f"tpuctl run --on {name} {meant}")
+
+
+def _below(script: str) -> str:
+    """`script` as seen from this directory: on the hosts its parents have other names."""
+    path = PurePath(script)
+    return os.path.relpath(script) if ".." in path.parts or path.is_absolute() else script
 
 
 def _request(
@@ -277,22 +299,34 @@ def frozen_code(code: CodeBundle) -> FrozenCode:
     return FrozenCode(code.content, code.diff, code.commit, code.branch, code.dirty, code.remote_url)
 
 
-def _submit(context: AppContext, run_id: str, request: RunRequest, code: CodeBundle) -> RunRecord:
+def _submit(
+    context: AppContext, run_id: str, request: RunRequest, code: CodeBundle, *, named: bool
+) -> RunRecord:
     from tpuctl.workflows.runs import request_run
     from tpuctl.workflows.submit import freeze_run
 
-    return request_run(context, freeze_run(context, run_id, request, frozen_code(code)))
+    return request_run(context, freeze_run(context, run_id, request, frozen_code(code)), named=named)
 
 
-def _withdrawn(
-    context: AppContext, made: SliceRecord, record: RunRecord, error: DeniedError, *, first: bool
-) -> DeniedError:
-    """Credentials were refused: a slice of which nothing was sent is not wanted any more, nor is its run."""
+def _refused(
+    context: AppContext, made: SliceRecord | None, record: RunRecord, error: DeniedError, *, first: bool
+) -> TpuctlError:
+    """The refusal, with what became of the run: a slice that was made for it and of which nothing was sent is
+    not wanted any more, nor is its run; otherwise the run stays submitted."""
+    from tpuctl.workflows.documents import get_run
     from tpuctl.workflows.runs import end_with_slice
 
-    told = after_refused_login(context, made, error, first=first)
-    end_with_slice(context, record.id)
-    return told
+    told: TpuctlError = error
+    if made is not None:
+        told = after_refused_login(context, made, error, first=first)
+        end_with_slice(context, record.id)
+    if get_run(context, record.id).record.state.final:
+        return told
+    stays = (
+        f"run {record.id} stays submitted: `tpuctl attach {record.id}` goes on with it, "
+        f"`tpuctl stop {record.id}` ends it"
+    )
+    return type(told)(told.message, hint=f"{told.hint}; {stays}" if told.hint else stays, details=told.details)
 
 
 def _show_dry_run(context: AppContext, request: RunRequest, code: CodeBundle) -> None:

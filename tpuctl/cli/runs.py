@@ -14,7 +14,7 @@ from tpuctl.cli.app import invocation
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.follow import follow as follow_to_end
-from tpuctl.cli.follow import follow_or_leave, print_run, stop_run
+from tpuctl.cli.follow import follow_or_leave, goes_on, print_run, stop_run
 from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Workers, Yes
 from tpuctl.cli.slice import confirm
 from tpuctl.core.counting import counted
@@ -63,7 +63,7 @@ def logs(
         int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
     ] = None,
 ) -> None:
-    """Print what the workers wrote, as kept on this machine."""
+    """Print what the workers wrote, as kept on this machine. Ctrl-C leaves; the run goes on."""
     from tpuctl.core.fold import parse_workers
     from tpuctl.workflows.documents import get_run
 
@@ -71,19 +71,50 @@ def logs(
         record = get_run(context, run_id).record
         if record.attempt is None:
             raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
-        number = record.attempt.number if attempt is None else attempt
+        newest = record.attempt.number
+        number = newest if attempt is None else attempt
+        if not 1 <= number <= newest:
+            has = counted(newest, "attempt")
+            raise NotFoundError(f"run {record.id} has no attempt {number}: it has {has}", hint="tpuctl runs")
         known = record.attempt.workers
         try:
             chosen = known if worker is None else parse_workers(worker, max(known) + 1)
         except ValueError as error:
-            raise UsageError(f"--worker: {error}") from error
-        _print_logs(context, record, number, chosen)
-        if follow and not record.state.final:
-            invocation(ctx).if_interrupted = f"run {record.id} goes on: `tpuctl attach {record.id}` follows it"
+            raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
+        printed = _print_logs(context, record, number, chosen)
+        if follow and number == newest and not record.state.final:
+            invocation(ctx).if_interrupted = goes_on(record.id)
+            context.emit.show_only(None if worker is None else chosen)
             follow_to_end(context, record.id, timeout=None)
+        elif not printed:
+            _say_where(context, record, number)
 
 
-def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tuple[int, ...]) -> None:
+def _say_where(context: AppContext, record: RunRecord, number: int) -> None:
+    """Nothing was printed: either nothing was written, or another machine has it. Raises NotFoundError where
+    this machine never had the output of that attempt."""
+    from tpuctl.workflows.watch import list_heartbeats
+
+    if context.logs.has(record.id, number):
+        context.console.say(f"the chosen workers wrote nothing in attempt {number} of run {record.id}")
+        return
+    hosts = sorted({beat.host for beat in list_heartbeats(context) if beat.machine != context.machine})
+    passes = f"; {', '.join(hosts)} made passes and may have it" if hosts else ""
+    what = f"attempt {number} of run {record.id}"
+    if record.state.final or number != (record.attempt.number if record.attempt else 0):
+        raise NotFoundError(
+            f"the output of {what} is not on this machine: whichever machine followed it has it{passes}",
+            hint=f"there: tpuctl logs {record.id} --attempt {number}",
+        )
+    raise NotFoundError(
+        f"nothing of the output of {what} has been fetched to this machine yet",
+        hint=f"tpuctl logs {record.id} --follow",
+    )
+
+
+def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tuple[int, ...]) -> bool:
+    """Whether there was anything to print."""
+    printed = False
     for worker in workers:
         for stream, target in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             path = Path(context.logs.path(record.id, number, worker, stream))
@@ -91,8 +122,11 @@ def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tu
                 continue
             prefix = f"{record.slice_name}-{worker} │ "
             with path.open(encoding="utf-8", errors="replace") as lines:
-                target.writelines(f"{prefix}{line.rstrip(chr(10))}\n" for line in lines)
+                for line in lines:
+                    target.write(f"{prefix}{line.rstrip(chr(10))}\n")
+                    printed = True
             target.flush()
+    return printed
 
 
 def stop(
@@ -109,18 +143,31 @@ def stop(
 ) -> None:
     """Stop a run: TERM to every process of it, then KILL after the grace period."""
     from tpuctl.workflows.documents import get_run
+    from tpuctl.workflows.runs import stop_error
 
     with open_context(ctx) as context:
         record = get_run(context, run_id).record
         if dry_run:
-            context.console.line(f"{context.console.mark}would stop run {record.id} ({record.state})")
+            _show_stop(context, record)
             return
         if not record.state.final:
             confirm(context, f"stop run {record.id}?", yes=yes)
         invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
-        stop_run(context, record.id, grace, timeout)
+        stopped = stop_run(context, record.id, grace, timeout)
         context.emit.close()
+        error = None if record.state.final else stop_error(stopped)
+        if error is not None:
+            raise error
         print_run(context, record.id)
+
+
+def _show_stop(context: AppContext, record: RunRecord) -> None:
+    over = record.state.final
+    told = f"run {record.id} is over: it {record.state}" if over else f"would stop run {record.id}"
+    if context.console.json_mode:
+        context.console.data({"dry_run": True, "id": record.id, "state": record.state, "would_stop": not over})
+    else:
+        context.console.sentence(f"{told}{'' if over else f' ({record.state})'}")
 
 
 def attach(
@@ -133,7 +180,7 @@ def attach(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Follow a run that was started before, from this or another machine."""
+    """Follow a run that was started before, from this or another machine. Ctrl-C leaves; the run goes on."""
     from tpuctl.workflows import progress
     from tpuctl.workflows.documents import get_run
 

@@ -14,8 +14,8 @@ from tpuctl.cli.completing import slice_names
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, OwnSlice, Quiet, Timeout, Yes
-from tpuctl.cli.slice_status import status_lines
-from tpuctl.errors import DeniedError, InterruptedByUserError, UsageError
+from tpuctl.cli.slice_status import fleet_cells, status_lines
+from tpuctl.errors import DeniedError, InterruptedByUserError, TpuctlError, TransientError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,8 @@ FLEET = (
     Column("hosts", "HOSTS", right=True),
     Column("state", "STATE"),
     Column("cloud", "CLOUD", give=3),
+    Column("age", "AGE", right=True),
+    Column("hour", "$/HOUR", right=True),
     Column("user", "USER", give=1),
 )
 
@@ -75,24 +77,24 @@ def up(
 
         try:
             _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
-        except DeniedError as error:
+        except (DeniedError, TransientError) as error:
             raise after_refused_login(context, record, error, first=record.created_at >= began) from error
 
 
 def after_refused_login(
-    context: AppContext, record: SliceRecord, error: DeniedError, *, first: bool
-) -> DeniedError:
-    """What became of the request when credentials were refused: a command that failed before anything was sent
-    leaves nothing that a later pass would create; what was wanted before stays wanted."""
+    context: AppContext, record: SliceRecord, error: TpuctlError, *, first: bool
+) -> TpuctlError:
+    """What became of the request when credentials were refused, or when nothing answered: a command that failed
+    before anything was sent leaves nothing that a later pass would create; what was wanted stays wanted."""
     from tpuctl.workflows.intents import withdraw_if_unsent
 
-    if error.details.get("status") != 401:
+    if error.details.get("status") != 401 and not error.details.get("unsent"):
         return error
     if first and withdraw_if_unsent(context, record.name, error.message):
         told = "nothing was asked for; then the same command again"
     else:
         told = f"{record.name} stays wanted; `tpuctl down {record.name}` withdraws it"
-    return DeniedError(error.message, hint=f"{error.hint}; {told}", details=error.details)
+    return type(error)(error.message, hint=f"{error.hint}; {told}", details=error.details)
 
 
 def wanted_slice(
@@ -102,7 +104,8 @@ def wanted_slice(
     from tpuctl.core.acquisition import SliceChoice, name_of
     from tpuctl.core.naming import check_slice_name
     from tpuctl.core.wishes import limits_of
-    from tpuctl.workflows.intents import request_slice
+    from tpuctl.workflows.documents import find_slice
+    from tpuctl.workflows.intents import check_same, is_wanted, request_slice
     from tpuctl.workflows.payment import list_grants
     from tpuctl.workflows.quotas import check_side_quotas
 
@@ -114,7 +117,9 @@ def wanted_slice(
         chosen = check_slice_name(name or name_of(choice.spec.accelerator_type, choice.spec.slices))
     else:
         choice, chosen = SliceChoice(known.spec, known.wished_zones), known.name
-    offer = SliceOffer(context, chosen, choice, pay=wish.pay, script=script)
+    # Whoever asks again for what is still wanted has agreed to the price before.
+    pay = wish.pay or (known is not None and known.pay and _still_wanted(context, known))
+    offer = SliceOffer(context, chosen, choice, pay=pay, script=script)
     _warn_of_version(context, choice.spec)
     _ = context.credentials
 
@@ -123,6 +128,11 @@ def wanted_slice(
         check_side_quotas(context, chosen, offer.places)
 
     if dry_run:
+        found = find_slice(context, chosen)
+        if found is not None and is_wanted(found.record):
+            check_same(found.record, choice.spec, choice.zones if len(choice.zones) > 1 else ())
+            _show_wanted(context, found.record)
+            return None
         permit()
         _show_dry_run(context, chosen, choice.spec, offer.line, limits)
         return None
@@ -135,12 +145,19 @@ def wanted_slice(
         context,
         chosen,
         choice.spec,
-        pay=wish.pay,
+        pay=pay,
         run_id=run_id,
         zones=choice.zones,
         limits=limits,
         permit=permit_and_say,
     )
+
+
+def _still_wanted(context: AppContext, known: SliceRecord) -> bool:
+    """Whether nobody took it down since this user asked for it."""
+    from tpuctl.core.records import Desired
+
+    return known.desired is Desired.UP and known.owner == context.user
 
 
 def _warn_of_version(context: AppContext, spec: SliceSpec) -> None:
@@ -159,9 +176,16 @@ def settle_slice(
     """What a wish amounts to. Raises UsageError, with the key it is about in its details."""
     from tpuctl.core.wishes import slice_choice
     from tpuctl.resources import load_accelerators
+    from tpuctl.workflows.offers import Named, beyond_tables
 
-    now = context.clock.now()
-    return slice_choice(wish, context.config, load_accelerators(), grants, now=now, script=script)
+    now, config = context.clock.now(), context.config
+    flex = (wish.tier or config.tier) == "flex-start"
+    named = Named(wish.accelerator or config.accelerator or "", wish.topology, flex=flex)
+    catalog, doubts = beyond_tables(context, load_accelerators(), named, wish.zone or config.zone, grants)
+    choice = slice_choice(wish, config, catalog, grants, now=now, script=script)
+    for doubt in doubts:
+        context.console.warn(doubt)
+    return choice
 
 
 class SliceOffer:
@@ -242,7 +266,16 @@ def _show_dry_run(context: AppContext, name: str, spec: SliceSpec, line: str, li
         context.console.data({"dry_run": True, **facts})
         return
     ends = describe_limits(limits)
-    context.console.line(f"{context.console.mark}would ask for {line}{f'; it goes {ends}' if ends else ''}")
+    context.console.sentence(f"would ask for {line}{f'; it goes {ends}' if ends else ''}")
+
+
+def _show_wanted(context: AppContext, record: SliceRecord) -> None:
+    """A slice that is there, or on its way: nothing more would be asked for, unless it was lost meanwhile."""
+    if context.console.json_mode:
+        context.console.data({"dry_run": True, "name": record.name, "state": str(record.state), "wanted": True})
+        return
+    told = f"{record.name} is wanted already and {record.state}: would wait until it is ready"
+    context.console.sentence(f"{told}")
 
 
 def _bring_up(
@@ -376,6 +409,7 @@ def ls(
     """List everybody's slices and all other TPUs of the project, as recorded and as the cloud shows them."""
     from tpuctl.core.naming import label_value
     from tpuctl.core.standing import fold_remarks
+    from tpuctl.workflows.pausing import paused_why
     from tpuctl.workflows.report import fleet_rows
 
     with open_context(ctx) as context:
@@ -384,7 +418,13 @@ def ls(
             rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
         if unread:
             context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
-        context.console.table(rows, FLEET, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+        shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
+        alone = all(row["user"] == context.user for row in rows)
+        columns = FLEET[:-1] if alone else FLEET
+        context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+        paused = paused_why(context)
+        if paused:
+            context.console.warn(f"{paused}; `tpuctl resume` lifts that")
         for text in fold_remarks([(row["name"], row["remark"]) for row in rows if row["remark"]]):
             context.console.warn(text)
         for state, advice in _ADVICE.items():
@@ -402,11 +442,13 @@ _ADVICE = {
 
 def status(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show one slice in full."""
+    from tpuctl.workflows.costs import slice_cost
     from tpuctl.workflows.execute import resolve_slice
     from tpuctl.workflows.report import slice_status
 
     with open_context(ctx) as context:
-        facts = slice_status(context, resolve_slice(context, name).name)
+        record = resolve_slice(context, name)
+        facts = {**slice_status(context, record.name), **slice_cost(context, record)}
         if context.console.json_mode:
             context.console.data(facts)
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 from tpuctl.cli.render import render_seconds
 from tpuctl.core.counting import counted
+from tpuctl.core.durations import render_age
 
 
 def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
@@ -30,8 +31,35 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "ready since": _ready(facts, now),
         "last loss": _loss(facts["last_loss"], now),
         "taken down": _end(facts, now),
+        "cost": _cost(facts),
     }
     return {name: text for name, text in lines.items() if text}
+
+
+def fleet_cells(row: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """A row of `fleet_rows` with what the table shows in two columns of few characters."""
+    created = row["created"]
+    age = None if created is None else render_age(now - _seconds(created))
+    return {**row, "age": age, "hour": _hour(row)}
+
+
+def _hour(row: Mapping[str, Any]) -> str:
+    """`grant` where one covers it, the list price where you pay, a dash where that is unknown or nothing is
+    paid."""
+    if row["payer"] == "grant":
+        return "grant"
+    price = row["usd_per_hour"] if row["payer"] == "you" else None
+    return "" if price is None else f"{price:.2f}"
+
+
+def _cost(facts: Mapping[str, Any]) -> str:
+    if not facts["payer"]:
+        return ""
+    price = facts["usd_per_hour"]
+    if facts["payer"] == "nobody":
+        return str(facts["paid"])
+    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    return f"nothing, {facts['paid']} ({cost})" if facts["payer"] == "grant" else f"{cost}: {facts['paid']}"
 
 
 def _state(facts: Mapping[str, Any]) -> str:

@@ -121,6 +121,30 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
     context.console.table(rows, COLUMNS, empty="nothing to remove: all of it is in use")
 
 
+@app.command("forget")
+def forget(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Of a damaged record, such as slices/big.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Remove one damaged record from the store, so that the rest can go on.
+
+    The TPU of a slice stays: `tpuctl adopt NAME` takes it over, `tpuctl reap` deletes it. A record that can be
+    read is refused.
+    """
+    from tpuctl.workflows.damage import check_damaged
+
+    with open_context(ctx) as context:
+        document = check_damaged(context, key)
+        if dry_run:
+            context.console.sentence(f"would remove the damaged record {key}")
+            return
+        confirm(context, f"remove the damaged record {key}?", yes=yes)
+        context.store.delete(key, if_generation=document.generation)
+        context.console.say(f"removed {key}")
+
+
 MACHINES = (
     Column("machine", "MACHINE", give=1),
     Column("user", "USER"),
@@ -145,15 +169,22 @@ def machines(
     Passes of any machine bring the keys of live hosts up to date. A machine that was removed comes back only
     with its own `up` or `watch install`; close the store to it as well.
     """
-    from tpuctl.workflows.enrolment import list_machines, remove_machine
+    from tpuctl.workflows.enrolment import get_machine, list_machines, remove_machine
 
     with open_context(ctx) as context:
+        out = remove is not None and get_machine(context, remove).data.get("removed")
         if remove is not None and not dry_run:
-            confirm(context, f"take the key of {remove} from all hosts?", yes=yes)
+            if not out:
+                confirm(context, f"take the key of {remove} from all hosts?", yes=yes)
             gone = remove_machine(context, remove)
             context.console.say(
                 f"{remove} is out; the next pass tells live hosts" if gone else "nothing to change"
             )
         elif remove is not None:
-            context.console.say(f"would take the key of {remove} from all hosts")
+            told = (
+                f"the key of {remove} is out already"
+                if out
+                else f"would take the key of {remove} from all hosts"
+            )
+            context.console.say(told)
         context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")

@@ -13,8 +13,8 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json, Quiet
-from tpuctl.cli.watch_hooks import hooks, tell_about
-from tpuctl.cli.watch_install import install, installed_watch, uninstall
+from tpuctl.cli.watch_hooks import hook_problems, hooks, tell_about
+from tpuctl.cli.watch_install import install, installed_watch, say_what_is_installed, uninstall
 from tpuctl.core.counting import counted
 from tpuctl.errors import PartialError, TpuctlError
 
@@ -69,6 +69,7 @@ def once(
     from tpuctl.local.pass_log import PassLog
 
     with open_context(ctx) as context:
+        context.shared.unattended = True
         url = context.config.ping_url if ping is None else check_ping_url(ping)
         folder = watch_dir(context)
         with try_lock(folder / "pass.lock") as mine:
@@ -136,7 +137,7 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
         log.write(render_time(context.clock.now()) or "", mask(text))
 
     try:
-        report = watched_pass(context, this_watcher(context, interval_s))
+        report = watched_pass(context, this_watcher(context, interval_s), hook_problems(context))
         notes = tell_about(context, report.lines, report.beat.troubles, write)
         if url is not None and report.good:
             notes.append(ping(url))
@@ -165,7 +166,7 @@ def _tell(context: AppContext, report: PassReport) -> None:
     something needs a person."""
     from tpuctl.core.codec import to_data
     from tpuctl.core.watch import is_new
-    from tpuctl.workflows.watch import FLEET
+    from tpuctl.workflows.watch import FLEET, HOOKS
 
     console, troubles = context.console, report.troubles
     everything = console.json_mode or console.out.isatty()
@@ -183,7 +184,9 @@ def _tell(context: AppContext, report: PassReport) -> None:
     if report.error is not None:
         raise report.error
     first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])
-    hint = "tpuctl watch status" if first.subject == FLEET else f"tpuctl why {first.subject}"
+    hint = {FLEET: "tpuctl watch status", HOOKS: "tpuctl watch hooks"}.get(
+        first.subject, f"tpuctl why {first.subject}"
+    )
     raise PartialError(_told(first), hint=hint)
 
 
@@ -224,6 +227,7 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
                 raise typer.Exit(TpuctlError.exit_code)
             return
         console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has passed here yet")
+        say_what_is_installed(context)
         if paused:
             console.warn(f"{paused}; `tpuctl resume` lifts that")
         for beat in beats:

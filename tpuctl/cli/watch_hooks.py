@@ -60,6 +60,20 @@ def load(context: AppContext) -> tuple[Hook, ...]:
     return load_hooks(os.environ, Path.home(), context.config.profile)
 
 
+def hook_problems(context: AppContext) -> list[TpuctlError]:
+    """What keeps the user's hooks from being told of anything: mistakes in the file, and what it names."""
+    from tpuctl.local.hooks import unusable
+
+    try:
+        return [
+            TpuctlError(f"hook {hook.name}: {why}", hint=f"tpuctl watch hooks --test {hook.name}")
+            for hook in load(context)
+            if (why := unusable(hook))
+        ]
+    except TpuctlError as error:
+        return [error]
+
+
 def tell_about(
     context: AppContext, lines: Sequence[Line], troubles: Sequence[Trouble], log: Callable[[str], None]
 ) -> list[str]:

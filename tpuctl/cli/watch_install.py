@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -180,7 +181,7 @@ def _show(context: AppContext, plan: _Plan, warnings: list[str], *, dry_run: boo
         return
     if dry_run or not there:
         for where, text in _texts(plan).items():
-            (console.line if dry_run else console.say)(f"{where}\n{text}")
+            (console.line if dry_run else console.verbatim)(f"{where}\n{text}")
     for warning in warnings:
         console.warn(warning)
 
@@ -226,6 +227,30 @@ def installed_watch(context: AppContext) -> WatchFacts:
         timer=timer_exists(units_dir(os.environ, Path.home()), name),
         cron_runs=cron_runs(),
     )
+
+
+def say_what_is_installed(context: AppContext) -> None:
+    """Which line or timer calls passes on this machine and when next, and that no daemon does."""
+    from tpuctl.core.crontab import seconds_until_due
+    from tpuctl.core.watch import render_span
+
+    found, lines, console = (
+        installed_watch(context),
+        _installed_lines(str(context.config.state_dir)),
+        context.console,
+    )
+    now = time.localtime(context.clock.now())
+    for line in lines:
+        left = seconds_until_due(line, now.tm_min, now.tm_sec)
+        due = "" if left is None or found.cron_runs is False else f", next due in {render_span(left)}"
+        console.say(f"installed on this machine{due}: crontab line {' '.join(line.split()[:5])}")
+    if found.timer:
+        console.say("installed on this machine: a timer of systemd")
+    if lines and found.cron_runs is False:
+        console.warn(
+            "no cron daemon runs on this machine, so that nothing calls it: start one, or "
+            "`tpuctl watch install --systemd`"
+        )
 
 
 def _installed_lines(state_dir: str) -> list[str]:

@@ -19,11 +19,18 @@ _COMMANDS = (
     "sudo ",
     "fuser ",
     "mv ",
+    "bash ",
+    "chmod ",
+    "df ",
+    "ls ",
+    "mkdir ",
+    "pip ",
     "export ",
     "systemctl ",
 )
 _QUOTED = re.compile(r"`[^`]+`[^\s`]*")
-_JOINT = re.compile(r"(?<=\w)[-_/,.:=]+(?=\w)")
+_JOINT = re.compile(r"(?<=\w)(?:[-_/=]|(?<!\d)[,.:]|[,.:](?!\d))+(?=\w)")
+"""Between words, never within a number."""
 _GLUE = "\x00"
 """Stands for a blank inside a quoted command while lines are broken."""
 
@@ -66,9 +73,11 @@ def _wrap_line(text: str, width: int) -> list[str]:
 
 
 def _break(word: str, width: int) -> int:
-    """Where to break a word that is longer than a line: behind its last joint, else anywhere."""
-    joints = [found.end() for found in _JOINT.finditer(word) if found.end() <= width]
-    return joints[-1] if joints else width
+    """Where to break a word that is longer than a line: behind its last slash, else its last joint, else
+    anywhere."""
+    joints = [found for found in _JOINT.finditer(word) if found.end() <= width]
+    slashes = [found for found in joints if "/" in found[0]]
+    return (slashes or joints)[-1].end() if joints else width
 
 
 def longest_word(text: str) -> int:

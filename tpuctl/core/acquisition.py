@@ -70,8 +70,8 @@ def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant]
         network=ask.network,
         subnetwork=ask.subnetwork,
         service_account=ask.service_account,
-        config_type=found.config_type if ask.topology else None,
-        topology=found.topology if ask.topology else None,
+        config_type=found.config_type if ask.topology or found.by_shape else None,
+        topology=found.topology if ask.topology or found.by_shape else None,
         slices=slices,
         reservation=ask.reservation,
         run_duration_s=ask.run_duration_s,
@@ -223,7 +223,7 @@ def internal_note(spec: SliceSpec) -> str:
     return (
         f"no external addresses: its {spec.hosts} hosts reach the Internet through Cloud NAT only, and "
         "Google's APIs with Private Google Access; you reach them from inside the VPC, or by the "
-        "settings jump_host or proxy_command"
+        "settings iap, jump_host or proxy_command"
     )
 
 

@@ -50,7 +50,7 @@ WAYS: tuple[Way, ...] = (
     ),
     Way("--run-duration", "4h", "for how long", "v2alpha1 `runDuration`", (), "--flex-start"),
     Way("--queued", "", "wait in the queue; the default", "`queuedResources`", ("--preemptible", "--direct")),
-    Way("--direct", "", "ask for the node itself: now or not at all", "`nodes`", ("--queued",)),
+    Way("--direct", "", "ask for the node itself, without a place in a queue", "`nodes`", ("--queued",)),
     Way(
         "--valid-until",
         "TIME",

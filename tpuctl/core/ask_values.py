@@ -32,9 +32,11 @@ _RESERVATION_PATH = re.compile(r"projects/[^/\s]+/locations/([^/\s]+)/reservatio
 RESERVED_METADATA: Mapping[str, str] = {
     "ssh-keys": "tpuctl puts the keys of the enrolled machines there",
     "startup-script": "use --startup-script FILE",
-    "enable-oslogin": "with OS Login hosts ignore the keys that tpuctl gives them",
 }
 """Metadata keys that cannot be set, and why."""
+OS_LOGIN, OS_LOGIN_OFF = "enable-oslogin", "FALSE"
+"""Said for every node that tpuctl makes: a node's own value counts before its project's
+(docs.cloud.google.com/compute/docs/oslogin/set-up-oslogin)."""
 
 
 def check_values(ask: Ask, zone: str) -> None:
@@ -133,6 +135,11 @@ def _check_metadata(ask: Ask) -> None:
     for key, value in ask.metadata.items():
         if key in RESERVED_METADATA:
             raise UsageError(f"--metadata {key} cannot be set", hint=RESERVED_METADATA[key])
+        if key == OS_LOGIN and value.upper() != OS_LOGIN_OFF:
+            raise UsageError(
+                f"--metadata {key}={value}: with OS Login hosts ignore the keys that tpuctl gives them",
+                hint=f"leave it out: every node that tpuctl makes has {OS_LOGIN}={OS_LOGIN_OFF}",
+            )
         if not _METADATA_KEY.fullmatch(key):
             raise UsageError(
                 f"--metadata {key!r}: letters, digits, - and _, at most 128", hint="--metadata K=V"

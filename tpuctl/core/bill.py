@@ -133,17 +133,29 @@ def make_bill(
     census: Census, grants: Sequence[Grant], catalog: Catalog, prices: OtherPrices, now: float
 ) -> Bill:
     """The bill of what `census` found. `now` is in seconds since the epoch."""
-    meter = _Meter(grants, catalog, now)
-    oldest_first = sorted(census.nodes.items, key=lambda node: (node.create_time, node.name))
-    lines = [meter.node(node) for node in oldest_first]
-    standing = {(node.zone, node.name) for node in census.nodes.items}
-    for request in sorted(census.queued.items, key=lambda each: (each.create_time, each.name)):
-        if not any((request.zone, node) in standing for node in request.node_ids or (request.name,)):
-            lines.append(meter.request(request))
+    lines = tpu_lines(census.nodes.items, census.queued.items, grants, catalog, now)
     lines += [_asset_line(asset, prices) for asset in census.assets]
     dark = sorted(census.nodes.unreachable | census.queued.unreachable)
     unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
     return Bill(tuple(lines), (*unread, *census.unread))
+
+
+def tpu_lines(
+    nodes: Sequence[NodeInfo],
+    requests: Sequence[QueuedInfo],
+    grants: Sequence[Grant],
+    catalog: Catalog,
+    now: float,
+) -> list[BillLine]:
+    """What nodes, and requests that have none yet, cost and who pays. Grants go to the oldest first, so that
+    all of a zone must be given. `now` is in seconds since the epoch."""
+    meter = _Meter(grants, catalog, now)
+    lines = [meter.node(node) for node in sorted(nodes, key=lambda node: (node.create_time, node.name))]
+    standing = {(node.zone, node.name) for node in nodes}
+    for request in sorted(requests, key=lambda each: (each.create_time, each.name)):
+        if not any((request.zone, node) in standing for node in request.node_ids or (request.name,)):
+            lines.append(meter.request(request))
+    return lines
 
 
 class _Meter:

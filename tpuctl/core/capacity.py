@@ -85,6 +85,12 @@ def note_ready(note: CapacityNote, asked_at: float, now: float) -> CapacityNote:
     )
 
 
+def note_came(note: CapacityNote, asked_at: float, now: float) -> CapacityNote:
+    """The node asked for at `asked_at` was found READY long after: nobody saw when it came."""
+    found = note_ready(note, asked_at, now)
+    return replace(found, waits_s=note.waits_s)
+
+
 def note_lost(note: CapacityNote, ready_at: float, now: float) -> CapacityNote:
     """A node that was READY since `ready_at` was taken away by the cloud."""
     return replace(note, lives_s=(*note.lives_s, max(0.0, now - ready_at))[-KEPT:])

@@ -10,6 +10,7 @@ from tpuctl.core.model import Tier
 from tpuctl.core.quotas import ComputeQuota, Holding, ProjectInfo, TpuQuota
 from tpuctl.core.reading import Reading
 from tpuctl.core.watch import Health
+from tpuctl.errors import DamagedRecordError, TpuctlError
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class CredentialFacts:
     account: str = ""
     expires_at: float | None = None
     renews: bool = True
+    quota_project: str | None = None
+    """The project to which a person's login has its calls counted, empty for none; None for other kinds."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class StoreFacts:
     holder: str = ""
     damage: str = ""
     writable: bool = True
+    read_only: bool = False
+    """Its file system is mounted so."""
+    free_bytes: int | None = None
+    """On its disk; None where that is not known."""
     foreign_project: str = ""
     """The project that a shared store belongs to, if that is another one."""
     clock_ahead: float | None = None
@@ -85,6 +92,7 @@ class WatchFacts:
     in_crontab: bool | None = None
     timer: bool = False
     cron_runs: bool | None = None
+    broken_hooks: tuple[TpuctlError, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,7 @@ class StoreRecords:
     wanted: int = 0
     health: Health | None = None
     paused: str = ""
+    damaged: tuple[DamagedRecordError, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,7 @@ class Wanted:
     tier: Tier | None
     external_ips: bool
     simulated: bool = False
+    network: str = "default"
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Bucket → the setting that names it."""
     store: str | None = None
@@ -167,6 +177,7 @@ class Facts:
     services: Reading[frozenset[str]]
     permissions: Reading[frozenset[str]]
     project: Reading[ProjectInfo]
+    network: Reading[str]
     tpu_quotas: Reading[tuple[TpuQuota, ...]]
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]

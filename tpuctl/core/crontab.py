@@ -37,6 +37,16 @@ def render_line(every_min: int, command: tuple[str, ...], state_dir: str) -> str
     return f"{render_schedule(every_min)} {line.replace('%', chr(92) + '%')}"
 
 
+def seconds_until_due(line: str, minute: int, second: int) -> int | None:
+    """How long until cron calls `line` next, at so much of the hour by the machine's clock; None for a schedule
+    that is not of `render_schedule`."""
+    for every in range(1, MAX_MINUTES + 1):
+        if line.startswith(f"{render_schedule(every)} "):
+            following = next((each for each in range(minute + 1, 60) if each % every == 0), 60)
+            return (following - minute) * 60 - second
+    return None
+
+
 def find_lines(crontab: str, state_dir: str) -> list[str]:
     """Our lines in a crontab; more than one only if somebody copied it."""
     return [line for line in crontab.split("\n") if _is_ours(line, state_dir)]

@@ -6,10 +6,11 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tpuctl.core.checkup import BucketPlace, Facts, StoreFacts, WatchFacts
+from tpuctl.core.ask_values import OS_LOGIN
+from tpuctl.core.checkup import BucketPlace, Facts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.core.doctor_quotas import side_findings, tpu_findings
 from tpuctl.core.doctor_store import judge_shared, shared_findings
 from tpuctl.core.finding import Finding, not_checked, ok, problem, warning
@@ -20,12 +21,17 @@ from tpuctl.core.reading import Reading
 from tpuctl.core.shell import quote
 from tpuctl.core.topology import Catalog
 from tpuctl.core.watch import Verdict, render_span
+from tpuctl.errors import TpuctlError
 
 LOGIN = "gcloud auth application-default login"
 NEEDED_APIS = {
     "tpu.googleapis.com": "nothing works without it",
     "compute.googleapis.com": "quotas, disks and OS Login cannot be read without it",
     "storage.googleapis.com": "checkpoints and a shared store need it",
+}
+USEFUL_APIS = {
+    "cloudquotas.googleapis.com": "TPU quotas cannot be read without it",
+    "cloudresourcemanager.googleapis.com": "permissions cannot be checked without it",
 }
 NEEDED_PERMISSIONS = (
     "tpu.nodes.create",
@@ -41,10 +47,12 @@ USEFUL_PERMISSIONS = (
     "serviceusage.services.list",
     "cloudquotas.quotas.get",
 )
+ACT_AS = "iam.serviceAccounts.actAs"
+"""Whoever makes a machine acts as its service account (cloud.google.com/iam/docs/service-account-overview)."""
+ASKED_PERMISSIONS = (*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS, ACT_AS)
 CLOCK_PROBLEM_S = 300.0
 """Google refuses a service account's signed request that is five minutes off."""
 CLOCK_WARNING_S = 30.0
-OS_LOGIN = "enable-oslogin"
 
 
 def examine(facts: Facts, catalog: Catalog) -> tuple[Finding, ...]:
@@ -58,17 +66,36 @@ def examine(facts: Facts, catalog: Catalog) -> tuple[Finding, ...]:
         *side_findings(facts),
         *check_keys(facts),
         *check_os_login(facts),
+        *check_network(facts),
         *check_buckets(facts),
         *check_store(facts),
         *check_watchdog(facts),
         *check_tools(facts),
     ]
-    return tuple(dict.fromkeys(found))
+    found = list(dict.fromkeys(found))
+    silent = _nothing_answers(facts)
+    if silent is None:
+        return tuple(found)
+    # One cause, told once: all that was not read for it says nothing more.
+    renewal = facts.credentials.error is not None and facts.credentials.error.code == "transient"
+    kept = [each for each in found if not each.unread and not (renewal and each.check == "credentials")]
+    return (problem("network", f"no API answers: {silent.message}", silent.hint), *kept)
+
+
+def _nothing_answers(facts: Facts) -> TpuctlError | None:
+    """Why no API answered anything; None where one did, be it with a refusal."""
+    readings = [*_readings(facts), facts.clock_ahead]
+    errors = [reading.error for reading in readings if reading.error is not None]
+    answered = any(isinstance(error.details.get("status"), int) for error in errors)
+    if answered or len(errors) < len(readings):
+        return None
+    return facts.clock_ahead.error
 
 
 def _readings(facts: Facts) -> Iterator[Reading[Any]]:
     """What was asked of the APIs."""
     yield from (facts.services, facts.permissions, facts.project, facts.tpu_quotas, facts.holdings)
+    yield facts.network
     yield from facts.regions.values()
     yield from facts.buckets.values()
 
@@ -86,14 +113,25 @@ def check_credentials(facts: Facts) -> list[Finding]:
         return [problem(check, f"expired or revoked: the API refuses them ({words})", fix)]
     if found.expires_at is None:
         if found.renews or facts.wanted.simulated:
-            return [ok(check, words)]
+            return [ok(check, words), *_quota_project(facts)]
         return [warning(check, f"{words}: an access token, which ends within the hour", fix)]
     left = found.expires_at - facts.now
     if found.renews:
-        return [ok(check, f"{words}; this token until {render_time(found.expires_at)}, renewed by itself")]
+        until = render_time(found.expires_at)
+        return [ok(check, f"{words}; this token until {until}, renewed by itself"), *_quota_project(facts)]
     if left <= 0:
         return [problem(check, f"{words}: expired {render_span(-left)} ago", fix)]
     return [warning(check, f"{words}: ends in {render_span(left)}", fix)]
+
+
+def _quota_project(facts: Facts) -> list[Finding]:
+    """A person's login names the project to which calls are counted; some APIs refuse it without."""
+    found, project = facts.credentials.value, facts.wanted.project
+    if found is None or found.quota_project is None or found.quota_project == project:
+        return []
+    named = f"name {found.quota_project}" if found.quota_project else "name no project"
+    fix = f"gcloud auth application-default set-quota-project {project}"
+    return [warning("credentials", f"they {named} for quota, not {project}: some APIs refuse that", fix)]
 
 
 def _renewal(facts: Facts) -> str:
@@ -140,6 +178,11 @@ def check_apis(facts: Facts) -> list[Finding]:
     ]
     if listed is None:
         return [*found, not_checked(check, facts.services.error)]
+    found += [
+        warning(check, f"{name} is not enabled: {why}", f"gcloud services enable {name} --project={project}")
+        for name, why in USEFUL_APIS.items()
+        if name not in listed
+    ]
     return found or [ok(check, f"enabled: {', '.join(NEEDED_APIS)}")]
 
 
@@ -165,7 +208,10 @@ def check_permissions(facts: Facts) -> list[Finding]:
     if blind:
         what = f"not granted: {', '.join(blind)}; quotas and settings stay partly unread"
         found.append(warning(check, what, _grant_role(facts, "roles/viewer")))
-    return found or [ok(check, f"all {len(NEEDED_PERMISSIONS) + len(USEFUL_PERMISSIONS)} are granted")]
+    if ACT_AS not in granted:
+        what = f"not granted on the project: {ACT_AS}; no node is made unless its service account grants it"
+        found.append(warning(check, what, _grant_role(facts, "roles/iam.serviceAccountUser")))
+    return found or [ok(check, f"all {len(ASKED_PERMISSIONS)} are granted")]
 
 
 def _grant_role(facts: Facts, role: str) -> str:
@@ -177,34 +223,47 @@ def _grant_role(facts: Facts, role: str) -> str:
 def check_keys(facts: Facts) -> list[Finding]:
     """The key that logs in to the hosts."""
     check = "ssh key"
-    found = facts.keys.value
-    if found is None:
+    if facts.keys.value is None:
         return [not_checked(check, facts.keys.error)]
+    return [judge_key(facts.keys.value)]
+
+
+def judge_key(found: KeyFacts) -> Finding:
+    """The key as a file."""
+    check = "ssh key"
     if found.mode is None and not found.error:
-        return [ok(check, f"none yet; {found.path} is made with the first slice")]
+        return ok(check, f"none yet; {found.path} is made with the first slice")
     path = quote(found.path)
     if found.mode is not None and not found.mode & 0o400:
-        return [problem(check, f"{found.path} cannot be read (mode {found.mode:04o})", f"chmod 600 {path}")]
+        return problem(check, f"{found.path} cannot be read (mode {found.mode:04o})", f"chmod 600 {path}")
     if found.error:
-        return [problem(check, f"{found.path} is no usable key: {found.error}", f"mv {path} {path}.bad")]
+        return problem(check, f"{found.path} is no usable key: {found.error}", f"mv {path} {path}.bad")
     if found.mode is not None and found.mode & 0o077:
-        return [
-            problem(check, f"{found.path} can be read by others (mode {found.mode:04o})", f"chmod 600 {path}")
-        ]
-    return [ok(check, found.path)]
+        what = f"{found.path} can be read by others (mode {found.mode:04o})"
+        return problem(check, what, f"chmod 600 {path}")
+    return ok(check, found.path)
 
 
 def check_os_login(facts: Facts) -> list[Finding]:
-    """With OS Login, hosts ignore the keys in a node's metadata, which is how tpuctl logs in."""
+    """With OS Login, hosts ignore the keys in a node's metadata, which is how tpuctl logs in: it turns that off
+    for each node it makes."""
     check = "os login"
     if facts.project.value is None:
         return [not_checked(check, facts.project.error)]
     if facts.project.value.metadata.get(OS_LOGIN, "").lower() != "true":
         return [ok(check, "off: hosts take the keys that tpuctl gives them")]
-    fix = (
-        f"gcloud compute project-info add-metadata --metadata={OS_LOGIN}=FALSE --project={facts.wanted.project}"
-    )
-    return [problem(check, "on for the whole project: hosts ignore the keys that tpuctl gives them", fix)]
+    return [ok(check, f"on for the project; every node that tpuctl makes says {OS_LOGIN}=FALSE for itself")]
+
+
+def check_network(facts: Facts) -> list[Finding]:
+    """The network that new slices are to be in; new projects of an organisation often have none."""
+    check, reading = "vpc", facts.network
+    if reading.value is not None:
+        return [ok(check, f"network {facts.wanted.network}")]
+    if reading.error is None or reading.error.code != "not-found":
+        return [not_checked(check, reading.error)]
+    fix = f"gcloud compute networks create {facts.wanted.network} --project={facts.wanted.project}"
+    return [warning(check, f"there is no network {facts.wanted.network}: name one with --network", fix)]
 
 
 def check_buckets(facts: Facts) -> list[Finding]:
@@ -247,8 +306,15 @@ def check_store(facts: Facts) -> list[Finding]:
     if found is None:
         return [not_checked(check, facts.store.error), *shared_findings(facts)]
     if found.shared:
-        return [judge_shared(found, facts.wanted.project), *shared_findings(facts)]
-    return [_judge_store(found, quote(found.where))]
+        judged = [judge_shared(found, facts.wanted.project), *shared_findings(facts)]
+    else:
+        judged = [_judge_store(found, quote(found.where))]
+    damaged = facts.records.value.damaged if facts.records.value is not None else ()
+    return [*judged, *(problem(check, error.message, error.hint) for error in damaged)]
+
+
+ROOM_BYTES = 1 << 20
+"""With less than this on its disk the store soon cannot be written: SQLite writes a journal beside it."""
 
 
 def _judge_store(found: StoreFacts, path: str) -> Finding:
@@ -258,6 +324,13 @@ def _judge_store(found: StoreFacts, path: str) -> Finding:
             return ok(check, f"none yet; {found.where} is made by the first command")
         return problem(
             check, f"{found.where} cannot be made: its directory is not writable", "export TPUCTL_STATE_DIR=…"
+        )
+    if found.free_bytes is not None and found.free_bytes < ROOM_BYTES:
+        what = f"no room on the disk of {found.where}: {found.free_bytes >> 10} KiB are free"
+        return problem(check, what, f"df -h {path}, and remove what is not needed")
+    if found.read_only:
+        return problem(
+            check, f"{found.where} is on a file system mounted read-only", "export TPUCTL_STATE_DIR=…"
         )
     if found.locked:
         holder = f" by {found.holder}" if found.holder else ""
@@ -306,6 +379,12 @@ def check_watchdog(facts: Facts) -> list[Finding]:
 
 def _judge_schedule(watch: WatchFacts) -> list[Finding]:
     check = "watchdog"
+    broken = [problem(check, error.message, error.hint or "tpuctl watch hooks") for error in watch.broken_hooks]
+    return [*broken, *_judge_entry(watch)]
+
+
+def _judge_entry(watch: WatchFacts) -> list[Finding]:
+    check = "watchdog"
     if not watch.installed or watch.timer:
         return []
     if watch.in_crontab is False:
@@ -320,9 +399,14 @@ def _judge_schedule(watch: WatchFacts) -> list[Finding]:
 def check_tools(facts: Facts) -> list[Finding]:
     """Programs and libraries, with their versions."""
     check = "tools"
-    found = facts.tools.value
-    if found is None:
+    if facts.tools.value is None:
         return [not_checked(check, facts.tools.error)]
+    return judge_tools(facts.tools.value)
+
+
+def judge_tools(found: Sequence[ToolFacts]) -> list[Finding]:
+    """What is missing, and what is there."""
+    check = "tools"
     missing = [
         (problem if tool.needed else warning)(
             check, f"{tool.name} is missing: {tool.purpose}", tool.fix or None

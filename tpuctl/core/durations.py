@@ -43,6 +43,15 @@ def render_duration(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
+def render_age(seconds: float) -> str:
+    """A span for a narrow column, by its largest unit: `45s`, `12m`, `5h`, `3d`."""
+    whole = max(0, int(seconds))
+    unit, size = next(
+        ((unit, size) for unit, size in _UNITS.items() if unit != "w" and whole >= size), ("s", 1)
+    )
+    return f"{whole // size}{unit}"
+
+
 def render_moment(at: float) -> str:
     """`2026-12-24T18:00:00Z`."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

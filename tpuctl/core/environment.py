@@ -133,7 +133,7 @@ def parse_frozen(content: bytes) -> EnvironmentSpec:
     """What `render_frozen` was given. Raises BadManifestError for anything else."""
     try:
         return from_data(EnvironmentSpec, json.loads(content))
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BadManifestError(f"the frozen environment of the run cannot be read: {error}") from error
 
 

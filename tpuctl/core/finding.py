@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
 
@@ -25,6 +25,8 @@ class Finding:
     level: Level
     what: str
     fix: str | None = None
+    unread: bool = False
+    """Its facts could not be read."""
 
 
 def ok(check: str, what: str) -> Finding:
@@ -42,6 +44,6 @@ def problem(check: str, what: str, fix: str | None = None) -> Finding:
 def not_checked(check: str, error: TpuctlError | None) -> Finding:
     """The facts of this check could not be read. That the credentials are refused is a finding of its own."""
     if error is not None and error.details.get("status") == HTTPStatus.UNAUTHORIZED:
-        return warning(check, "not checked: the credentials are refused")
+        return replace(warning(check, "not checked: the credentials are refused"), unread=True)
     why = "nothing is known" if error is None else error.message
-    return warning(check, f"not checked: {why}", error.hint if error else None)
+    return replace(warning(check, f"not checked: {why}", error.hint if error else None), unread=True)

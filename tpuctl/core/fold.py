@@ -32,6 +32,11 @@ def fold_label(name: str, workers: Iterable[int]) -> str:
     return f"{name}-{found[0]}" if len(found) == 1 else f"{name}[{fold_workers(found)}]"
 
 
+def common_cause(label: str, detail: str) -> str:
+    """Why worker `label` failed, without its name and address at the beginning: equal for equal causes."""
+    return re.sub(rf"^(?:{re.escape(label)}|\S+:[0-9]+) ", "", detail)
+
+
 def parse_workers(text: str, count: int) -> tuple[int, ...]:
     """The workers that `0-3,7` or `all` names among `count`, ascending. ValueError names the offending word."""
     if text.strip() == "all":

@@ -186,13 +186,13 @@ def slice_happenings(subject: str, journal: Sequence[Mapping[str, Any]]) -> list
         occasion = None
         if action in {"up", "down"}:
             lost = ready = False
-        elif action in {"preempted", "unreachable", "create-failed"}:
-            occasion = None if action == "create-failed" else Occasion.PREEMPTED
+        elif action in {"preempted", "unreachable", "create-failed", "absent"}:
+            occasion = None if action in {"create-failed", "absent"} else Occasion.PREEMPTED
             lost = lost or ready or occasion is not None
         elif action == "ready":
             occasion = Occasion.RECOVERED if lost else None
             lost, ready = False, True
-        elif action in {"refused", "removed"}:
+        elif action in {"refused", "denied", "removed"}:
             occasion = Occasion.NEEDS_HUMAN
         if occasion is not None:
             token = f"{_number(str(entry.get('incarnation', '')))}/{occasion}"
@@ -242,6 +242,15 @@ def trouble_happenings(troubles: Sequence[Trouble], ledger: Ledger) -> list[Happ
     ]
 
 
+def told_by_journal(found: Sequence[Happening]) -> frozenset[str]:
+    """Slices whose trouble is among `found` already, out of their journal."""
+    return frozenset(_name_of(each.subject) for each in found if each.occasion is Occasion.NEEDS_HUMAN)
+
+
+def _name_of(key: str) -> str:
+    return key.partition("/")[2]
+
+
 def _lasts(trouble: Trouble) -> bool:
     return trouble.result == "blocked" or trouble.passes >= timeouts.TROUBLE_PASSES
 
@@ -265,7 +274,11 @@ def mark_told(ledger: Ledger, happening: Happening, machine: str) -> Ledger:
     if happening.subject in done.seen:
         seen = done.seen[happening.subject]
         told = replace(seen, told=(*seen.told, happening.token))
-        return replace(done, seen={**done.seen, happening.subject: told})
+        done = replace(done, seen={**done.seen, happening.subject: told})
+        if happening.occasion is not Occasion.NEEDS_HUMAN:
+            return done
+        # What passes say of the slice from now on is the same thing.
+        return replace(done, troubled={**done.troubled, _name_of(happening.subject): machine})
     return replace(done, troubled={**done.troubled, happening.subject: machine})
 
 

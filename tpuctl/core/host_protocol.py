@@ -43,6 +43,18 @@ class MalformedReplyError(ValueError):
 
 
 @dataclass(frozen=True)
+class Lockfile:
+    """The file with which libtpu guards a host's chips. `foreign`: it is another user's, so that ours cannot
+    open it. `holders` are living processes with a lock on it."""
+
+    path: str
+    owner: str
+    foreign: bool
+    holders: tuple[int, ...]
+    holders_said: str
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """What a host says of itself."""
 
@@ -57,11 +69,18 @@ class HostFacts:
     disk_free_bytes: int
     cpu_count: int
     worker_id: str | None
+    lockfile: Lockfile | None = None
 
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """One attempt on one host; times by the host's clock. `stopped`: it ended because a stop was asked for."""
+    """One attempt on one host; times by the host's clock.
+
+    `stopped`: it was told to end, from outside. `stop_asked`: that was asked for; without it the host itself
+    went down. `rebooted`: the host has booted since it began. `survivors` are processes of it that live
+    although its supervisor is gone or could not end them. `preempted` and `maintenance` are what the metadata
+    server says of the host, where that was asked.
+    """
 
     run: str
     attempt: str
@@ -78,6 +97,12 @@ class AttemptStatus:
     time: float
     detail: str
     survivors: tuple[int, ...]
+    survivors_said: str = ""
+    stop_asked: bool = False
+    rebooted: bool = False
+    disk_free_bytes: int | None = None
+    preempted: bool = False
+    maintenance: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +205,19 @@ def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
         disk_free_bytes=int(_number(data, "disk_free_bytes")),
         cpu_count=int(_number(data, "cpu_count")),
         worker_id=None if worker_id is None else str(worker_id),
+        lockfile=_parse_lockfile(data.get("lockfile")),
+    )
+
+
+def _parse_lockfile(data: object) -> Lockfile | None:
+    if not isinstance(data, dict):
+        return None
+    return Lockfile(
+        path=_text(data, "path"),
+        owner=_text(data, "owner"),
+        foreign=bool(data.get("foreign")),
+        holders=tuple(int(pid) for pid in data.get("holders") or ()),
+        holders_said=str(data.get("holders_said", "")),
     )
 
 
@@ -200,6 +238,12 @@ def parse_attempt_status(data: Mapping[str, Any]) -> AttemptStatus:
         time=_number(data, "time"),
         detail=str(data.get("detail", "")),
         survivors=tuple(int(pid) for pid in data.get("survivors") or ()),
+        survivors_said=str(data.get("survivors_said", "")),
+        stop_asked=bool(data.get("stop_asked", False)),
+        rebooted=bool(data.get("rebooted", False)),
+        disk_free_bytes=_optional_int(data, "disk_free_bytes"),
+        preempted=bool(data.get("preempted", False)),
+        maintenance=str(data.get("maintenance", "")),
     )
 
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from tpuctl.core.records import Attempt, RunRecord
 
-HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu"}
-"""Set unless the host's own environment already says otherwise. Without them PyTorch/XLA and JAX fall back to
-the CPU with exit status 0 when the chips cannot be opened. Topology variables are left alone: libtpu finds them
-in the metadata server."""
+HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}
+"""Set unless the host's own environment already says otherwise.
+
+`tpu,cpu` is what JAX itself sets on a TPU VM that has libtpu (jax/_src/cloud_tpu_init.py): it fails when the
+chips cannot be opened, and programs keep the CPU backend beside them (`jax.devices("cpu")`). It is said all the
+same, because without libtpu JAX sets nothing and goes on on the CPU, with exit status 0. Topology variables are
+left alone: libtpu finds them in the metadata server."""
 
 
 def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:

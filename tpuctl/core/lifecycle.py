@@ -187,6 +187,8 @@ class CloudView:
     queued: QueuedInfo | None = None
     operation: OperationInfo | None = None
     unread: str = ""
+    unanswered: bool = False
+    """Whether it is unread because nothing answered: an API that answers with an error is there."""
 
     @property
     def failure(self) -> CloudErrorInfo | None:
@@ -221,9 +223,15 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
 
 _EXPECT_NODE = frozenset({_S.PROVISIONING, _S.BOOTING, _S.READY})
 
-RETRIABLE_CODES = frozenset({8, 9, 13, 14, 4, 10})
-"""google.rpc codes after which asking again may succeed: 8 and 9 are stockouts, 13 is what a queued resource
-that found no capacity reports, the others are transient."""
+FINAL_CODES = frozenset({3, 5, 7, 11, 12, 16})
+"""google.rpc codes in operations and failed requests after which asking again is in vain: what was asked for
+is malformed, names something that is not there, is not allowed or not offered. All others are asked again: 8 is
+a stockout or a quota, 9 a stockout or a state that passes, 13 what a queued resource that found no capacity
+reports, 1 and 10 that something else was at work; 2, 15 and what is not known say nothing of the request."""
+ABSENT = "absent"
+"""The kind of loss of what was on its way and is not there any more."""
+DENIED = "denied"
+"""The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
 
 
 def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sighting:
@@ -307,8 +315,7 @@ def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) ->
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
         error = queued.error or CloudErrorInfo(13, "no reason given")
-        event = _E.CREATE_FAILED if error.code in RETRIABLE_CODES else _E.CREATE_REFUSED
-        return Sighting(event, f"{why}: {error.message}")
+        return Sighting(_failure(error), f"{why}: {error.message}")
     if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
         if queued.initiator == "USER":
             return Sighting(_E.SUSPENDED_BY_USER, f"{why} by a user")
@@ -327,16 +334,19 @@ def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) ->
     return Sighting(_E.QUEUED, why)
 
 
+def _failure(error: CloudErrorInfo) -> SliceEvent:
+    return _E.CREATE_REFUSED if error.code in FINAL_CODES else _E.CREATE_FAILED
+
+
 def _classify_missing(incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool) -> Sighting:
-    """Neither node nor queued resource exists. A running create may still bring one; a failed one matters only
-    while the slice is being made."""
-    if operation is not None and not operation.done:
+    """Neither node nor queued resource exists. A running create may still bring one, unless it was up already
+    (some operations never end); a failed one matters only while the slice is being made."""
+    if operation is not None and not operation.done and incarnation.cloud_ready_at is None:
         why = f"operation {operation.name.rsplit('/', 1)[-1]} is running"
         return Sighting(_E.CREATING, why, pending=True)
     if operation is not None and operation.error is not None and not cleaning:
         error = operation.error
-        event = _E.CREATE_FAILED if error.code in RETRIABLE_CODES else _E.CREATE_REFUSED
-        return Sighting(event, f"create failed with code {error.code}: {error.message}")
+        return Sighting(_failure(error), f"create failed with code {error.code}: {error.message}")
     return Sighting(_E.ABSENT, f"{incarnation.cloud_name} does not exist")
 
 

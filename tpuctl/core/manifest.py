@@ -54,7 +54,13 @@ def build_manifest(
         "slice": _slice(slice_, attempt),
         "hosts": [dict(row) for row in attempt.hosts],
         "exits": [
-            {"worker": e.worker, "exit_status": e.exit_status, "signal": e.signal, "note": e.note or None}
+            {
+                "worker": e.worker,
+                "exit_status": e.exit_status,
+                "signal": e.signal,
+                "ran_s": None if e.ran_s is None else round(e.ran_s, 1),
+                "note": e.note or None,
+            }
             for e in attempt.ends
         ],
         "timeline": [

@@ -77,6 +77,8 @@ _KINDS: Mapping[str, Kind] = {
     "tag:yaml.org,2002:null": Kind.NOTHING,
     "tag:yaml.org,2002:value": Kind.TEXT,
 }
+MAX_DEPTH = 50
+"""Lists and mappings within each other; what a fleet file needs has 6."""
 _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
@@ -91,6 +93,8 @@ def parse_marked(text: str, origin: str) -> Marked | None:
             return None if node is None else _Reader(loader, origin).read(node)
         finally:
             loader.dispose()
+    except RecursionError as error:  # PyYAML composes by recursion, before there is a node to look at
+        raise BadConfigError(f"{origin}: its lists and mappings are nested too deep") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{origin}:{mark.line + 1}:{mark.column + 1}" if mark else origin
@@ -122,6 +126,8 @@ class _Reader:
             return self._done[id(node)]
         if id(node) in self._open:
             raise self._error(node, "an anchor that contains itself")
+        if len(self._open) >= MAX_DEPTH:
+            raise self._error(node, f"nested more than {MAX_DEPTH} levels deep")
         self._open.add(id(node))
         self._done[id(node)] = found = self._fresh(node)
         self._open.remove(id(node))

@@ -128,6 +128,15 @@ class OperationInfo:
 
 
 @dataclass(frozen=True)
+class OfferInfo:
+    """An accelerator type that the API lists for a zone. `config_type` and `topology` describe it."""
+
+    name: str
+    config_type: str
+    topology: str
+
+
+@dataclass(frozen=True)
 class GuestHostKey:
     """What a worker's guest attributes say about it. `public_key` is `ssh-ed25519 AAAA…`."""
 

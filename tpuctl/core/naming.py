@@ -24,6 +24,11 @@ _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.
 RESERVED_VARIABLE_PREFIX = "TPUCTL_"
 
 
+def is_slice_name(name: str) -> bool:
+    """Whether a slice may be called so."""
+    return len(name) <= MAX_SLICE_NAME and _SLICE.fullmatch(name) is not None
+
+
 def check_slice_name(name: str) -> str:
     """Returns `name`; raises UsageError when it, or the node named after it, would be refused by the API."""
     if len(name) > MAX_SLICE_NAME:

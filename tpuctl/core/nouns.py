@@ -54,6 +54,9 @@ class HostTarget:
     host_key: str
     internal_ip: str = ""
     """Where the other hosts of the slice reach it; empty: at `address`."""
+    instance: str = ""
+    """Its name in Compute Engine; empty where its host did not publish it."""
+    zone: str = ""
 
     @property
     def label(self) -> str:

@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any
 
-from tpuctl.core.durations import render_duration
+from tpuctl.core.durations import render_duration, render_moment
 from tpuctl.core.idle import limit_differences
 from tpuctl.core.records import Desired, Limits, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
 from tpuctl.core.request import RunRequest, fingerprint
@@ -143,7 +144,8 @@ def _slice_change(
     if record.fleet not in ("", fleet):
         return change(Change.CONFLICT, f"it is of fleet {record.fleet}", "give one of the two another name")
     if differs:
-        told = f"asked for with other {_words(differs)}: {_versus(record, item, differs[0])}"
+        keys = [_KEYS.get(name, name) for name in differs]
+        told = f"asked for with other {_words(keys)}: {_versus(record, item, differs[0])}"
         if foreign:
             told = f"{told}; it is {record.owner}'s"
             return change(Change.CONFLICT, told, "--replace --all-users, or another name", differs)
@@ -190,7 +192,42 @@ def _words(names: Sequence[str]) -> str:
 def _versus(record: SliceRecord, item: WantedSlice, name: str) -> str:
     if name == "zone":
         return f"{' or '.join(record.wished_zones)} is there, {' or '.join(item.zones)} in the file"
-    return f"{getattr(record.spec, name)} is there, {getattr(item.spec, name)} in the file"
+    old, new = _said(name, getattr(record.spec, name)), _said(name, getattr(item.spec, name))
+    return f"{old} is there, {new} in the file"
+
+
+_CHOICES = {
+    "queued": ("a node that was asked for directly", "a queued resource"),
+    "external_ips": ("a slice without external addresses", "a slice with external addresses"),
+}
+"""What a no and a yes of a field mean."""
+_KEYS = {
+    "accelerator_type": "accelerator",
+    "external_ips": "internal_ips",
+    "run_duration_s": "run_duration",
+    "valid_for_s": "valid_for",
+    "boot_disk_gib": "boot_disk",
+    "tags": "tag",
+    "labels": "label",
+}
+"""Fields of a slice by the keys of the file that they follow from, where these are other words."""
+
+
+def _said(name: str, value: Any) -> str:
+    """The value of a field of `SliceSpec` as the file would have it."""
+    if name in _CHOICES:
+        return _CHOICES[name][bool(value)]
+    if value is None or value == () or value == {}:
+        return "none"
+    if name == "startup_script":
+        return f"a script with the SHA-256 {value[:12]}…"
+    if name == "valid_until":
+        return render_moment(value)
+    if name.endswith("_s"):
+        return render_duration(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={text}" for key, text in value.items())
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _run_change(

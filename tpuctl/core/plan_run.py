@@ -46,15 +46,41 @@ class WorkerState(StrEnum):
     """It answers, but refuses this machine or shows a key that is not its own: no sign that it is dead."""
 
 
+class HostEvent(StrEnum):
+    """What happened to a worker's host, as the host itself tells it."""
+
+    NONE = ""
+    SHUT_DOWN = "shut-down"
+    """Its supervisor was told to end, and not by us: maintenance, a reboot or a preemption begins like that."""
+    REBOOTED = "rebooted"
+    """It has another boot id than when the attempt began."""
+    MAINTENANCE = "maintenance"
+    """The metadata server announces that it is terminated for maintenance, and its program has ended."""
+    PREEMPTED = "preempted"
+    """The metadata server says that it is preempted."""
+
+
+PASSING = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
+"""Events of a host that is still going down: the cloud may soon say more."""
+
+
 @dataclass(frozen=True)
 class WorkerView:
-    """One look at one worker."""
+    """One look at one worker. `ran_s` is how long its program ran, by the host's clock; `survivors` names
+    processes of the attempt that nobody watches."""
 
     worker: int
     state: WorkerState
     exit_status: int | None = None
     signal: int | None = None
     detail: str = ""
+    event: HostEvent = HostEvent.NONE
+    interrupted: bool = False
+    """It was told to end, and not by us: whatever its exit status, it did not come to its own end."""
+    stop_asked: bool = False
+    ran_s: float | None = None
+    survivors: tuple[int, ...] = ()
+    survivors_said: str = ""
 
     @property
     def over(self) -> bool:
@@ -62,7 +88,12 @@ class WorkerView:
 
     @property
     def succeeded(self) -> bool:
-        return self.state is WorkerState.EXITED and self.exit_status == 0
+        return self.state is WorkerState.EXITED and self.exit_status == 0 and not self.interrupted
+
+    @property
+    def healthy(self) -> bool:
+        going_down = self.event in {HostEvent.SHUT_DOWN, HostEvent.PREEMPTED}
+        return self.state in {WorkerState.RUNNING, WorkerState.STARTING} and not going_down
 
 
 class RunStep(StrEnum):
@@ -170,8 +201,7 @@ def _plan_starting(
 def _plan_running(
     attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
-    healthy = {WorkerState.RUNNING, WorkerState.STARTING}
-    if all(w.state in healthy or w.succeeded for w in workers):
+    if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
             return _act(RunStep.CLEAR, "all workers answer again")
         return RunPlan(None, "running", Wait("the run"))
@@ -189,23 +219,38 @@ def _plan_trouble(
     unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
     waited = now - attempt.suspect_since
     alive = sighting is not None and sighting.event is SliceEvent.NODE_READY
-    if failed and alive and not unreachable:
-        if attempt.suspect_reads >= READS_THAT_MUST_AGREE:
-            return _act(RunStep.DECIDE, what, _cause_of(failed))
+    going_down = any(w.event in PASSING for w in workers)
+    if alive and not unreachable and (failed or going_down):
+        if attempt.suspect_reads >= READS_THAT_MUST_AGREE and failed and not going_down:
+            return _act(RunStep.DECIDE, what, _cause_of(failed, workers))
         gap = timeouts.VERDICT_READ_GAP_S * attempt.suspect_reads
-        if waited >= gap:
-            return _act(RunStep.SUSPECT, what)
-        return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
+        if attempt.suspect_reads < READS_THAT_MUST_AGREE:
+            if waited >= gap:
+                return _act(RunStep.SUSPECT, what)
+            return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
     # A worker that only does not answer may be training all the same: sshd dies alone, too.
     limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
     if waited >= limit and (failed or unreachable):
-        return _act(RunStep.DECIDE, what, Cause.HOST_LOST if unreachable else _cause_of(failed))
+        cause = _cause_of_hosts(workers) or (Cause.HOST_LOST if unreachable else _cause_of(failed, workers))
+        return _act(RunStep.DECIDE, what, cause)
     until = attempt.suspect_since + limit
-    return RunPlan(None, what, Wait(f"a verdict: {what}", until))
+    return RunPlan(None, what, Wait(f"finding out why: {what}", until))
 
 
-def _cause_of(failed: Sequence[WorkerView]) -> Cause:
-    """Whose fault it was, the node being alive: exit statuses beat losses, and 75 asks for a restart."""
+def _cause_of_hosts(workers: Sequence[WorkerView]) -> Cause | None:
+    """The cloud's doing, where a host says so: it beats the exit statuses of those whose peer went away."""
+    events = {w.event for w in workers} - {HostEvent.NONE}
+    if HostEvent.PREEMPTED in events:
+        return Cause.PREEMPTED
+    return Cause.HOST_LOST if events else None
+
+
+def _cause_of(failed: Sequence[WorkerView], workers: Sequence[WorkerView]) -> Cause:
+    """Whose fault it was, the node being alive: what happened to hosts beats exit statuses, these beat losses,
+    and 75 asks for a restart."""
+    of_hosts = _cause_of_hosts(workers)
+    if of_hosts is not None:
+        return of_hosts
     own = [w for w in failed if w.state is WorkerState.EXITED]
     if not own:
         return Cause.HOST_LOST
@@ -227,19 +272,19 @@ def _plan_ending(
         and slice_.incarnation.number == attempt.incarnation
         and slice_.state in {SliceState.READY, SliceState.BOOTING}
     )
-    if not same or attempt.cause is Cause.PREEMPTED:
+    if not same:
         return _act(RunStep.END_ATTEMPT, "its hosts are gone")
-    # One that does not answer may still run: two attempts must not write the same checkpoints.
-    unfinished = {
-        WorkerState.RUNNING,
-        WorkerState.STARTING,
-        WorkerState.UNREACHABLE,
-        WorkerState.CLOSED,
-    }
+    # One that does not answer may still run, if it was not preempted: two attempts must not write the same
+    # checkpoints.
+    unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
+    if attempt.cause is not Cause.PREEMPTED:
+        unfinished |= {WorkerState.UNREACHABLE, WorkerState.CLOSED}
     patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
     if attempt.ending_since is not None and now - attempt.ending_since > patience:
         return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
-    if any(w.state in unfinished for w in workers):
+    # What outlived a supervisor that could not end it, such as root's, does not end for being told again.
+    unwatched = [w for w in workers if w.state is WorkerState.LOST and w.survivors]
+    if unwatched or any(w.state in unfinished for w in workers):
         return _act(RunStep.STOP_WORKERS, "the other workers are stopped, not left hanging")
     return _act(RunStep.END_ATTEMPT, "every worker has ended")
 
@@ -248,22 +293,40 @@ def describe_trouble(workers: Sequence[WorkerView]) -> str:
     """The workers that are not well, in words; those with the same trouble are named together."""
     groups: dict[str, list[int]] = {}
     for worker in workers:
-        if not _well(worker):
+        if not (worker.healthy or worker.succeeded):
             groups.setdefault(_trouble(worker), []).append(worker.worker)
-    words = [f"worker {fold_workers(members)} {what}" for what, members in groups.items()]
+    ordered = sorted(groups.items(), key=lambda group: group[0] not in _EVENTS.values())
+    words = [
+        f"worker{'' if len(members) == 1 else 's'} {fold_workers(members)} {_many(what, members)}"
+        for what, members in ordered
+    ]
     more = f" and {len(words) - 3} more" if len(words) > 3 else ""
     return ", ".join(words[:3]) + more
 
 
-def _well(worker: WorkerView) -> bool:
-    return worker.succeeded or worker.state in {WorkerState.RUNNING, WorkerState.STARTING}
+_EVENTS = {
+    HostEvent.SHUT_DOWN: "was shut down with its host",
+    HostEvent.REBOOTED: "lost its host to a reboot",
+    HostEvent.MAINTENANCE: "lost its host to maintenance",
+    HostEvent.PREEMPTED: "was told that its host is preempted",
+}
+
+
+_PLURAL = {"was": "were", "does": "do", "is": "are", "its": "their"}
+
+
+def _many(what: str, members: Sequence[int]) -> str:
+    """`what` a worker does, for as many as do it."""
+    return what if len(members) == 1 else " ".join(_PLURAL.get(word, word) for word in what.split(" "))
 
 
 def _trouble(worker: WorkerView) -> str:
+    if worker.event is not HostEvent.NONE:
+        return _EVENTS[worker.event]
     if worker.state is WorkerState.EXITED:
         if worker.signal is not None:
-            return f"was killed by signal {worker.signal}"
-        return f"exited with {worker.exit_status}"
+            return f"was killed by signal {worker.signal}{_aside(worker)}"
+        return f"exited with {worker.exit_status}{_aside(worker)}"
     if worker.state is WorkerState.UNREACHABLE:
         return "does not answer"
     if worker.state is WorkerState.CLOSED:
@@ -273,12 +336,28 @@ def _trouble(worker: WorkerView) -> str:
     return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"
 
 
+def _aside(worker: WorkerView) -> str:
+    return f" ({worker.detail})" if worker.detail else ""
+
+
 def worker_ends(workers: Sequence[WorkerView]) -> tuple[WorkerEnd, ...]:
     """How each worker ended, for the record."""
-    return tuple(
-        WorkerEnd(w.worker, w.exit_status, w.signal, "" if w.state is WorkerState.EXITED else str(w.state))
-        for w in workers
-    )
+    return tuple(WorkerEnd(w.worker, w.exit_status, w.signal, _note(w), w.ran_s, w.survivors) for w in workers)
+
+
+STOPPED_NOTE = "stopped"
+"""It did not end by itself: we stopped it, because another worker failed or somebody asked."""
+
+
+def _note(worker: WorkerView) -> str:
+    """What is to be known of an end beside its exit status."""
+    if worker.event is not HostEvent.NONE:
+        return f"host {worker.event}"
+    words = ["" if worker.state is WorkerState.EXITED else str(worker.state)]
+    words += [STOPPED_NOTE] if worker.stop_asked and worker.state is WorkerState.EXITED else []
+    words += [worker.detail] if worker.detail and worker.state is WorkerState.EXITED else []
+    words += [f"outlived by {worker.survivors_said}"] if worker.survivors else []
+    return "; ".join(word for word in words if word)
 
 
 def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
@@ -290,10 +369,16 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
         return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
     if cause is Cause.STOPPED:
         return _final(ended, RunState.STOPPED, "stopped", now)
+    how = _quick_failure(attempt) if cause is Cause.FAILED else ""
+    ended = replace(ended, quick_failure=how)
     if cause is Cause.FAILED:
         ended = replace(ended, failures=run.failures + 1)
         if ended.failures > policy.max_failures:
             return _final(ended, RunState.FAILED, attempt.suspect_why, now)
+        if how and how == run.quick_failure:
+            soon = f"within {timeouts.QUICK_FAILURE_S:.0f} s of its start"
+            why = f"{attempt.suspect_why}, for the second time {soon}"
+            return _final(ended, RunState.FAILED, why, now)
     elif cause is Cause.RESTART_ASKED:
         ended = replace(ended, restarts=run.restarts + 1)
         if ended.restarts > policy.max_restarts:
@@ -307,6 +392,14 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     if run.stop_asked:
         return _final(ended, RunState.STOPPED, "stopped", now)
     return replace(ended, state=RunState.WAITING, reason=f"attempt {attempt.number}: {cause}")
+
+
+def _quick_failure(attempt: Attempt) -> str:
+    """With which statuses and signals workers failed, if each that did failed soon after its start."""
+    failed = [end for end in attempt.ends if end.exit_status != 0 and STOPPED_NOTE not in end.note.split("; ")]
+    if not failed or any(end.ran_s is None or end.ran_s > timeouts.QUICK_FAILURE_S for end in failed):
+        return ""
+    return " ".join(sorted({f"{end.exit_status}/{end.signal}" for end in failed}))
 
 
 def _final(run: RunRecord, state: RunState, reason: str, now: float) -> RunRecord:

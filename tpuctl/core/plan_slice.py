@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from tpuctl.core import timeouts
 from tpuctl.core.acquisition import spent
-from tpuctl.core.lifecycle import IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
+from tpuctl.core.ask_values import OS_LOGIN, OS_LOGIN_OFF
+from tpuctl.core.lifecycle import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
 from tpuctl.core.model import NodeRequest
 from tpuctl.core.plan import Blocked, Done, Verdict, Wait
-from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceState
+from tpuctl.core.records import Answer, Desired, Incarnation, Retry, SliceRecord, SliceState
+from tpuctl.core.retries import DELETE, due_at, stuck
 
 _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
 """States in which nothing else tells a person of a slice that does not come on."""
@@ -36,14 +38,23 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
     if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
         # Not taken back as one that came up late: its hosts do not answer.
         to = To(SliceState.LOST, Effect.DELETE)
+    if record.state is SliceState.LOST and sighting.event in _COMING and _was_absent(record):
+        # A read that was late, twice: nothing that waits or comes is deleted for that.
+        to = To(SliceState.PROVISIONING)
+    if pair == (SliceState.REFUSED, SliceEvent.ABSENT) and _was_denied(record) and now >= record.not_before:
+        to = To(SliceState.REQUESTED, Effect.RENEW)
+    hangs = _hangs(record, sighting, now)
+    if hangs:
+        sighting, to = Sighting(sighting.event, hangs), To(SliceState.REQUESTED, Effect.RENEW)
     unclear = _plan_unclear(record, sighting, now)
     if unclear is not None:
         return unclear
-    over = _time_is_over(record, now)
+    over = time_is_over(record, now)
     if to is None:
         if pair not in IGNORED:
             raise AssertionError(f"no transition for {pair}")
-        return SlicePlan(record.state, None, sighting.why, _verdict(record, record.state, sighting, over))
+        verdict = _verdict_of_deletion(record, sighting, now) or _verdict(record, record.state, sighting, over)
+        return SlicePlan(record.state, None, sighting.why, verdict)
     unsure = _unseen(record, to, sighting, now)
     if unsure is not None:
         return SlicePlan(record.state, None, unsure.why, unsure)
@@ -56,12 +67,70 @@ def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan
         hint = f"tpuctl down {record.name}, then up"
         why = f"{sighting.why}; it was made by hand, so nothing but `down` deletes it"
         return SlicePlan(record.state, None, why, Blocked(why, hint))
+    retry = _retry_of(record, str(to.effect))
+    if retry is not None and now < due_at(retry):
+        return SlicePlan(record.state, None, sighting.why, retry_verdict(record, retry, now))
     if to.effect is Effect.DOUBT:
         return _plan_doubt(record, to, sighting, now)
     if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
         return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
     verdict = _verdict(record, to.state, sighting, over)
     return SlicePlan(to.state, to.effect, sighting.why, verdict)
+
+
+_COMING = {SliceEvent.QUEUED, SliceEvent.CREATING}
+
+
+def _was_absent(record: SliceRecord) -> bool:
+    """Whether it counts as lost only because it was not there."""
+    return record.loss is not None and record.loss.kind == ABSENT
+
+
+def _was_denied(record: SliceRecord) -> bool:
+    return record.desired is Desired.UP and record.loss is not None and record.loss.kind == DENIED
+
+
+def _hangs(record: SliceRecord, sighting: Sighting, now: float) -> str:
+    """Why a deletion is not waited for any more before the next incarnation, or an empty string."""
+    if record.state is not SliceState.LOST or sighting.event is not SliceEvent.DELETING or record.loss is None:
+        return ""
+    asked = _retry_of(record, DELETE)
+    since = record.loss.at if asked is None else max(record.loss.at, asked.at)
+    waited = now - since
+    return f"{sighting.why} for {waited / 60:.0f} min" if waited >= timeouts.DELETING_MAX_S else ""
+
+
+def _retry_of(record: SliceRecord, call: str) -> Retry | None:
+    """The last `call` for the current incarnation."""
+    retry = record.incarnation.retry if record.incarnation else None
+    return retry if retry is not None and retry.call == call else None
+
+
+def retry_verdict(record: SliceRecord, retry: Retry, now: float) -> Blocked | Wait:
+    """What is waited for between two tries of a call; a person is asked after long."""
+    name = record.incarnation.cloud_name if record.incarnation else record.name
+    why = stuck(retry, now)
+    if why:
+        return Blocked(f"{name}: {why}", _look_hint(record))
+    if retry.answer is Answer.TAKEN:
+        return Wait(f"{name} to be gone", due_at(retry))
+    return Wait(retry.said, due_at(retry))
+
+
+def _look_hint(record: SliceRecord) -> str:
+    """How a person sees what the cloud shows of it."""
+    kind, life = "queued-resources" if record.spec.queued else "tpu-vm", record.incarnation
+    name = record.name if life is None else life.queued_name if record.spec.queued else life.cloud_name
+    return f"gcloud compute tpus {kind} describe {name} --zone {record.spec.zone}"
+
+
+def _verdict_of_deletion(record: SliceRecord, sighting: Sighting, now: float) -> Blocked | None:
+    """A deletion that was taken and does not end: after long a person is told."""
+    retry = _retry_of(record, DELETE)
+    ends = record.state is not SliceState.DELETING or sighting.event is not SliceEvent.DELETING
+    if ends or retry is None or now - retry.at < timeouts.RETRY_ASK_S:
+        return None
+    return Blocked(f"{sighting.why} for {(now - retry.at) / 60:.0f} min", _look_hint(record))
 
 
 def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sighting:
@@ -143,7 +212,7 @@ def _last_loss(record: SliceRecord) -> str:
     return record.loss.detail if record.loss else "a failed create"
 
 
-def _time_is_over(record: SliceRecord, now: float) -> str:
+def time_is_over(record: SliceRecord, now: float) -> str:
     """Why the slice is not asked for again by itself, or an empty string. A person who asks again begins anew:
     the recorded loss is that of the current incarnation or None."""
     incarnation, spec = record.incarnation, record.spec
@@ -181,12 +250,14 @@ def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting, over: s
             return _ended(record, over)
         return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
     if state is SliceState.REFUSED:
-        return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl down {record.name}")
+        return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl up {record.name}")
     if state is SliceState.LOST and sighting.event is SliceEvent.UNCLEAR:
         why = f"{sighting.why}, which this tpuctl does not know; nothing is deleted on a guess"
         return Blocked(why, f"tpuctl down {record.name}, then up")
     if sighting.event is SliceEvent.STOPPED:
-        return Blocked(sighting.why, f"tpuctl down {record.name}")
+        name = record.incarnation.cloud_name if record.incarnation else record.name
+        start = f"gcloud compute tpus tpu-vm start {name} --zone {record.spec.zone}"
+        return Blocked(sighting.why, start)
     return Wait(sighting.why)
 
 
@@ -203,7 +274,8 @@ def node_request(
     ssh_keys: str,
     startup_script: str | None = None,
 ) -> NodeRequest:
-    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH.
+    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH. OS Login, which
+    would ignore them, is turned off for the node, whatever its project says.
 
     `labels` are the owner's; nothing in the specification can replace them, nor the keys.
     """
@@ -216,7 +288,7 @@ def node_request(
         runtime_version=spec.runtime_version,
         tier=spec.tier,
         labels={**spec.labels, **labels},
-        metadata={**spec.metadata, **script, "ssh-keys": ssh_keys},
+        metadata={**spec.metadata, OS_LOGIN: OS_LOGIN_OFF, **script, "ssh-keys": ssh_keys},
         external_ips=spec.external_ips,
         network=spec.network,
         subnetwork=spec.subnetwork,

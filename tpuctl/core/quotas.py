@@ -265,7 +265,7 @@ def request_command(project: str, service: str, quota_id: str, value: int, dimen
 
 INTERNAL_IPS = (
     "or `--internal-ips`: the workers then need Cloud NAT to reach the Internet, and this machine must be in "
-    "their network (--internal-ip) or go through jump_host or proxy_command"
+    "their network (--internal-ip) or go through iap, jump_host or proxy_command"
 )
 
 

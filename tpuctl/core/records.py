@@ -87,6 +87,30 @@ class Doubt:
     """It is the node that is not there, not its hosts that are silent: the one says nothing about the other."""
 
 
+class Answer(StrEnum):
+    """What the cloud said to a call that changes something."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"
+    """Not now: another operation holds the resource, or it is in a state that passes."""
+    NONE = "none"
+    """No answer, or an internal error: it may have taken effect."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A `create` or `delete` that is made again until the cloud shows its effect: each may be refused while
+    something is in flight, lost, or taken and dropped all the same."""
+
+    call: str
+    since: float
+    """Since when the answer is the same."""
+    at: float
+    """When it was made last."""
+    answer: Answer
+    said: str = ""
+
+
 @dataclass(frozen=True)
 class Incarnation:
     """One life of a slice in the cloud. `cloud_name` is written here before the create and never used again."""
@@ -119,6 +143,7 @@ class Incarnation:
     """When a create was called that may have made what nobody saw yet; None once it was shown or refused."""
     unclear_since: float | None = None
     """Since when the cloud shows it in a state that this tpuctl does not know."""
+    retry: Retry | None = None
     kept: str = ""
     """Why its deletion was refused when that was last written down."""
 
@@ -237,7 +262,7 @@ RUN_STATE_NOTES: Mapping[RunState, str] = {
     RunState.RUNNING: "every worker runs",
     RunState.STOPPING: "a stop was asked for; TERM, then KILL after the grace period",
     RunState.SUCCEEDED: "every worker exited with 0",
-    RunState.FAILED: "the budget of failures is used up",
+    RunState.FAILED: "the budget of failures is used up, or it failed at once and twice in the same way",
     RunState.STOPPED: "ended on request, or its slice was taken down",
     RunState.GAVE_UP: "the budget of preemptions or of restarts is used up",
 }
@@ -270,7 +295,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
     Cause.FAILED: ("failures", "a worker failed while the cloud showed the slice alive, twice"),
     Cause.RESTART_ASKED: ("restarts", "every worker that failed exited with 75"),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
-    Cause.HOST_LOST: ("preemptions", "a host rebooted or stopped answering"),
+    Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
     Cause.STOPPED: ("–", "a stop was asked for"),
 }
 """Budget and meaning of each cause, for the README."""
@@ -284,6 +309,9 @@ class WorkerEnd:
     exit_status: int | None = None
     signal: int | None = None
     note: str = ""
+    ran_s: float | None = None
+    survivors: tuple[int, ...] = ()
+    """Processes of it that its host still has: what a stop cannot reach, such as root's."""
 
 
 @dataclass(frozen=True)
@@ -390,6 +418,8 @@ class RunRecord:
     failures: int = 0
     preemptions: int = 0
     restarts: int = 0
+    quick_failure: str = ""
+    """How the last attempt failed, if that was soon after its start."""
     fruitless: int = 0
     """Attempts in a row that the cloud ended before a newer checkpoint was written."""
     newest_checkpoint: float = 0.0

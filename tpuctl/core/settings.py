@@ -22,6 +22,8 @@ DEFAULT_PROFILE = "default"
 SIM_PROFILE = "sim"
 PINNED = "pinned"
 FIRST_USE = "first-use"
+PROJECT_FILE = "tpuctl.yaml"
+"""The file of a project with its settings and its fleet."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,14 @@ class Config:
     internal_ip: bool
     proxy_command: str | None
     jump_host: str | None
+    iap: bool
     host_keys: str
     ping_url: str | None
     prune_after_days: int
     state_base: Path
     origins: Mapping[str, str]
+    simulator_runs: bool = False
+    """On this machine, whatever the profile."""
 
     @property
     def state_dir(self) -> Path:
@@ -103,10 +108,10 @@ class Config:
     def require_project(self) -> str:
         """The project; raises BadConfigError saying how to name one."""
         if self.project is None:
-            raise BadConfigError(
-                "no project: the Cloud TPU API needs one",
-                hint="pass --project PROJECT, set TPUCTL_PROJECT, or gcloud config set project PROJECT",
-            )
+            hint = "pass --project PROJECT, set TPUCTL_PROJECT, or gcloud config set project PROJECT"
+            if self.simulator_runs:
+                hint = f"--profile {SIM_PROFILE} for the simulator that runs here; else {hint}"
+            raise BadConfigError("no project: the Cloud TPU API needs one", hint=hint)
         return self.project
 
     @property
@@ -229,10 +234,11 @@ SETTINGS: tuple[Setting, ...] = (
         "proxy_command",
         "string",
         None,
-        "program that connects to hosts (%h address, %p port), run without a shell",
+        "program that connects to hosts (%h address, %p port, %i instance, %z zone), run without a shell",
         check_proxy_command,
     ),
     Setting("jump_host", "string", None, "USER@HOST[:PORT] to go through, by your own ssh", check_jump_host),
+    Setting("iap", "boolean", False, "reach hosts through Identity-Aware Proxy, by gcloud's start-iap-tunnel"),
     Setting(
         "host_keys",
         "string",

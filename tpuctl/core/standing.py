@@ -43,7 +43,7 @@ def remark(record: SliceRecord, cloud: str) -> str:
         return _removed(record, cloud)
     if state is SliceState.REFUSED:
         why = record.loss.detail if record.loss else "by the cloud"
-        return f"{name} was refused: {why}; `tpuctl down {name}` clears it away"
+        return f"{name} was refused: {why}; `tpuctl up {name}` asks again, `tpuctl down {name}` clears it away"
     if cloud == UNREAD:
         return f"{name}: {record.spec.zone} could not be read; how it stands is unknown"
     settle = f"`tpuctl up {name}` settles it, or a pass of the watchdog"

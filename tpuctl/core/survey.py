@@ -141,8 +141,14 @@ class SurveyReader:
             raise ValueError("entries are missing")
         unread = tuple(Unread(str(name)[:MAX_NAME], str(why)[:MAX_WORDS]) for name, why in data["unread"])
         _check(self._entries)
-        count = max(len(unread), int(data["unread_count"]))
-        return Survey(tuple(self._entries), int(data["left_out"]), unread[:MAX_UNREAD], count)
+        kept = tuple(entry for entry in self._entries if not _leads_out(entry))
+        outward = [
+            Unread(entry.name, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
+            for entry in self._entries
+            if isinstance(entry, FoundLink) and _leads_out(entry)
+        ]
+        count = max(len(unread), int(data["unread_count"])) + len(outward)
+        return Survey(kept, int(data["left_out"]), (*unread, *outward)[:MAX_UNREAD], count)
 
 
 def too_many(limit: int) -> TpuctlError:
@@ -190,7 +196,7 @@ def _check_bytes(name: str) -> None:
 
 
 def _check(found: Sequence[Found]) -> None:
-    """Refuses names and links that lead out of the target, and what lies behind a file or a link."""
+    """Refuses names that lead out of the target, and what lies behind a file or a link."""
     kinds: dict[str, Found] = {}
     for entry in found:
         parts = entry.name.split("/") if entry.name else []
@@ -199,15 +205,17 @@ def _check(found: Sequence[Found]) -> None:
         if entry.name in kinds:
             raise TpuctlError(f"refused: the host sent {entry.name!r} twice")
         kinds[entry.name] = entry
-        if isinstance(entry, FoundLink):
-            end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), entry.target))
-            if not entry.name or entry.target.startswith("/") or end.split("/")[0] == "..":
-                raise TpuctlError(
-                    f"refused: the host sent a link out of the target: {entry.name!r} to {entry.target!r}"
-                )
     for entry in found:  # each directory is an entry, too, so that one step up is enough
         if entry.name and not isinstance(kinds.get(posixpath.dirname(entry.name)), FoundFolder):
             raise TpuctlError(f"refused: the host sent a file that lies in no directory: {entry.name!r}")
+
+
+def _leads_out(entry: Found) -> bool:
+    """A link to somewhere else, which is never made here: it would mean another place, or lead writes away."""
+    if not isinstance(entry, FoundLink):
+        return False
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), entry.target))
+    return not entry.name or entry.target.startswith("/") or end.split("/")[0] == ".."
 
 
 def parse_size(value: Any) -> int:

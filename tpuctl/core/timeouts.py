@@ -48,6 +48,31 @@ BEAT_FORGET_S = 3600.0
 """What was read of heartbeats longer ago says nothing about what is read now."""
 KEYS_RETRY_S = 600.0
 """Between two tries to give a live node the keys of machines: a PATCH of its metadata takes minutes to show."""
+UNREAD_TOLD_S = 3.0
+"""So long after the first read that failed the whole reason is told; each read is tried several times."""
+UNREAD_UNSENT_S = 10.0
+"""So long after it a command that has nothing in flight ends, and leaves nothing behind."""
+KEY_SHOWS_S = 600.0
+"""So long after a node is READY, or after its keys were sent, hosts may refuse a key that its metadata has: the
+guest agent makes the account after SSH answers, and a PATCH of metadata takes minutes. Then it never comes."""
+HOST_KEYS_MAX_S = 600.0
+"""So long a READY node may show no host keys before a person is asked: hosts publish them while they boot."""
+RETRY_FIRST_S = 10.0
+RETRY_MAX_S = 60.0
+"""Between two deletes or creates of one resource, as the same answer goes on: operations take tens of seconds,
+and a DELETE that was taken while a create settles may be dropped silently (measured by a user of the API)."""
+RETRY_ASK_S = 3600.0
+"""After so long of refusals, or of deletes that are taken and show no effect, a person is asked; they go on."""
+ZONE_LISTS_S = 180.0
+"""So long a pass goes on listing single zones where a list of all did not do: each may take a minute."""
+DELETING_MAX_S = 900.0
+"""So long after a loss and its DELETE the next incarnation does not wait any more for the last to be deleted:
+names are not used again, and deletions take a minute or two. A person is told: what hangs still counts against
+quota."""
+KEYS_BUSY_S = 60.0
+"""Between two tries to give keys to a node that an operation holds."""
+ADOPT_BUSY_MAX_S = 300.0
+"""So long `adopt` waits for a node that an operation holds: a PATCH takes tens of seconds to minutes."""
 NODE_MISSING_MAX_S = 600.0
 """How long a node may be missing under a queued resource that says ACTIVE: the API shows the suspension within
 minutes, and single reads have been wrong."""
@@ -87,11 +112,17 @@ EXIT_RESTART = 75
 """EX_TEMPFAIL of sysexits.h: the script asks to be started again."""
 GUEST_ATTRIBUTES_S = 60.0
 """A host publishes its keys while it boots; a ready node without any for so long has them turned off."""
-MAX_FAILURES = 0
+MAX_FAILURES = 3
 MAX_PREEMPTIONS = 100
 MAX_RESTARTS = 20
-"""Default budgets: how often a run is started again after its own failures (a bug does not go away), after
-preemptions, and after exit status 75."""
+"""Default budgets: how often a run is started again after failures, after preemptions, and after exit status
+75. A few failures are not the program's: faults of libtpu and of the links between chips ("Core halted
+unexpectedly", "slice failed to connect") end it with an exit status while the node stays READY. More than a few
+are a bug, which does not go away."""
+QUICK_FAILURE_S = 60.0
+"""A program that fails within this time of its start and then again in the same way is broken: it is not tried
+any more, whatever is left of its budget. A fault of the hardware takes longer, for the chips are set up
+first."""
 
 WATCH_INTERVAL_S = 60.0
 """Between two passes of the watchdog, unless it was installed with another: cron's shortest."""

@@ -23,7 +23,8 @@ _TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2}")
 class AcceleratorType:
     """One size of one generation.
 
-    `zones` are documented or known to work; `listed_zones` are only listed by the API, which lists too much.
+    `zones` are documented or known to work; `listed_zones` are only listed by the API, which lists too much, or
+    for single customers.
     `runtime_versions` starts with the recommended one. `quota_unit` is `chips` or `tensorcores`.
     """
 
@@ -41,6 +42,8 @@ class AcceleratorType:
     in_tpu_api: bool
     quota_unit: str
     config_type: str | None
+    by_shape: bool = False
+    """In no table, so it is asked for and remembered by its topology."""
 
     @property
     def cores(self) -> int:
@@ -79,7 +82,7 @@ class Catalog:
     def find(self, name: str) -> AcceleratorType | None:
         """By name or alias (`v5e-16` is `v5litepod-16`), in any case; None if there is no such type."""
         wanted = name.strip().lower()
-        return self.types.get(wanted) or self.types.get(self._canonical(wanted))
+        return self.types.get(wanted) or self.types.get(self.canonical(wanted))
 
     def get(self, name: str) -> AcceleratorType:
         """Like `find`, for a type that the TPU API can create.
@@ -111,6 +114,11 @@ class Catalog:
             (g for g in self.generations.values() if wanted in (g.name, g.name_prefix, *g.aliases)), None
         )
 
+    def find_config(self, config_type: str, topology: str) -> AcceleratorType | None:
+        """The accelerator that an `acceleratorConfig` of the API means, in the table or not."""
+        found = next((each for each in self.types.values() if each.config_type == config_type), None)
+        return self.shaped(self.generations[found.generation], topology) if found else None
+
     def shaped(self, generation: Generation, topology: str) -> AcceleratorType | None:
         """The accelerator with this topology, in the table or not; None where the generation has no such shape.
 
@@ -141,12 +149,49 @@ class Catalog:
         if topology is not None:
             generation = self.find_generation(name.rpartition("-")[0])
             found = self.shaped(generation, topology) if generation else None
+            found = found or self.unlisted(name, topology)
         one = found or self.get(name)
         return one if slices == 1 else replace(one, chips=one.chips * slices, hosts=one.hosts * slices)
 
+    def unlisted(self, name: str, topology: str) -> AcceleratorType | None:
+        """A size that no table has, as the API described it; None for a generation that is not known. How many
+        hosts it has follows from the generation's largest size; the nodes themselves say it for certain."""
+        generation = self.find_generation(name.rpartition("-")[0])
+        if generation is None or not generation.in_tpu_api or not _TOPOLOGY.fullmatch(topology):
+            return None
+        largest = [found for found in self.types.values() if found.generation == generation.name][-1]
+        chips = math.prod(int(part) for part in topology.split("x"))
+        each = min(chips, largest.chips_per_host)
+        return replace(
+            largest,
+            name=name,
+            chips=chips,
+            hosts=math.ceil(chips / each),
+            chips_per_host=each,
+            topology=topology,
+            zones=(),
+            listed_zones=(),
+            by_shape=True,
+        )
+
+    def having(self, found: AcceleratorType) -> Catalog:
+        """The catalog with one more type, or with this one in its place."""
+        return replace(self, types={**self.types, found.name: found})
+
+    def in_zone(self, generation: str, zone: str) -> Catalog:
+        """The catalog as if all sizes of a generation were in `zone`, for any tier."""
+
+        def there(found: AcceleratorType) -> AcceleratorType:
+            if found.generation != generation:
+                return found
+            flex = _unique((*found.flex_start_zones, zone)) if found.flex_start_zones else ()
+            return replace(found, listed_zones=_unique((*found.listed_zones, zone)), flex_start_zones=flex)
+
+        return replace(self, types={name: there(found) for name, found in self.types.items()})
+
     def nearest(self, name: str) -> tuple[str, ...]:
         """The sizes just below and above within the generation; otherwise the nearest by spelling."""
-        wanted = self._canonical(name.strip().lower())
+        wanted = self.canonical(name)
         prefix, _, size = wanted.rpartition("-")
         siblings = [known for known in self.types if known.rpartition("-")[0] == prefix]
         if siblings and size.isascii() and size.isdigit():
@@ -168,7 +213,9 @@ class Catalog:
         """Every zone that has some type of the TPU API, sorted."""
         return tuple(sorted({z for found in self.types.values() if found.in_tpu_api for z in found.zones}))
 
-    def _canonical(self, name: str) -> str:
+    def canonical(self, name: str) -> str:
+        """The name as the API has it: `v5e-16` is `v5litepod-16`."""
+        name = name.strip().lower()
         prefix, dash, size = name.rpartition("-")
         for generation in self.generations.values():
             if prefix in generation.aliases:
@@ -213,7 +260,9 @@ def _type(generation: str, name: str, row: list[Any], raw: Mapping[str, Any]) ->
         topology=topology,
         cores_per_chip=raw["tensorcores_per_chip"],
         zones=known,
-        listed_zones=tuple(zone for zone in zones.get("listed", ()) if zone not in known),
+        listed_zones=_unique(
+            zone for zone in (*zones.get("single_tenant", ()), *zones.get("listed", ())) if zone not in known
+        ),
         flex_start_zones=tuple(zones.get("flex_start", ())),
         runtime_versions=_unique(
             version

@@ -1,7 +1,8 @@
 """How to reach hosts that this machine cannot connect to itself: the words of a proxy command.
 
 The words are never given to a shell. `%h`, `%p`, `%r` and `%n` become the host's address, port, login user and
-name, within their words; `%%` is a percent sign, as in ssh_config(5).
+name, `%i` and `%z` its instance name and zone in Compute Engine, within their words; `%%` is a percent sign, as
+in ssh_config(5).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _JUMP = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:]+\])(?::(?P<port>\d+))?"
 )
 _ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]*")
+_INSTANCE = re.compile(r"[a-z](?:[a-z0-9.-]*[a-z0-9])?")
 _TOKEN = re.compile(r"%(.?)")
+_IAP = ("gcloud", "compute", "start-iap-tunnel", "%i", "%p", "--listen-on-stdin", "--zone=%z")
 
 
 def check_proxy_command(text: str) -> str:
@@ -28,8 +31,8 @@ def check_proxy_command(text: str) -> str:
     if not words:
         raise UsageError("the proxy command is empty", hint="for example: nc %h %p")
     for token in _TOKEN.findall(text):
-        if token not in tuple("hprn%"):
-            raise UsageError(f"%{token} means nothing in a proxy command", hint="%h %p %r %n and %%")
+        if token not in tuple("hprniz%"):
+            raise UsageError(f"%{token} means nothing in a proxy command", hint="%h %p %r %n %i %z and %%")
     return text
 
 
@@ -40,13 +43,20 @@ def check_jump_host(text: str) -> str:
     return text
 
 
-def proxy_words(proxy_command: str | None, jump_host: str | None) -> tuple[str, ...]:
-    """The words of the command that connects its stdin and stdout to a host; empty without either setting.
+def proxy_words(
+    proxy_command: str | None, jump_host: str | None, iap_project: str | None = None
+) -> tuple[str, ...]:
+    """The words of the command that connects its stdin and stdout to a host; empty without any setting.
 
-    A jump host is reached by the user's own `ssh`, with its configuration and known hosts.
+    A jump host is reached by the user's own `ssh`, with its configuration and known hosts; through IAP hosts of
+    `iap_project` by gcloud, as it calls itself for `tpu-vm ssh --tunnel-through-iap`.
     """
-    if proxy_command is not None and jump_host is not None:
-        raise BadConfigError("proxy_command and jump_host exclude each other", hint="tpuctl config show")
+    ways = {"proxy_command": proxy_command, "jump_host": jump_host, "iap": iap_project}
+    chosen = [name for name, value in ways.items() if value is not None]
+    if len(chosen) > 1:
+        raise BadConfigError(f"{' and '.join(chosen)} exclude each other", hint="tpuctl config show")
+    if iap_project is not None:
+        return (*_IAP, f"--project={iap_project}")
     if proxy_command is not None:
         return tuple(shlex.split(proxy_command))
     match = _JUMP.fullmatch(jump_host) if jump_host is not None else None
@@ -59,10 +69,16 @@ def proxy_words(proxy_command: str | None, jump_host: str | None) -> tuple[str, 
 
 
 def render_proxy(words: tuple[str, ...], target: HostTarget) -> list[str]:
-    """The argument list for one host. BadConfigError for an address that is none."""
+    """The argument list for one host. BadConfigError for an address or an instance name that is none."""
     if not _ADDRESS.fullmatch(target.address):
         raise BadConfigError(f"{target.address!r} is not the address of a host")
+    instance = target.instance
+    if any("i" in _TOKEN.findall(word) for word in words) and not _INSTANCE.fullmatch(instance):
+        told = f"{instance!r} is no instance name" if instance else "its host published no `hostname`"
+        why = f"no way to {target.label}: the proxy command has %i, and {told} as a guest attribute"
+        raise BadConfigError(why, hint="jump_host, or proxy_command with %h")
     values = {"h": target.address, "p": str(target.port), "r": target.user, "n": target.label, "%": "%"}
+    values |= {"i": instance, "z": target.zone}
     return [_TOKEN.sub(lambda match: values.get(match[1], match[0]), word) for word in words]
 
 

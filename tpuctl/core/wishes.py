@@ -95,7 +95,10 @@ class PolicyWish:
     """When a run is started again, and how it is stopped. `grace` is in seconds."""
 
     max_failures: int = key(
-        Policy.max_failures, "Restarts after failures of the program.", minimum=0, examples=(1,)
+        Policy.max_failures,
+        "Restarts after failures of the program; two alike within a minute of its start are enough.",
+        minimum=0,
+        examples=(1,),
     )
     max_preemptions: int = key(Policy.max_preemptions, "Restarts after preemptions.", minimum=0, examples=(20,))
     grace: float = key(Policy.grace_s, "Between TERM and KILL at a stop.", minimum=0, examples=(60,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any
 from tpuctl.core.hooks import Hook
 from tpuctl.core.urls import check_ping_url
 from tpuctl.errors import UsageError
+from tpuctl.input_files import read_text
 from tpuctl.local.alarm import call_url
 
 MAX_OUTPUT = 4096
@@ -29,15 +31,28 @@ def send_event(hook: Hook, event: Mapping[str, Any], log: Callable[[str], None])
         return _run(hook, event, body, log)
     try:
         url = hook.webhook or _read_url(hook.webhook_file or "")
-    except (OSError, UnicodeDecodeError, UsageError) as error:
-        return f"webhook_file cannot be used: {error}"
+    except (OSError, UsageError) as error:
+        return f"webhook_file cannot be used: {getattr(error, 'strerror', None) or error}"
     headers = {"Content-Type": "application/json", "User-Agent": "tpuctl"}
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
     return call_url(request, hook.timeout_s)
 
 
+def unusable(hook: Hook) -> str:
+    """Why `send_event` could not reach anything, found without sending; empty where it may."""
+    if hook.command:
+        program = Path(hook.command[0]).expanduser()
+        return "" if shutil.which(program) else f"there is no program {program}"
+    if hook.webhook_file:
+        try:
+            _read_url(hook.webhook_file)
+        except (OSError, UsageError) as error:
+            return f"webhook_file cannot be used: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
 def _read_url(path: str) -> str:
-    return check_ping_url(Path(path).expanduser().read_text(encoding="utf-8").strip())
+    return check_ping_url(read_text(Path(path).expanduser()).strip())
 
 
 def _run(hook: Hook, event: Mapping[str, Any], body: bytes, log: Callable[[str], None]) -> str:

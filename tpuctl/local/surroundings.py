@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.core.watch_setup import Credentials, Surroundings
+from tpuctl.input_files import read_text
 from tpuctl.local.systemd import lingers
 
 CRON_DAEMONS = frozenset({"cron", "crond", "fcron", "dcron"})
@@ -53,8 +54,8 @@ def find_credentials(environ: Mapping[str, str], home: Path, token_file: str | N
     if not named and not path.exists():
         return Credentials("none")
     try:
-        return Credentials(str(json.loads(path.read_text(encoding="utf-8"))["type"]), str(path))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Credentials(str(json.loads(read_text(path))["type"]), str(path))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Credentials("unreadable", str(path))
 
 

@@ -15,8 +15,8 @@ from tpuctl.local.programs import call
 LIBRARIES = ("google-cloud-tpu", "google-cloud-storage", "google-auth", "paramiko")
 
 
-def list_tools(*, needs_ssh: bool) -> tuple[ToolFacts, ...]:
-    """`needs_ssh`: the way to the hosts leads through this machine's own ssh."""
+def list_tools(*, needs_ssh: bool, needs_gcloud: bool = False) -> tuple[ToolFacts, ...]:
+    """`needs_ssh`, `needs_gcloud`: the way to the hosts leads through this machine's own."""
     from tpuctl import __version__
 
     return (
@@ -33,7 +33,8 @@ def list_tools(*, needs_ssh: bool) -> tuple[ToolFacts, ...]:
         ToolFacts(
             "gcloud",
             _version(["gcloud", "--version"]),
-            "logging in, and most of the commands that mend things",
+            "logging in, iap, and most of the commands that mend things",
+            needed=needs_gcloud,
             fix="https://cloud.google.com/sdk/docs/install",
         ),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tpuctl.core.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, render_tree
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import NotFoundError, UsageError
 
 CHUNK = 1 << 18
 
@@ -29,6 +30,28 @@ def scan(paths: Sequence[Path]) -> Content:
             if entry is not None:
                 entries.append(entry)
     return Content(render_tree(entries), lambda sha256: _pieces(places[sha256]))
+
+
+def check_copyable(path: Path) -> None:
+    """Raises UsageError for what is not there, and for what has no content to copy."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        raise UsageError(
+            f"there is no {path} to copy: {str(error.strerror).lower()}", hint="tpuctl cp SOURCE... NAME:PATH"
+        ) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        raise UsageError(
+            f"{path} is a socket, pipe or device: it has no content to copy",
+            hint=f"cat {path} > FILE, and copy FILE",
+        )
+
+
+def count_special(paths: Sequence[Path]) -> int:
+    """How many sockets, pipes and devices lie in the directories: `scan` leaves them out."""
+    kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    found = [each.lstat().st_mode for path in paths for each in _walk(path)]
+    return sum(not any(kind(mode) for kind in kept) for mode in found)
 
 
 def top_name(path: Path) -> str:

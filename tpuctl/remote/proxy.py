@@ -8,6 +8,7 @@ import subprocess
 
 from tpuctl.core.nouns import FailureKind, HostTarget
 from tpuctl.core.ways import render_proxy
+from tpuctl.errors import BadConfigError
 from tpuctl.remote.connection import ConnectError
 from tpuctl.remote.engine import BufferedSocket
 
@@ -34,7 +35,10 @@ class ProxySocket(BufferedSocket):
 
 def open_proxy(words: tuple[str, ...], target: HostTarget) -> socket.socket:
     """Starts the program. ConnectError if it cannot be started; what it fails at shows in the handshake."""
-    argv = render_proxy(words, target)
+    try:
+        argv = render_proxy(words, target)
+    except BadConfigError as error:
+        raise ConnectError(FailureKind.CONNECT, error.message) from error
     ours, theirs = socket.socketpair()
     sock = ProxySocket(fileno=ours.detach())
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tpuctl.core.nouns import HostTarget
 from tpuctl.core.ways import render_proxy_option
+from tpuctl.input_files import naming
 from tpuctl.remote.openssh import host_alias, quoted_path, render_known_hosts, write_known_hosts
 
 _SUFFIXES = (".conf", ".known_hosts")
@@ -57,7 +58,7 @@ class SshConfigFiles:
         self.write_pins(slice_name, targets)
         text = self._file_text(slice_name, targets)
         handle, temp = tempfile.mkstemp(prefix=".new.", dir=self._folder)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with naming(self.path(slice_name)), os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         Path(temp).replace(self.path(slice_name))
         return self.path(slice_name)

@@ -30,7 +30,7 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
 )
-from tpuctl.ports import Document, Objects, StoredBlob
+from tpuctl.ports import DamagedData, Document, Objects, RecordData, StoredBlob
 from tpuctl.store.blobs import BlobFiles
 from tpuctl.store.bucket_blobs import BucketBlobs
 from tpuctl.store.entries import check_entry, is_entry
@@ -90,7 +90,7 @@ class BucketStore:
 
     def get(self, key: str) -> Document | None:
         found = self._read(key)
-        return None if found is None else Document(key, found[1], found[0]["data"])
+        return None if found is None else _document(key, found[1], found[0]["data"])
 
     def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
         self._check_mutable(key)
@@ -122,7 +122,7 @@ class BucketStore:
             content = known.get(self._doc(key))
             found = (content, generation) if content is not None else fetched.get(key)
             if found is not None:
-                documents.append(Document(key, found[1], found[0]["data"]))
+                documents.append(_document(key, found[1], found[0]["data"]))
         return sorted(documents, key=lambda document: document.key)
 
     def list_keys(self) -> Sequence[str]:
@@ -289,7 +289,10 @@ class BucketStore:
             content, generation = self._patiently(lambda: self._objects.read(uri))
         except NotFoundError:
             return None
-        entry = _parse_entry(uri, content)
+        try:
+            entry = _parse_entry(uri, content)
+        except TpuctlError as error:  # the documents beside it can still be listed
+            return {"data": DamagedData(key, error.message, error.hint)}, generation
         self._cache.keep(uri, generation, entry)
         return entry, generation
 
@@ -343,6 +346,10 @@ class BucketStore:
         return patiently(call, self._sleep)
 
 
+def _document(key: str, generation: int, data: Any) -> Document:
+    return Document(key, generation, data if isinstance(data, DamagedData) else RecordData(key, data))
+
+
 def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:
     """What `BucketStore._write` wrote. Raises TpuctlError naming the object for anything else."""
     entry = _parse_object(uri, content)
@@ -354,7 +361,7 @@ def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:
 def _parse_object(uri: str, content: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_ours(uri) from error
     if not isinstance(found, dict):
         raise _not_ours(uri)

@@ -18,7 +18,13 @@ LOCK_PATIENCE_S = 1.0
 
 def inspect_store(path: Path) -> StoreFacts:
     """The facts about the store in `path`. Never raises for the state in which it is."""
-    facts = StoreFacts(str(path), known_schema=len(MIGRATIONS))
+    disk = os.statvfs(_nearest(path.parent))
+    facts = StoreFacts(
+        str(path),
+        known_schema=len(MIGRATIONS),
+        free_bytes=disk.f_bavail * disk.f_frsize,
+        read_only=bool(disk.f_flag & os.ST_RDONLY),
+    )
     if not path.exists():
         return replace(facts, exists=False, writable=_can_write(_nearest(path.parent)))
     try:
@@ -41,7 +47,10 @@ def _damage(db: sqlite3.Connection) -> str:
     if found != "ok":
         return found
     tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return "" if {"meta", "documents"} <= tables else "it holds no tpuctl store"
+    if not {"meta", "documents"} <= tables:
+        return "it holds no tpuctl store"
+    named = db.execute("SELECT 1 FROM meta WHERE key = 'identity'").fetchone()
+    return "" if named else "it holds the beginning of a store, and no more"
 
 
 def _try_to_write(db: sqlite3.Connection, facts: StoreFacts) -> StoreFacts:

@@ -24,6 +24,10 @@ class LogFiles:
         except FileNotFoundError:
             return 0
 
+    def has(self, run_id: str, attempt: int) -> bool:
+        """Whether this machine ever fetched output of an attempt."""
+        return (self._root / run_id / str(attempt)).is_dir()
+
     def set_aside(self, run_id: str) -> None:
         """What is here of another run of that name moves to `RUN.old-N`, which no run can be called."""
         number = 1

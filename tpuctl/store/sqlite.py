@@ -18,7 +18,7 @@ from typing import Any
 from tpuctl.core import timeouts
 from tpuctl.core.records import MOVED
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
-from tpuctl.ports import Document, StoredBlob
+from tpuctl.ports import Document, StoredBlob, parse_document
 from tpuctl.store.blobs import BlobFiles, write_atomically
 from tpuctl.store.entries import check_entry
 from tpuctl.store.file_time import FileTime
@@ -62,7 +62,7 @@ class SqliteStore:
     def get(self, key: str) -> Document | None:
         with self._translated():
             row = self._db.execute("SELECT generation, data FROM documents WHERE key = ?", (key,)).fetchone()
-        return None if row is None else Document(key, row[0], json.loads(row[1]))
+        return None if row is None else parse_document(key, row[0], row[1])
 
     def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
         text = json.dumps(data, ensure_ascii=False, sort_keys=True)
@@ -90,7 +90,7 @@ class SqliteStore:
                 " WHERE key >= ? AND substr(key, 1, ?) = ? ORDER BY key",
                 (prefix, len(prefix), prefix),
             ).fetchall()
-        return [Document(key, generation, json.loads(data)) for key, generation, data in rows]
+        return [parse_document(key, generation, data) for key, generation, data in rows]
 
     def list_keys(self) -> Sequence[str]:
         with self._translated():
@@ -156,7 +156,7 @@ class SqliteStore:
             return
         row = self._db.execute("SELECT data FROM documents WHERE key = ?", (MOVED,)).fetchone()
         if row is not None:
-            to = json.loads(row[0])["to"]
+            to = parse_document(MOVED, 1, row[0]).data["to"]
             raise BadConfigError(
                 f"this fleet's store moves to {to}",
                 hint=f"tpuctl config init --store {to}, or --call-off; then try again",

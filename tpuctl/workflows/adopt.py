@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import owner_labels
 from tpuctl.core.model import (
     INCARNATION_LABEL,
@@ -22,9 +23,10 @@ from tpuctl.core.model import (
 from tpuctl.core.naming import check_slice_name, label_value, parse_cloud_name
 from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
 from tpuctl.core.topology import Catalog
-from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
-from tpuctl.workflows.documents import Loaded, find_slice, list_slices, save
+from tpuctl.errors import BusyError, ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.workflows.documents import Loaded, find_slice, get_slice, list_slices, save
 from tpuctl.workflows.enrolment import enroll_machine, read_machines
+from tpuctl.workflows.events import Note
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.probing import find_workers, greet_workers
@@ -123,9 +125,27 @@ def adopt(
 ) -> SliceRecord:
     """Writes the record, labels the node and, with `add_key`, lets this machine in. The slice is not ready yet.
 
-    Raises ConflictError when the name or the node is taken, DeniedError when the hosts do not let us in.
+    A node that an operation holds is waited for, as the PATCH of an adoption that broke off does. Raises
+    ConflictError when the name or the node is taken, DeniedError when the hosts do not let us in, and BusyError
+    for a node that is held longer than `timeouts.ADOPT_BUSY_MAX_S`.
     """
     enroll_machine(services)
+    until, told = services.clock.now() + timeouts.ADOPT_BUSY_MAX_S, False
+    while True:
+        try:
+            return _adopt(services, catalog, found, login_user=login_user, add_key=add_key)
+        except BusyError as error:
+            if services.clock.now() >= until:
+                raise
+            if not told:
+                services.emit(Note(found.node.name, f"{error.message}; waiting until it is free"))
+                told = True
+        services.clock.sleep(timeouts.RETRY_FIRST_S)
+
+
+def _adopt(
+    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
+) -> SliceRecord:
     with lease(services, found.name):
         record = _existing(services, found)
         if record is None:
@@ -136,7 +156,7 @@ def adopt(
             record_decision(services, record.key, "adopt", found.evidence, incarnation=found.node.name)
             old = find_slice(services, found.name)
             save(services, Loaded(record, old.generation if old else 0), record)
-        _update_node(services, record, found.node, add_key=add_key)
+        _update_node(services, found, add_key=add_key)
     return record
 
 
@@ -218,8 +238,10 @@ def _check_access(services: Services, record: SliceRecord) -> None:
     )
 
 
-def _update_node(services: Services, record: SliceRecord, node: NodeInfo, *, add_key: bool) -> None:
+def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None:
     """One PATCH of what is not yet as it should be. Metadata is replaced as a whole, so all of it is sent."""
+    loaded, node = get_slice(services, found.name), found.node
+    record = loaded.record
     if record.incarnation is None:
         return
     ours = owner_labels(record, record.incarnation, services.store.identity())
@@ -228,4 +250,7 @@ def _update_node(services: Services, record: SliceRecord, node: NodeInfo, *, add
     metadata = machines.metadata_of(node, record.spec.login_user) if add_key else None
     if labels == dict(node.labels) and metadata in (None, dict(node.metadata)):
         return
+    if metadata not in (None, dict(node.metadata)):
+        sent = replace(record.incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
+        save(services, loaded, replace(record, incarnation=sent))
     services.cloud.update_node(node.zone, node.name, labels=labels, metadata=metadata)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.core import timeouts
+from tpuctl.core.fold import fold_workers
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, HostFacts, LogNews
 from tpuctl.core.launch import HOST_DEFAULTS, render_environment
 from tpuctl.core.model import FailureKind, HostTarget
 from tpuctl.core.plan_run import WorkerView
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
+from tpuctl.core.shell import quote
 from tpuctl.workflows.documents import find_run
 from tpuctl.workflows.environments import host_environment
 from tpuctl.workflows.host_calls import prepare_on, require_values, view_of
@@ -54,6 +56,14 @@ class Fetched:
     unread: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Stuck:
+    """A worker has something in the way that only a person can remove."""
+
+    why: str
+    hint: str
+
+
 class AttemptHosts:
     """The workers of one attempt. No call to them outlasts `until`, by this machine's clock."""
 
@@ -92,17 +102,17 @@ class AttemptHosts:
         return {"run": self._run.id, "attempt": self._attempt.attempt_id}
 
     def look(self) -> list[WorkerView]:
-        """What every worker's supervisor says of the attempt."""
-        return self._status(self.targets, self._run.id, self._attempt.attempt_id)
-
-    def _status(self, targets: Sequence[HostTarget], run: str, attempt: str) -> list[WorkerView]:
-        return [view_of(answer) for answer in self._helper.status(targets, run, attempt)]
+        """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
+        that it does with the hosts."""
+        trouble = self._attempt.suspect_since is not None
+        answers = self._helper.status(self.targets, self._run.id, self._attempt.attempt_id, host=trouble)
+        return [view_of(answer) for answer in answers]
 
     def late(self) -> bool:
         """So much of the step is over that what may take long is for the next one."""
         return is_late(self._services.clock, self._until)
 
-    def prepare(self) -> Prepared | Greeted | str:
+    def prepare(self) -> Prepared | Greeted | Stuck | str:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
         answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
@@ -112,9 +122,9 @@ class AttemptHosts:
         if not rows:
             facts = require_values(self._helper.hello(self.targets), "answer")
             rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
-            leftovers = self._stop_leftovers()
-            if leftovers:
-                return leftovers
+            in_the_way = self._stop_leftovers() or self._chips_taken(facts)
+            if in_the_way:
+                return in_the_way
             if self.late():
                 return Greeted(tuple(rows))
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
@@ -171,17 +181,47 @@ class AttemptHosts:
             if row.get("environment_key")
         }
 
-    def _stop_leftovers(self) -> str:
-        """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach may have
-        survived: two attempts must not hold the chips or write the same checkpoints. Says what is waited for.
+    def _stop_leftovers(self) -> Stuck | str:
+        """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
+        program of a supervisor that died may have survived: two attempts must not hold the chips or write the
+        same checkpoints. Says what is waited for.
 
         Raises PartialError when a worker does not say what runs there.
         """
         answers = self._helper.attempts(self.targets)
-        require_values(answers, "say what runs there")
+        known = require_values(answers, "say what runs there")
+        for target, attempts in zip(self.targets, known, strict=True):
+            for each in attempts:
+                if each.state is HostAttemptState.EXITED and each.survivors:
+                    why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
+                    return Stuck(f"worker {target.worker} has {why}", self._kill_hint(target, each.survivors))
         found = self._stop_alive(answers, self._left_over)
         names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
-        return f"what is left of {names} to end" if names else ""
+        said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
+        return f"what is left of {names} to end{f' ({said})' if said else ''}" if names else ""
+
+    def _kill_hint(self, target: HostTarget, pids: Sequence[int]) -> str:
+        return kill_hint(self._run.slice_name, target.worker, pids)
+
+    def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
+        """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
+        pinned = self._environment.variables() if self._environment else {}
+        platforms = {**HOST_DEFAULTS, **pinned, **self._run.variables}["JAX_PLATFORMS"]
+        if "tpu" not in platforms:
+            return ""
+        name, foreign = self._run.slice_name, []
+        for target, fact in zip(self.targets, facts, strict=True):
+            lock = fact.lockfile
+            if lock is not None and lock.holders:
+                why = f"worker {target.worker}: {lock.holders_said} has the chips and holds {lock.path}"
+                return Stuck(why, self._kill_hint(target, lock.holders))
+            if lock is not None and lock.foreign:
+                foreign.append((target.worker, lock))
+        if not foreign:
+            return ""
+        workers, lock = fold_workers([worker for worker, _ in foreign]), foreign[0][1]
+        why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
+        return Stuck(why, f"tpuctl exec --worker {workers} {name} -- sudo rm {quote(lock.path)}")
 
     def stop_copies(self) -> None:
         """Ends the copies from host to host that this attempt began, where its workers answer."""
@@ -196,7 +236,7 @@ class AttemptHosts:
         found: dict[tuple[str, str], list[HostTarget]] = {}
         for target, answer in zip(self.targets, answers, strict=True):
             for each in answer.value or ():
-                if each.state in _ALIVE and chosen(each.run, each.attempt):
+                if (each.state in _ALIVE or each.survivors) and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
             self._helper.stop(targets, run, attempt, self._run.policy.grace_s)
@@ -249,6 +289,11 @@ class AttemptHosts:
 
     def keep_output(self, worker: int, stream: str, data: bytes) -> None:
         self._append(worker, stream, data)
+
+
+def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:
+    """What ends processes that a stop could not."""
+    return f"tpuctl exec --worker {worker} {slice_name} -- sudo kill -9 {' '.join(map(str, pids))}"
 
 
 def attempt_hosts(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.core import capacity as notes
 from tpuctl.core.capacity import CapacityNote, capacity_key
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.model import Tier
 from tpuctl.core.records import SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError
+from tpuctl.workflows.documents import decode, decode_readable, readable_slices
 from tpuctl.workflows.events import Pace
 from tpuctl.workflows.services import Services
 
@@ -24,13 +26,13 @@ def read_notes(services: Services, spec: SliceSpec, zones: Iterable[str]) -> dic
     for zone in zones:
         document = services.store.get(capacity_key(zone, spec.accelerator_type, spec.tier))
         if document is not None:
-            found[zone] = from_data(CapacityNote, document.data)
+            found[zone] = decode(CapacityNote, document)
     return found
 
 
 def list_notes(services: Services) -> list[CapacityNote]:
-    """Everything that was learnt, by zone and type."""
-    return [from_data(CapacityNote, document.data) for document in services.store.list("capacity/")]
+    """Everything that was learnt and can be read, by zone and type."""
+    return decode_readable(CapacityNote, services.store.list("capacity/"))[0]
 
 
 def remember_asked(services: Services, record: SliceRecord) -> None:
@@ -44,6 +46,26 @@ def remember_ready(services: Services, record: SliceRecord) -> None:
     if asked_at is None:
         return
     _update(services, record.spec, lambda note: notes.note_ready(note, asked_at, services.store.now()))
+
+
+def remember_came(services: Services, record: SliceRecord) -> None:
+    """The node of the current incarnation is found READY when it goes: nobody had waited for it."""
+    asked_at = record.incarnation.create_called_at if record.incarnation else None
+    if asked_at is None:
+        return
+    _update(services, record.spec, lambda note: notes.note_came(note, asked_at, services.store.now()))
+
+
+def count_open(services: Services) -> Counter[str]:
+    """How many requests have neither come nor failed as far as is recorded, by key of their note."""
+    return Counter(
+        capacity_key(record.spec.zone, record.spec.accelerator_type, Tier(record.spec.tier))
+        for record in readable_slices(services)[0]
+        if record.state in _ON_ITS_WAY
+        and record.incarnation is not None
+        and record.incarnation.create_called_at is not None
+        and record.incarnation.cloud_ready_at is None
+    )
 
 
 def remember_lost(services: Services, record: SliceRecord) -> None:
@@ -98,7 +120,7 @@ def _update(
     for _ in range(_TRIES):
         document = services.store.get(key)
         if document is not None:
-            changed = change(from_data(CapacityNote, document.data))
+            changed = change(decode(CapacityNote, document))
         try:
             services.store.put(key, to_data(changed), if_generation=document.generation if document else 0)
         except ConflictError:

@@ -10,7 +10,7 @@ from tpuctl.core.naming import label_value
 from tpuctl.core.ownership import Claim, Refusal
 from tpuctl.core.reap import Found, gather
 from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.errors import LeaseHeldError, TpuctlError
+from tpuctl.errors import LeaseHeldError, TpuctlError, TransientError
 from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import Loaded
 from tpuctl.workflows.journal import record_decision
@@ -83,8 +83,8 @@ def _collect(services: Services, found: Found, record: SliceRecord, why: str) ->
 
             claim = _claim(found, record, services.store.identity())
             refused = delete_tpu(services, found, claim, decide)
-    except LeaseHeldError:
-        return None
+    except (LeaseHeldError, TransientError):
+        return None  # the next pass finds it again
     except TpuctlError as error:
         return Collected(found.name, deleted=False, why=f"could not be deleted: {error.message}")
     if refused is not None:

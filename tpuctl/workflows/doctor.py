@@ -13,7 +13,7 @@ from typing import Any
 
 from tpuctl.core.checkup import Facts, SharedStore, StoreFacts, StoreRecords, Wanted
 from tpuctl.core.counting import counted
-from tpuctl.core.doctor import NEEDED_PERMISSIONS, USEFUL_PERMISSIONS
+from tpuctl.core.doctor import ASKED_PERMISSIONS
 from tpuctl.core.doctor_store import STORE_PERMISSIONS
 from tpuctl.core.naming import region_of
 from tpuctl.core.quotas import Holding
@@ -22,10 +22,10 @@ from tpuctl.core.records import Desired
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import TpuctlError, TransientError
 from tpuctl.ports import Machine
-from tpuctl.workflows.documents import list_runs, list_slices
+from tpuctl.workflows.documents import readable_runs, readable_slices
 from tpuctl.workflows.parallel import look_at_all
 from tpuctl.workflows.pausing import paused_why
-from tpuctl.workflows.payment import list_grants
+from tpuctl.workflows.payment import readable_grants
 from tpuctl.workflows.quotas import read_holdings
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.watch import watchdog_health
@@ -58,10 +58,9 @@ def check_up(
     buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
     looks: dict[str, Callable[[], Any]] = {
         "services": services.project_api.list_services,
-        "permissions": partial(
-            services.project_api.granted_permissions, (*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS)
-        ),
+        "permissions": partial(services.project_api.granted_permissions, ASKED_PERMISSIONS),
         "project": services.project_api.project_info,
+        "network": partial(services.project_api.network, wanted.network),
         "tpu_quotas": services.project_api.tpu_quotas,
         "holdings": partial(_all_holdings, services, catalog),
         **buckets,
@@ -134,12 +133,16 @@ def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecord
         raise TpuctlError("the store is not opened in the state in which it is")
     if not store.value.exists:
         return StoreRecords()
-    slices = [record for record in list_slices(services) if record.desired is Desired.UP]
-    runs = [run for run in list_runs(services) if not run.state.final]
+    all_slices, damaged_slices = readable_slices(services)
+    all_runs, damaged_runs = readable_runs(services)
+    slices = [record for record in all_slices if record.desired is Desired.UP]
+    runs = [run for run in all_runs if not run.state.final]
+    grants, damaged_grants = readable_grants(services)
     records = StoreRecords(
-        grants=tuple(list_grants(services)),
+        grants=tuple(grants),
         zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
         wanted=len(slices) + len(runs),
+        damaged=(*damaged_slices, *damaged_runs, *damaged_grants),
     )
     return replace(records, health=watchdog_health(services), paused=paused_why(services))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tpuctl.core.codec import from_data, to_data
 from tpuctl.core.records import Attempt, RunRecord, SliceRecord, SliceState
-from tpuctl.errors import ConflictError, NotFoundError, StaleRecordError
+from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
 from tpuctl.ports import Document
 from tpuctl.workflows.services import Services
 
 R = TypeVar("R", SliceRecord, RunRecord)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,37 @@ class Loaded(Generic[R]):
     generation: int
 
 
+def decode(cls: type[T], document: Document) -> T:
+    """The record in `document`. Raises DamagedRecordError for one that is none."""
+    try:
+        return from_data(cls, document.data)
+    except ValueError as error:
+        raise DamagedRecordError(document.key, str(error)) from error
+
+
+def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T], list[DamagedRecordError]]:
+    """The records in `documents`, and what is wrong with those that are none. For what is only shown, or where
+    one record says nothing of another: what deletes or spends raises instead."""
+    found: list[T] = []
+    damaged: list[DamagedRecordError] = []
+    for document in documents:
+        try:
+            found.append(decode(cls, document))
+        except DamagedRecordError as error:
+            damaged.append(error)
+    return found, damaged
+
+
 def find_slice(services: Services, name: str) -> Loaded[SliceRecord] | None:
     document = services.store.get(f"slices/{name}")
-    return None if document is None else Loaded(from_data(SliceRecord, document.data), document.generation)
+    return None if document is None else load_slice(document)
 
 
 def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     """Raises NotFoundError with the names there are."""
     loaded = find_slice(services, name)
     if loaded is None:
-        records = list_slices(services)
+        records, _ = readable_slices(services)
         near = difflib.get_close_matches(name, [record.name for record in records], n=1)
         hint = f"did you mean {near[0]}? `tpuctl ls` lists them" if near else "tpuctl ls"
         raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
@@ -51,42 +73,58 @@ def _known(records: Sequence[SliceRecord]) -> str:
 
 
 def load_slice(document: Document) -> Loaded[SliceRecord]:
-    """A slice from its document. Raises KeyError, ValueError or TypeError for one that cannot be read."""
-    return Loaded(from_data(SliceRecord, document.data), document.generation)
+    """A slice from its document. Raises DamagedRecordError."""
+    return Loaded(decode(SliceRecord, document), document.generation)
 
 
 def load_run(document: Document) -> Loaded[RunRecord]:
     """A run from its document. Raises as `load_slice` does."""
-    return Loaded(from_data(RunRecord, document.data), document.generation)
+    return Loaded(decode(RunRecord, document), document.generation)
 
 
 def load_slices(services: Services) -> list[Loaded[SliceRecord]]:
-    """Every slice of the store with the generation it was read at, by name."""
+    """Every slice of the store with the generation it was read at, by name. Raises DamagedRecordError."""
     return [load_slice(document) for document in services.store.list("slices/")]
 
 
 def list_slices(services: Services) -> list[SliceRecord]:
+    """Raises DamagedRecordError when one cannot be read."""
     return [loaded.record for loaded in load_slices(services)]
+
+
+def readable_slices(services: Services) -> tuple[list[SliceRecord], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(SliceRecord, services.store.list("slices/"))
 
 
 def find_run(services: Services, run_id: str) -> Loaded[RunRecord] | None:
     document = services.store.get(f"runs/{run_id}")
-    return None if document is None else Loaded(from_data(RunRecord, document.data), document.generation)
+    return None if document is None else load_run(document)
 
 
 def get_run(services: Services, run_id: str) -> Loaded[RunRecord]:
     """The run called `run_id`; `last` means the newest. Raises NotFoundError."""
     if run_id == "last":
-        runs = list_runs(services)
+        runs, _ = readable_runs(services)
         if not runs:
             raise NotFoundError("there is no run yet", hint="tpuctl run SCRIPT")
-        run_id = max(runs, key=lambda run: (run.created_at, run.id)).id
+        run_id = newest_first(runs, services.store.now())[0].id
     loaded = find_run(services, run_id)
     if loaded is None:
-        near = _nearest_run(run_id, list_runs(services))
+        near = _nearest_run(run_id, readable_runs(services)[0])
         hint = f"did you mean {near}? `tpuctl runs` lists them" if near else "tpuctl runs"
         raise NotFoundError(f"no run called {run_id}", hint=hint)
     return loaded
+
+
+AHEAD_S = 60.0
+"""Clocks of machines that share a store agree to about a second (NTP, the bucket's time)."""
+
+
+def newest_first(runs: Iterable[RunRecord], now: float) -> list[RunRecord]:
+    """Runs by when they were asked for; those from a machine whose clock was ahead come last: nobody asked for
+    them later than now, and one wrong clock must not decide for ever what "the newest run" is."""
+    return sorted(runs, key=lambda run: (run.created_at <= now + AHEAD_S, run.created_at, run.id), reverse=True)
 
 
 def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
@@ -98,7 +136,13 @@ def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
 
 
 def list_runs(services: Services) -> list[RunRecord]:
-    return [from_data(RunRecord, document.data) for document in services.store.list("runs/")]
+    """Raises DamagedRecordError when one cannot be read."""
+    return [decode(RunRecord, document) for document in services.store.list("runs/")]
+
+
+def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(RunRecord, services.store.list("runs/"))
 
 
 def save(services: Services, loaded: Loaded[R], record: R) -> Loaded[R]:
@@ -130,4 +174,4 @@ def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
 
 def list_attempts(services: Services, run_id: str) -> list[Attempt]:
     """Ended attempts of a run, oldest first."""
-    return [from_data(Attempt, document.data) for document in services.store.list(f"attempts/{run_id}/")]
+    return [decode(Attempt, document) for document in services.store.list(f"attempts/{run_id}/")]

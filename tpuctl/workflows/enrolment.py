@@ -8,15 +8,23 @@ no etag: it is read right before, under the slice's lease, and everything else i
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpuctl.core import timeouts
+from tpuctl.core.ask_values import OS_LOGIN, OS_LOGIN_OFF
 from tpuctl.core.counting import counted
 from tpuctl.core.model import NodeInfo, NodeState
 from tpuctl.core.naming import node_names
-from tpuctl.core.plan import Blind, Blocked
+from tpuctl.core.plan import Blind, Blocked, Verdict, Wait
 from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.errors import ConflictError, LeaseHeldError, NotFoundError, StaleRecordError
+from tpuctl.errors import (
+    BusyError,
+    ConflictError,
+    LeaseHeldError,
+    NotFoundError,
+    StaleRecordError,
+)
 from tpuctl.ports import Document
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.journal import record_decision
@@ -43,13 +51,14 @@ class Machines:
         return "\n".join(f"{login_user}:{key}" for key in self.enrolled)
 
     def metadata_of(self, node: NodeInfo, login_user: str) -> dict[str, str]:
-        """The metadata that `node` should have. Lines that are not of these machines stay as they are."""
+        """The metadata that `node` should have. Lines that are not of these machines stay; OS Login, with which
+        hosts ignore keys, is off."""
         away = {_core(f"{login_user}:{key}") for key in self.removed}
         away -= {_core(f"{login_user}:{key}") for key in self.enrolled}
         lines = [line for line in node.metadata.get(KEYS, "").splitlines() if _core(line) not in away]
         known = {_core(line) for line in lines}
         lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
-        return {**node.metadata, KEYS: "\n".join(lines)}
+        return {**node.metadata, OS_LOGIN: OS_LOGIN_OFF, KEYS: "\n".join(lines)}
 
     @property
     def digest(self) -> str:
@@ -103,13 +112,19 @@ def remove_machine(services: Services, machine: str) -> bool:
 
     Its record stays as a note of what has to go from live nodes. Raises NotFoundError for one never enrolled.
     """
-    document = services.store.get(_key(machine))
-    if document is None:
-        raise NotFoundError(f"no machine {machine} is enrolled", hint="tpuctl store machines")
+    document = get_machine(services, machine)
     if document.data.get("removed"):
         return False
     services.store.put(document.key, {**document.data, "removed": True}, if_generation=document.generation)
     return True
+
+
+def get_machine(services: Services, machine: str) -> Document:
+    """Raises NotFoundError for one never enrolled."""
+    document = services.store.get(_key(machine))
+    if document is None:
+        raise NotFoundError(f"no machine {machine} is enrolled", hint="tpuctl store machines")
+    return document
 
 
 def list_machines(services: Services) -> list[dict[str, object]]:
@@ -170,7 +185,16 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
         save(services, loaded, replace(record, incarnation=sent))
         for node in lacking:
             metadata = machines.metadata_of(node, user)
-            services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
+            try:
+                services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
+            except BusyError as error:
+                record_decision(services, record.key, "not-now", error.message, fence=held.fence)
+                soon = services.store.now() + timeouts.KEYS_BUSY_S - timeouts.KEYS_RETRY_S
+                fresh = get_slice(services, name)
+                life = fresh.record.incarnation
+                if life is not None:
+                    save(services, fresh, replace(fresh.record, incarnation=replace(life, keys_sent_at=soon)))
+                return f"{node.name} does not take keys now: they are sent again in a minute"
         return why
 
 
@@ -200,6 +224,40 @@ def why_closed(services: Services, record: SliceRecord, trouble: str) -> Blocked
         why = f"{trouble}; this machine was taken out of those that may log in"
         return Blocked(why, f"tpuctl up {record.name} lets it in again")
     return Blind(f"{trouble}; its key is not there yet: passes send it")
+
+
+def judge_refusal(services: Services, record: SliceRecord, node: NodeInfo, trouble: str) -> Verdict:
+    """What it means that hosts of a node that has just come up refuse this machine's key, as `trouble` says:
+    accounts are made after SSH answers, so that only a key that never comes is for a person."""
+    incarnation, now = record.incarnation, services.store.now()
+    closed = why_closed(services, record, trouble)
+    if incarnation is None or (isinstance(closed, Blocked) and not incarnation.by_hand):
+        return closed
+    sent = f"{record.spec.login_user}:{services.public_key}"
+    parts = node.parts or (node,)
+    there = all(_core(sent) in map(_core, part.metadata.get(KEYS, "").splitlines()) for part in parts)
+    since = max(incarnation.cloud_ready_at or now, incarnation.keys_sent_at or 0.0)
+    until = since + timeouts.KEY_SHOWS_S
+    if now < until and (there or incarnation.keys_sent_at is not None):
+        return Wait(f"hosts that take this machine's key: {trouble}", until)
+    if not there:
+        return closed
+    why, hint = _why_ignored(services, record, parts)
+    late = f"{trouble} after {timeouts.KEY_SHOWS_S / 60:.0f} min, although its metadata has the key"
+    return Blocked(f"{late}: {why}", hint)
+
+
+def _why_ignored(services: Services, record: SliceRecord, parts: Sequence[NodeInfo]) -> tuple[str, str]:
+    """Why hosts ignore the keys of their node's metadata, and the command that mends it."""
+    at = f"--project={services.project}"
+    if all(part.metadata.get(OS_LOGIN, "").upper() == OS_LOGIN_OFF for part in parts):
+        policy = "compute.requireOsLogin"
+        why = f"a policy of the organisation ({policy}) may force OS Login, with which hosts take no such keys"
+        return why, f"gcloud resource-manager org-policies disable-enforce {policy} {at}"
+    why = "OS Login is not turned off for it, and the project may turn it on"
+    if record.incarnation is not None and record.incarnation.by_hand:
+        return why, f"tpuctl adopt {record.incarnation.cloud_name} --add-key"
+    return why, f"gcloud compute project-info add-metadata --metadata={OS_LOGIN}={OS_LOGIN_OFF} {at}"
 
 
 def _is_ours(found: list[NodeInfo | None], uid: str | None) -> bool:

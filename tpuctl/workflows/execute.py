@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tpuctl.core.fold import common_cause, fold_label
 from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import SliceRecord, SliceState
@@ -17,17 +18,18 @@ from tpuctl.workflows.ssh_entries import follow_slices
 from tpuctl.workflows.targets import host_targets
 
 
-def resolve_slice(services: Services, name: str | None) -> SliceRecord:
+def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> SliceRecord:
     """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError.
 
-    What this machine's own `ssh` knows of it follows it.
+    What this machine's own `ssh` knows of it follows it. `flag` is how the command takes the name, if not as a
+    word.
     """
-    record = get_slice(services, name).record if name is not None else _only_slice(services)
+    record = get_slice(services, name).record if name is not None else _only_slice(services, flag)
     follow_slices(services, [record])
     return record
 
 
-def _only_slice(services: Services) -> SliceRecord:
+def _only_slice(services: Services, flag: str) -> SliceRecord:
     mine = [
         record
         for record in list_slices(services)
@@ -38,7 +40,7 @@ def _only_slice(services: Services) -> SliceRecord:
     names = ", ".join(record.name for record in mine)
     raise UsageError(
         f"which slice? you have {names}" if mine else "you have no slice",
-        hint="give its name" if mine else "tpuctl up ACCELERATOR --spot",
+        hint=f"{flag or 'give its name, as'} {mine[0].name}" if mine else "tpuctl up ACCELERATOR --spot",
     )
 
 
@@ -68,7 +70,7 @@ def execute(
     sink: Callable[[int, str, bytes], None] | None = None,
 ) -> list[RemoteResult]:
     """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
-    that is lost while others go on is told at once."""
+    that is lost while others go on is told soon, and with others of the same cause."""
     if record.state is not SliceState.READY:
         raise ConflictError(
             f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
@@ -78,20 +80,54 @@ def execute(
     def emit(worker: int, stream: str, data: bytes) -> None:
         services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
 
-    busy = {target.worker for target in targets}
-
-    def on_end(result: RemoteResult) -> None:
-        busy.discard(result.worker)
-        if result.failure is not None and busy:
-            services.emit(Warn(f"{record.name}-{result.worker}", result.detail or str(result.failure)))
-
+    losses = _Losses(services, record, targets)
     helper = HelperLink(services.remote, services.helper_source)
     results = helper.leash(
-        targets, list(argv), sink or emit, env=environment, timeout_s=timeout_s, on_end=on_end
+        targets,
+        list(argv),
+        sink or emit,
+        env=environment,
+        timeout_s=timeout_s,
+        should_stop=losses.tell_if_due,
+        on_end=losses.note,
     )
     if any(result.failure is FailureKind.AUTH for result in results):
         _knock(services, record)
     return results
+
+
+LOSSES_TOLD_AFTER_S = 1.0
+"""Workers that are lost within so short a time are told of together."""
+
+
+class _Losses:
+    """Tells of lost workers while others go on, those of one cause in one line; at the end the results tell of
+    all of them."""
+
+    def __init__(self, services: Services, record: SliceRecord, targets: Sequence[HostTarget]) -> None:
+        self._services = services
+        self._name = record.name
+        self._busy = {target.worker for target in targets}
+        self._lost: dict[str, list[int]] = {}
+        self._since = 0.0
+
+    def note(self, result: RemoteResult) -> None:
+        self._busy.discard(result.worker)
+        if result.failure is None:
+            return
+        if not self._lost:
+            self._since = self._services.clock.now()
+        cause = common_cause(f"{self._name}-{result.worker}", result.detail or str(result.failure))
+        self._lost.setdefault(cause, []).append(result.worker)
+
+    def tell_if_due(self) -> bool:
+        """Called again and again while a worker is at work; a loss is no reason to stop the others."""
+        due = self._services.clock.now() - self._since >= LOSSES_TOLD_AFTER_S
+        if self._lost and self._busy and due:
+            for cause, workers in self._lost.items():
+                self._services.emit(Warn(fold_label(self._name, workers), cause))
+            self._lost.clear()
+        return False
 
 
 def _knock(services: Services, record: SliceRecord) -> None:

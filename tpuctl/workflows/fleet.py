@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import FINAL_STATES, Effect
 from tpuctl.core.plan import Blind, Blocked, Done, Failed
-from tpuctl.core.plan_slice import SlicePlan, plan_slice
+from tpuctl.core.plan_slice import SlicePlan, plan_slice, time_is_over
 from tpuctl.core.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.core.turns import Turn, take_turns
 from tpuctl.core.watch import TROUBLED
-from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.ports import Document
 from tpuctl.workflows.attempts import attempt_hosts
 from tpuctl.workflows.cleaning import collect_obsolete
@@ -30,7 +30,7 @@ from tpuctl.workflows.enrolment import keep_enrolled, lacks_keys, read_machines,
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.grant_ends import heed_grant_ends
-from tpuctl.workflows.intents import request_down
+from tpuctl.workflows.intents import request_down, withdraw_if_unsent
 from tpuctl.workflows.lifetime import apply_lifetime, ask_hosts
 from tpuctl.workflows.loop import Outcome, converge
 from tpuctl.workflows.observe import SliceLook, Snapshot, take_snapshot
@@ -87,9 +87,12 @@ def run_pass(services: Services) -> list[PassLine]:
         return unread
     keep_enrolled(services)
     try:
-        snapshot = take_snapshot(services)
+        snapshot = take_snapshot(services, {loaded.record.spec.zone for loaded in slices})
     except TpuctlError as error:
         return [*unread, PassLine("fleet", "failed", error.message, acted=False)]
+    if snapshot.unread:
+        why = f"nothing in the cloud could be read: {snapshot.unread}"
+        unread.append(PassLine("fleet", "failed", why, acted=False))
     return [*unread, *_Pass(services, slices, runs, snapshot).work()]
 
 
@@ -112,9 +115,8 @@ def _readable(
     for document in services.store.list(prefix):
         try:
             found.append(load(document))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            why = f"its record cannot be read: {type(error).__name__}: {error}"
-            lines.append(PassLine(document.key.removeprefix(prefix), "failed", why, acted=False))
+        except DamagedRecordError as error:
+            lines.append(PassLine(document.key.removeprefix(prefix), "failed", error.message, acted=False))
     return found, lines
 
 
@@ -232,7 +234,15 @@ class _Pass:
         look = view.look
         shown = look.view.node is not None or look.view.queued is not None
         refused = look.record.state is SliceState.REFUSED and shown
-        return look.record.state in FINAL_STATES and not refused and not view.moves
+        return (
+            look.record.state in FINAL_STATES and not refused and not view.moves and not self._unsettled(view)
+        )
+
+    def _unsettled(self, view: _View) -> bool:
+        """Whether a person is waited for; not where the time that was asked for is over."""
+        record = view.look.record
+        waits = record.desired is Desired.UP and isinstance(view.plan.verdict, Blocked)
+        return waits and not time_is_over(record, self._services.store.now())
 
     def _hosts_of(self, run: RunRecord) -> int:
         if run.attempt is not None:
@@ -354,6 +364,8 @@ def take_down(
     if run is not None:
         request_stop(services, run.id)
         _end_run_first(services, run.id, deadline)
+    if withdraw_if_unsent(services, name, f"down, asked for by {services.user}; nothing had been sent"):
+        return get_slice(services, name).record
     record = request_down(services, name, all_users=all_users)
     if wait:
         wait_until_gone(services, name, deadline=deadline)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import SliceEvent
 from tpuctl.core.plan import Blind, Blocked, Done, Wait
-from tpuctl.core.plan_run import WorkerState
 from tpuctl.core.plan_slice import plan_slice
 from tpuctl.core.records import AttemptState, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.workflows.attempts import AttemptHosts, attempt_hosts
@@ -160,6 +159,4 @@ class _Watch:
     def _workers_changed(self) -> bool:
         if get_run(self._services, self._run_id).record.stop_asked:
             return True
-        views = self._hosts.look()
-        healthy = {WorkerState.RUNNING, WorkerState.STARTING}
-        return any(v.state not in healthy and not v.succeeded for v in views)
+        return any(not (view.healthy or view.succeeded) for view in self._hosts.look())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tpuctl.core import timeouts
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.hooks import (
     Happening,
     Hook,
@@ -24,11 +24,14 @@ from tpuctl.core.hooks import (
     mark_told,
     run_happenings,
     slice_happenings,
+    told_by_journal,
     trouble_happenings,
 )
+from tpuctl.core.records import SliceState
 from tpuctl.core.watch import SETTLED, Line, Trouble
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, DamagedRecordError
 from tpuctl.ports import Document
+from tpuctl.workflows.documents import decode
 from tpuctl.workflows.services import Services
 
 Send = Callable[[Hook, Happening], str]
@@ -49,7 +52,7 @@ def tell_hooks(
         document.key: document
         for prefix in ("slices/", "runs/")
         for document in services.store.list(prefix)
-        if not is_history(document.data, services.store.now())
+        if _tells(document, services.store.now())
     }
     notes = []
     deadline = services.clock.now() + timeouts.HOOKS_MAX_S
@@ -59,6 +62,14 @@ def tell_hooks(
         except ConflictError:
             continue  # another machine has just begun to tell this hook
     return notes
+
+
+def _tells(document: Document, now: float) -> bool:
+    """A damaged record has nothing to tell; that it is one, the pass says."""
+    try:
+        return not is_history(document.data, now)
+    except DamagedRecordError:
+        return False
 
 
 class _Telling:
@@ -78,7 +89,7 @@ class _Telling:
         self._hook = hook
         self._documents = documents
         self._settled = {line.subject for line in lines if line.result in SETTLED}
-        self._troubles = troubles
+        self._troubles = _by_cause(troubles, documents)
         self._send = send
         self._deadline = deadline
         self._generation = 0
@@ -91,7 +102,7 @@ class _Telling:
             self._save(Ledger(seen={key: _all_told(*look) for key, look in everything.items()}))
         else:
             self._generation = document.generation
-            self._ledger = from_data(Ledger, document.data)
+            self._ledger = decode(Ledger, document)
         if self._is_held():
             return []
         machine = self._services.machine
@@ -148,7 +159,8 @@ class _Telling:
             for happening in happenings
             if happening.token not in ledger.seen[key].told
         ]
-        found += trouble_happenings(self._troubles, ledger)
+        known = told_by_journal(found)
+        found += [each for each in trouble_happenings(self._troubles, ledger) if each.subject not in known]
         wanted = [happening for happening in found if happening.occasion in self._hook.events]
         return sorted(wanted, key=lambda happening: happening.at)
 
@@ -200,6 +212,18 @@ class _Telling:
         self._generation, self._ledger = written.generation, ledger
 
 
+def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) -> list[Trouble]:
+    """The troubles, those of runs that wait for a slice which was refused or removed as one of that slice."""
+    found: dict[str, Trouble] = {}
+    for trouble in troubles:
+        run = documents.get(f"runs/{trouble.subject}")
+        slice_ = None if run is None else documents.get(f"slices/{run.data['slice_name']}")
+        if slice_ is not None and slice_.data["state"] in (SliceState.REFUSED, SliceState.REMOVED):
+            trouble = replace(trouble, subject=slice_.key.removeprefix("slices/"))
+        found.setdefault(trouble.subject, trouble)
+    return list(found.values())
+
+
 def _all_told(generation: int, happenings: Sequence[Happening]) -> Seen:
     return Seen(generation, tuple(happening.token for happening in happenings))
 
@@ -207,7 +231,7 @@ def _all_told(generation: int, happenings: Sequence[Happening]) -> Seen:
 def hook_state(services: Services, hook: Hook) -> Ledger:
     """What a hook was told so far."""
     document = services.store.get(hook.key)
-    return Ledger() if document is None else from_data(Ledger, document.data)
+    return Ledger() if document is None else decode(Ledger, document)
 
 
 def sample_happening(services: Services) -> Happening:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.evidence import Beats, Life, count_read, due, judge_beats
 from tpuctl.core.fold import fold_workers
 from tpuctl.core.naming import node_names
 from tpuctl.core.records import Cause, Incarnation, RunRecord, SliceRecord
 from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.workflows.documents import list_runs
+from tpuctl.workflows.documents import decode, list_runs
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
 
@@ -33,7 +33,7 @@ def listen_for_life(
         return Life.UNKNOWN
     key = beats_key(record.name)
     document = services.store.get(key)
-    known = None if document is None else from_data(Beats, document.data)
+    known = None if document is None else decode(Beats, document)
     beats = _read_again(services, record, incarnation, known)
     if beats is None:
         return Life.UNKNOWN

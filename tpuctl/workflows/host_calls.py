@@ -10,7 +10,7 @@ from tpuctl.core.counting import counted
 from tpuctl.core.host_protocol import AttemptState as HostAttemptState
 from tpuctl.core.host_protocol import AttemptStatus, PrepareReply
 from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.core.plan_run import WorkerState, WorkerView
+from tpuctl.core.plan_run import HostEvent, WorkerState, WorkerView
 from tpuctl.core.tree import Content
 from tpuctl.errors import PartialError
 from tpuctl.workflows.distribute import distribute_in_steps
@@ -65,7 +65,46 @@ def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
         closed = answer.reply.result.failure in CLOSED_TO_US
         state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
         return WorkerView(answer.worker, state, detail=detail)
-    return WorkerView(answer.worker, WorkerState(status.state.value), status.exit_status, status.signal)
+    interrupted = status.stopped and not status.stop_asked
+    ran_s = None
+    if status.started_at is not None and status.ended_at is not None:
+        ran_s = max(0.0, status.ended_at - status.started_at)
+    return WorkerView(
+        answer.worker,
+        WorkerState(status.state.value),
+        status.exit_status,
+        status.signal,
+        detail=_disk_words(status) if status.state is HostAttemptState.EXITED else "",
+        event=_event_of(status, interrupted),
+        interrupted=interrupted,
+        stop_asked=status.stop_asked,
+        ran_s=ran_s,
+        survivors=status.survivors,
+        survivors_said=status.survivors_said,
+    )
+
+
+TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
+"""The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
+DISK_FULL_BYTES = 1 << 20
+
+
+def _event_of(status: AttemptStatus, interrupted: bool) -> HostEvent:
+    if status.preempted:
+        return HostEvent.PREEMPTED
+    if status.rebooted:
+        return HostEvent.REBOOTED
+    if interrupted:
+        return HostEvent.SHUT_DOWN
+    ended = status.state in {HostAttemptState.EXITED, HostAttemptState.LOST} and status.exit_status != 0
+    # It is announced up to an hour before: a program that goes on has not been hit yet.
+    return HostEvent.MAINTENANCE if ended and status.maintenance == TERMINATED else HostEvent.NONE
+
+
+def _disk_words(status: AttemptStatus) -> str:
+    if status.disk_free_bytes is not None and status.disk_free_bytes < DISK_FULL_BYTES:
+        return "its disk is full"
+    return status.detail
 
 
 SLICE_S = 0.6 * timeouts.STEP_MAX_S

@@ -188,9 +188,10 @@ class HostHelper(HelperLink):
         return _parse(self.call(targets, "start", request, timeout_s=timeout_s), protocol.parse_start_reply)
 
     def status(
-        self, targets: Sequence[HostTarget], run: str, attempt: str
+        self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
     ) -> list[Answer[protocol.AttemptStatus]]:
-        replies = self.call(targets, "status", {"run": run, "attempt": attempt})
+        """How an attempt stands; with `host` also what the metadata server says of each host."""
+        replies = self.call(targets, "status", {"run": run, "attempt": attempt, "host": host})
         return _parse(replies, protocol.parse_attempt_status)
 
     def attempts(self, targets: Sequence[HostTarget]) -> list[Answer[tuple[protocol.AttemptStatus, ...]]]:

@@ -64,19 +64,30 @@ def _request_slice(services: Services, name: str, wish: _Wish, permit: Callable[
         permit()
         enroll_machine(services)
         return _ask_again(services, loaded, wish)
-    differs = record.differs_from(wish.spec, wish.zones)
-    if differs:
-        raise ConflictError(
-            f"slice {name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
-            f" ({record.spec.tier}), not as asked",
-            hint=f"tpuctl down {name}, or give the new slice another name",
-            details={"differs": list(differs)},
-        )
+    check_same(record, wish.spec, wish.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
         return _ask_again(services, loaded, wish)
     enroll_machine(services)
     return _as_wished(services, loaded, wish)
+
+
+def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
+    """Raises ConflictError when a slice is not what is asked for under its name."""
+    differs = record.differs_from(spec, zones)
+    if differs:
+        raise ConflictError(
+            f"slice {record.name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
+            f" ({record.spec.tier}), not as asked",
+            hint=f"tpuctl down {record.name}, or give the new slice another name",
+            details={"differs": list(differs)},
+        )
+
+
+def is_wanted(record: SliceRecord) -> bool:
+    """Whether asking for it again makes no new intent: nothing more is to be permitted or paid."""
+    over = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
+    return record.desired is Desired.UP and record.state not in over
 
 
 def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
@@ -211,8 +222,7 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
     """
     loaded = get_slice(services, name)
     record = loaded.record
-    life = record.incarnation
-    if record.state is not SliceState.REQUESTED or life is None or life.create_called_at is not None:
+    if not never_sent(record):
         return False
     try:
         save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
@@ -220,6 +230,14 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
         return False
     record_decision(services, record.key, "withdrawn", why)
     return True
+
+
+def never_sent(record: SliceRecord) -> bool:
+    """Whether nothing of the current incarnation can exist: it was neither asked for nor taken over."""
+    life = record.incarnation
+    if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
+        return False
+    return record.state in {SliceState.REQUESTED, SliceState.DELETING}
 
 
 def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:

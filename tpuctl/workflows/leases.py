@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tpuctl.core.timeouts import LEASE_TTL_S
 from tpuctl.errors import ConflictError, LeaseHeldError
+from tpuctl.workflows.documents import decode
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
@@ -23,6 +24,15 @@ class Lease:
     name: str
     fence: int
     generation: int
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the store says of a lease."""
+
+    owner: str
+    expires: float
+    fence: int
 
 
 @contextmanager
@@ -42,9 +52,8 @@ def _acquire(services: Services, name: str) -> Lease:
     if document is None:
         fence = retired_numbers(services.store, name).fence
     else:
-        holder = str(document.data["owner"])
-        fence = int(document.data["fence"])
-        expires = float(document.data["expires"])
+        last = decode(Holding, document)
+        holder, fence, expires = last.owner, last.fence, last.expires
         busy = holder and holder != services.lease_owner and now < expires
         if busy and services.process_alive(holder):
             raise LeaseHeldError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.idle import (
     HostActivity,
     IdleWatch,
@@ -17,6 +17,7 @@ from tpuctl.core.idle import (
 from tpuctl.core.lifecycle import FINAL_STATES
 from tpuctl.core.records import Desired, Lifetime, SliceRecord, SliceState
 from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.workflows.documents import decode
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.intents import request_down
@@ -96,7 +97,7 @@ def _key(record: SliceRecord) -> str:
 def _recall(services: Services, record: SliceRecord) -> IdleWatch:
     """What the passes before remembered of this incarnation."""
     document = services.store.get(_key(record))
-    watch = None if document is None else from_data(IdleWatch, document.data)
+    watch = None if document is None else decode(IdleWatch, document)
     if watch is None or watch.incarnation != record.last_incarnation:
         return IdleWatch(record.last_incarnation)
     return watch

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from tpuctl.core import timeouts
 from tpuctl.core.plan import Blocked, Done, Failed, Verdict, Wait, waiting_words
-from tpuctl.errors import LeaseHeldError, PendingError, StaleRecordError, TpuctlError
+from tpuctl.errors import (
+    LeaseHeldError,
+    PendingError,
+    RateLimitedError,
+    StaleRecordError,
+    TpuctlError,
+    TransientError,
+)
 from tpuctl.workflows.events import Pace, Waiting
 from tpuctl.workflows.services import Services
 
@@ -57,10 +64,11 @@ def converge(
 
 
 def _attempt(step: Callable[[], Outcome]) -> Outcome:
-    """One pass; losing a race against another writer means looking again, not failing."""
+    """One pass. Losing a race against another writer means looking again, not failing; and so does passing
+    trouble with any call: what waits for hours meets some, and each step begins with a look."""
     try:
         return step()
-    except (LeaseHeldError, StaleRecordError) as error:
+    except (LeaseHeldError, StaleRecordError, TransientError, RateLimitedError) as error:
         return Outcome(Wait(error.message), acted=False)
 
 
@@ -68,5 +76,5 @@ def _check_deadline(subject: str, why: str, now: float, deadline: float | None) 
     if deadline is not None and now >= deadline:
         raise PendingError(
             f"{subject}: out of time while {waiting_words(why)}",
-            hint="the request stands; the same command goes on waiting for it",
+            hint="it stays wanted; the same command goes on with it",
         )

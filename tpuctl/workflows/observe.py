@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+from tpuctl.core import timeouts
 from tpuctl.core.lifecycle import CloudView, Sighting, SliceEvent, classify_slice
-from tpuctl.core.model import NodeInfo, OperationInfo, QueuedInfo
+from tpuctl.core.model import Listing, NodeInfo, OperationInfo, QueuedInfo
 from tpuctl.core.multislice import combine_nodes
 from tpuctl.core.naming import node_names
 from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.errors import RateLimitedError, TransientError
+from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.workflows.documents import Loaded, get_slice
 from tpuctl.workflows.services import Services
+
+I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
 
 _NEEDS_OPERATION = {
     SliceState.REQUESTED,
@@ -82,7 +86,7 @@ def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
         if node is None and queued is None and record.state in _HAD_A_NODE:
             return _confirm_absence(services, record, operation)
     except (TransientError, RateLimitedError) as error:
-        return CloudView(unread=error.message)
+        return CloudView(unread=error.message, unanswered=isinstance(error, NoAnswerError))
     return CloudView(node=node, queued=queued, operation=operation)
 
 
@@ -152,14 +156,48 @@ class Snapshot:
         )
 
 
-def take_snapshot(services: Services) -> Snapshot:
-    """Two list calls with the wildcard zone. Passing trouble makes everything unread, never empty."""
+def take_snapshot(services: Services, zones: Collection[str] = ()) -> Snapshot:
+    """Two list calls with the wildcard zone; where these leave some of `zones` out, or do not come to an end,
+    one for each of them. Passing trouble makes everything unread, never empty."""
+    until = services.clock.now() + timeouts.ZONE_LISTS_S
+
+    def late() -> bool:
+        return services.clock.now() >= until
+
     try:
-        nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+        nodes = _list_zones(services.cloud.list_nodes, zones, late)
+        queued = _list_zones(services.cloud.list_queued, zones, late)
     except (TransientError, RateLimitedError) as error:
         return Snapshot({}, {}, frozenset(), error.message)
     return Snapshot(
-        {(node.zone, node.name): node for node in nodes.items},
+        {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},
         nodes.unreachable | queued.unreachable,
     )
+
+
+_WILDCARD = "-"
+
+
+def _list_zones(
+    read: Callable[[str], Listing[I]], zones: Collection[str], late: Callable[[], bool]
+) -> Listing[I]:
+    """All that `read` lists until it is `late`. Raises TransientError when it lists nothing at all."""
+    trouble: TransientError | None = None
+    try:
+        whole = read(_WILDCARD)
+    except TransientError as error:
+        trouble, whole = error, Listing((), frozenset(zones))
+    items, dark = list(whole.items), set(whole.unreachable)
+    for zone in sorted(dark & set(zones)):
+        if late():
+            break
+        try:
+            found = read(zone)
+        except TpuctlError:
+            continue  # stays unread, whatever the reason: one zone's trouble is not that of the others
+        items += found.items
+        dark -= {zone} - found.unreachable
+    if trouble is not None and dark >= set(zones):
+        raise trouble
+    return Listing(tuple(items), frozenset(dark))

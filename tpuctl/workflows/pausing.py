@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.manifest import render_time
 from tpuctl.errors import ConflictError, StaleRecordError
+from tpuctl.workflows.documents import decode
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.services import Services
 
@@ -27,7 +28,7 @@ class Pause:
 def current_pause(services: Services) -> Pause | None:
     """The pause that is in force, if any."""
     document = services.store.get(KEY)
-    pause = from_data(Pause, document.data) if document is not None else None
+    pause = decode(Pause, document) if document is not None else None
     if pause is None or pause.lifted:
         return None
     over = pause.until is not None and services.store.now() >= pause.until

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tpuctl.core.codec import from_data
 from tpuctl.core.counting import counted
 from tpuctl.core.grants import Coverage, Grant, check_coverage, ended_on, same_pool
 from tpuctl.core.model import STORE_LABEL, NodeState
 from tpuctl.core.prices import price_per_hour
 from tpuctl.core.records import Desired, SliceRecord, SliceSpec
 from tpuctl.core.topology import Catalog
-from tpuctl.errors import NotCoveredError, TransientError
+from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
 from tpuctl.resources import load_accelerators
-from tpuctl.workflows.documents import list_slices
+from tpuctl.workflows.documents import decode_readable, readable_slices
 from tpuctl.workflows.services import Services
 
 _GIVEN_BACK = frozenset({NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
@@ -43,8 +42,13 @@ class Quote:
 
 
 def list_grants(services: Services) -> list[Grant]:
-    """Every grant in the store."""
-    return [from_data(Grant, document.data) for document in services.store.list("grants/")]
+    """Every grant in the store that can be read; a damaged one covers nothing."""
+    return readable_grants(services)[0]
+
+
+def readable_grants(services: Services) -> tuple[list[Grant], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(Grant, services.store.list("grants/"))
 
 
 def quote(
@@ -60,8 +64,11 @@ def quote(
     """
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     grants = list_grants(services)
-    used = chips_in_use(services, catalog, name, spec, beside)
+    records, damaged = readable_slices(services)
+    used = chips_in_use(records, catalog, name, spec, beside)
     coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
+    if coverage.covered and damaged:
+        coverage = Coverage(False, None, f"{damaged[0].message}, so what it uses of grants is not known")
     if coverage.covered:
         used += _chips_of_others(services, catalog, found.generation, spec)
         coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
@@ -76,15 +83,15 @@ def quote(
 
 
 def chips_in_use(
-    services: Services,
+    records: Iterable[SliceRecord],
     catalog: Catalog,
     name: str,
     spec: SliceSpec,
     beside: Mapping[str, SliceSpec] | None = None,
 ) -> int:
-    """Chips of other wanted slices that draw on the same grant as `spec`."""
+    """Chips of those `records`, other than `name`, that are wanted and draw on the same grant as `spec`."""
     generation = catalog.of(spec.accelerator_type, spec.topology).generation
-    wanted = {r.name: r.spec for r in list_slices(services) if r.desired is Desired.UP}
+    wanted = {r.name: r.spec for r in records if r.desired is Desired.UP}
     return sum(
         other.chips
         for other_name, other in {**wanted, **(beside or {})}.items()

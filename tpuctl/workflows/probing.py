@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 
 from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
-from tpuctl.core.model import GuestHostKey, HostTarget, NodeInfo
+from tpuctl.core.model import FailureKind, GuestHostKey, HostTarget, NodeInfo
 from tpuctl.core.records import Incarnation, SliceRecord, SliceState, Worker
-from tpuctl.errors import NotFoundError
-from tpuctl.workflows.documents import list_slices
+from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
+from tpuctl.workflows.documents import readable_slices
 from tpuctl.workflows.events import Warn
 from tpuctl.workflows.host_calls import CLOSED_TO_US
 from tpuctl.workflows.host_helper import HostHelper
@@ -31,6 +32,8 @@ class HostAnswers:
     trouble: str
     closed: bool = False
     """Some of those others do answer, but not to this machine."""
+    refused: bool = False
+    """Of those, some refused this machine's key."""
     silent: tuple[int, ...] = ()
     """Those others."""
 
@@ -52,8 +55,9 @@ def greet_workers(services: Services, record: SliceRecord, until: float | None =
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
     trouble = f"no SSH to {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
     closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
+    refused = any(reply.result.failure is FailureKind.AUTH for reply in silent)
     workers = tuple(reply.worker for reply in silent)
-    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, workers)
+    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, refused, workers)
 
 
 class Reach:
@@ -82,7 +86,7 @@ class Reach:
 
     def _ask(self, timeout_s: float) -> dict[str, bool]:
         targets: list[HostTarget] = []
-        for record in list_slices(self._services):
+        for record in readable_slices(self._services)[0]:
             pinned = record.incarnation is not None and record.incarnation.workers
             if record.state is SliceState.READY and pinned and len(targets) <= SAMPLED_SLICES:
                 targets.append(host_targets(self._services, record)[0])
@@ -115,11 +119,25 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
 
 
 def published_keys(services: Services, node: NodeInfo) -> dict[int, GuestHostKey]:
-    """The host keys that the cloud publishes, by worker; those of a multislice are counted through."""
+    """The host keys that the cloud publishes, by worker; those of a multislice are counted through.
+
+    None where they are turned off, absent, or not for this caller to read: the answer is a refusal then, which
+    gcloud takes for none, too. Raises DeniedError for credentials that are refused altogether, and
+    NotFoundError when the node itself is gone: its addresses may be somebody else's by now.
+    """
     keys: dict[int, GuestHostKey] = {}
     first = 0
     for part in node.parts or (node,):
-        for key in services.cloud.list_host_keys(part.zone, part.name):
+        try:
+            found = services.cloud.list_host_keys(part.zone, part.name)
+        except (NotFoundError, DeniedError, InvalidRequestError) as error:
+            if error.details.get("status") == HTTPStatus.UNAUTHORIZED:
+                raise
+            again = services.cloud.find_node(part.zone, part.name)
+            if again is None or again.uid != part.uid:
+                raise NotFoundError(f"node {part.name} in {part.zone} is not there any more") from error
+            found = ()
+        for key in found:
             keys[first + key.worker] = replace(key, worker=first + key.worker)
         first += len(part.endpoints)
     return keys

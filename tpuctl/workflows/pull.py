@@ -183,6 +183,8 @@ class _Pull:
             lambda: len(wrong) == len(readers),
         )
         for target, result in zip(self._targets, results, strict=True):
+            if target.worker in wrong:  # it answered, and it is we who hung up then
+                result = replace(result, failure=None)
             self._results[target.worker] = result
             why = wrong.get(target.worker) or self._why(result)
             if not why:
@@ -297,7 +299,7 @@ class _Pull:
                 self._results[worker] = _partial(self._results[worker], describe_missing(lacking, count))
 
     def _outcome(self) -> Pulled:
-        fine = [source for source in self._sources.values() if source.trouble is None]
+        fine = [each for each in self._sources.values() if each.trouble is None and each.survey.entries]
         files = [entry for source in fine for entry in source.files]
         return Pulled(
             tuple(self._results[target.worker] for target in self._targets),

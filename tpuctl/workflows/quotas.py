@@ -12,6 +12,8 @@ from tpuctl.core.model import Listing, NodeInfo, QueuedInfo
 from tpuctl.core.naming import region_of
 from tpuctl.core.prices import price_per_hour
 from tpuctl.core.quotas import (
+    DEVICE_UNITS,
+    SPLIT_GENERATIONS,
     ComputeQuota,
     Holding,
     Room,
@@ -20,6 +22,8 @@ from tpuctl.core.quotas import (
     collect_command,
     find_holdings,
     find_shortages,
+    find_tpu_quotas,
+    quota_units,
     room_of,
     units_used,
 )
@@ -27,7 +31,7 @@ from tpuctl.core.reading import Reading, Unread
 from tpuctl.core.records import SliceSpec
 from tpuctl.core.topology import Catalog
 from tpuctl.errors import QuotaError
-from tpuctl.workflows.documents import list_slices
+from tpuctl.resources import load_accelerators
 from tpuctl.workflows.events import Note
 from tpuctl.workflows.parallel import look_at_all
 from tpuctl.workflows.payment import list_grants
@@ -48,7 +52,10 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
         f"quotas of region {region}": partial(services.project_api.region_quotas, region) for region in regions
     }
     looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
+    looks |= {TPU_QUOTAS: services.project_api.tpu_quotas}
+    looks |= {NODES: services.cloud.list_nodes, QUEUED: services.cloud.list_queued}
     readings = look_at_all(looks, timeout_s=CHECK_TIMEOUT_S)
+    _check_tpu_quotas(name, places, *(readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)))
     for what, reading in readings.items():
         if reading.error is not None:
             services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
@@ -58,6 +65,51 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
         raise _refusal(name, [each for found in short for each in found if each.certain])
     for each in dict.fromkeys(each for found in short for each in found):
         services.emit(Note(name, f"perhaps too little of {each.text}; {each.ways_out[0]}"))
+
+
+TPU_QUOTAS, NODES, QUEUED = "TPU quotas", "nodes", "queued resources"
+
+
+def _check_tpu_quotas(
+    name: str,
+    places: Sequence[SliceSpec],
+    quotas: Reading[Sequence[TpuQuota]],
+    nodes: Reading[Listing[NodeInfo]],
+    queued: Reading[Listing[QueuedInfo]],
+) -> None:
+    """Raises QuotaError when no place has room in its TPU quotas for slice `name`. What was not read whole, and
+    what is dead and collected before a create, refuses nothing."""
+    catalog = load_accelerators()
+    holdings, unread = _holdings(catalog, nodes, queued)
+    if quotas.value is None or unread:
+        return
+    live = [each for each in holdings if not each.dead and each.slice_name != name]
+    short = [_short_of_tpus(catalog, spec, quotas.value, live) for spec in places]
+    if all(short):
+        raise QuotaError(
+            f"{name} needs more than the quota {'; and '.join(dict.fromkeys(short))}",
+            hint="tpuctl quota shows who holds what and how to ask for more",
+            details={"shortages": short},
+        )
+
+
+def _short_of_tpus(
+    catalog: Catalog, spec: SliceSpec, quotas: Sequence[TpuQuota], live: Sequence[Holding]
+) -> str:
+    """The TPU quota that has no room for a slice, in words; empty where none is known to be too small."""
+    offer = catalog.of(spec.accelerator_type, spec.topology)
+    need = quota_units(offer) * spec.slices
+    for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier):
+        pod = quota_units(offer) > DEVICE_UNITS
+        if quota.generation in SPLIT_GENERATIONS and quota.pod is not pod:
+            continue
+        used = units_used(live, quota)
+        if used is not None and used + need > quota.limit:
+            kind = "preemptible " if quota.preemptible else ""
+            free = max(0, quota.limit - used)
+            held = f"{need} {offer.quota_unit} needed, {free} free ({used} of {quota.limit} in use)"
+            return f"of {kind}{offer.generation} in {quota.location}: {held}"
+    return ""
 
 
 def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:
@@ -221,7 +273,7 @@ def _costs(holding: Holding) -> bool:
 
 
 def _holder_rows(services: Services, catalog: Catalog, holdings: Sequence[Holding]) -> tuple[HoldingRow, ...]:
-    ours = frozenset(record.name for record in list_slices(services))
+    ours = frozenset(document.key.removeprefix("slices/") for document in services.store.list("slices/"))
     return tuple(
         HoldingRow(each, _price(catalog, each), collect_command(each, ours, services.project))
         for each in holdings

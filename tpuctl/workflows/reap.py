@@ -93,6 +93,9 @@ def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | Non
         kept = _delete(services, judged, caller)
     except LeaseHeldError as error:
         return Reaped(judged.found, "busy", error.message)
+    except (TransientError, RateLimitedError) as error:
+        services.emit(Note(judged.found.slice_name, f"{error.message}; it is asked again"))
+        return None
     except TpuctlError as error:
         return Reaped(judged.found, "failed", error.message)
     return None if not kept else Reaped(judged.found, "kept", kept)

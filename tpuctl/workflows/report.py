@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tpuctl.core.manifest import render_time
-from tpuctl.core.naming import node_names
-from tpuctl.core.reap import Caller, Fate, Judged, gather, judge
+from tpuctl.core.reap import Caller, Fate, Found, Judged, gather, judge
 from tpuctl.core.records import RunRecord, SliceRecord, SliceState
 from tpuctl.core.standing import cloud_word, remark
-from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
+from tpuctl.errors import DamagedRecordError
+from tpuctl.workflows.costs import Costs, names_shown
+from tpuctl.workflows.documents import find_slice, get_slice, newest_first, readable_runs, readable_slices
 from tpuctl.workflows.observe import SliceLook, look_at_slice
 from tpuctl.workflows.runs import never_began
 from tpuctl.workflows.services import Services
@@ -32,7 +33,8 @@ _STATES: Mapping[Fate, str] = {
 def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
     nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
-    records = {record.name: record for record in list_slices(services)}
+    readable, damaged = readable_slices(services)
+    records = {record.name: record for record in readable}
     follow_slices(services, records.values())
     live = [record for record in records.values() if record.state is not SliceState.GONE]
     found = gather(nodes.items, queued.items)
@@ -46,12 +48,42 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
+    rows += [_damaged_row(FLEET_KEYS, "name", error) for error in damaged]
+    lost = {error.details["key"].removeprefix("slices/") for error in damaged}
     rows += [
-        _other_row(judge(each, records, caller), states, hosts[each.zone, each.name])
+        _other_row(_unless(each, lost) or judge(each, records, caller), states, hosts[each.zone, each.name])
         for each in found
         if (each.zone, each.name) not in ours
     ]
+    costs = Costs(services, nodes.items, queued.items)
+    names = {record.name: names_shown(record) for record in live}
+    for row in rows:
+        row.update(costs.of(row["zone"], names.get(row["name"], []) if row["managed"] else [row["name"]]))
     return rows, sorted(unread)
+
+
+def _unless(found: Found, lost: AbstractSet[str]) -> Judged | None:
+    """What may be a slice's whose record cannot be read is not called unwanted."""
+    if found.slice_name not in lost:
+        return None
+    return Judged(found, Fate.WANTED, f"the record of {found.slice_name} is damaged")
+
+
+FLEET_KEYS = (
+    "name", "type", "zone", "tier", "hosts", "state", "cloud", "node", "user", "created", "managed", "remark",
+    "adopted", "payer", "usd_per_hour", "paid",
+)  # fmt: skip
+RUN_KEYS = (
+    "id", "slice", "state", "attempts", "failures", "preemptions", "command", "created", "ended",
+    "reason", "user",
+)  # fmt: skip
+
+
+def _damaged_row(keys: Sequence[str], name: str, error: DamagedRecordError) -> dict[str, Any]:
+    """A row for a record that cannot be read, beside those that can."""
+    label = error.details["key"].partition("/")[2]
+    said = {name: label, "state": "damaged", "remark": f"{error.message}; {error.hint}", "managed": True}
+    return {key: said.get(key) for key in keys}
 
 
 def _slice_row(
@@ -59,7 +91,7 @@ def _slice_row(
 ) -> dict[str, Any]:
     """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
     cloud_name = record.incarnation.cloud_name if record.incarnation else ""
-    names = _names_shown(record)
+    names = names_shown(record)
     said = next((shown[record.spec.zone, name] for name in names if (record.spec.zone, name) in shown), "")
     cloud = cloud_word(record, said, unread=record.spec.zone in unread)
     return {
@@ -77,14 +109,6 @@ def _slice_row(
         "remark": _remark(services, record, cloud),
         "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
-
-
-def _names_shown(record: SliceRecord) -> list[str]:
-    """Names under which the cloud may show a slice: its node, the nodes of a multislice, its request."""
-    life = record.incarnation
-    if life is None:
-        return []
-    return [life.cloud_name, *node_names(life.cloud_name, record.spec.slices), life.queued_name]
 
 
 def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int) -> dict[str, Any]:
@@ -109,7 +133,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     look = look_at_slice(services, name)
     record, incarnation = look.record, look.record.incarnation
-    run = next((r for r in list_runs(services) if r.slice_name == name and not r.state.final), None)
+    run = next((r for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final), None)
     return {
         "name": record.name,
         "state": str(record.state),
@@ -170,7 +194,7 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     if not subjects:
         get_slice(services, name)
         subjects = [f"slices/{name}"]
-        subjects += [run.key for run in list_runs(services) if run.slice_name == name]
+        subjects += [run.key for run in readable_runs(services)[0] if run.slice_name == name]
     entries = [
         {**document.data, "subject": subject.split("/", 1)[1]}
         for subject in subjects
@@ -182,8 +206,13 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
 
 def run_rows(services: Services) -> list[dict[str, Any]]:
     """One row per run, newest first."""
-    runs = sorted(list_runs(services), key=lambda run: run.created_at, reverse=True)
-    return [_run_row(run) for run in runs]
+    readable, damaged = readable_runs(services)
+    runs = newest_first(readable, services.store.now())
+    return [*(_run_row(run) for run in runs), *(_damaged_run(error) for error in damaged)]
+
+
+def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
+    return {**_damaged_row(RUN_KEYS, "id", error), "command": [], "reason": error.message}
 
 
 def _run_row(run: RunRecord) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.prune import Numbers, Retired
 from tpuctl.core.records import RunRecord, SliceState
 from tpuctl.errors import ConflictError
 from tpuctl.ports import Document, Store
-from tpuctl.workflows.documents import load_run, load_slice
+from tpuctl.workflows.documents import decode, load_run, load_slice
 
 KEY = "retired"
 
@@ -58,7 +58,7 @@ def retire(store: Store, after_s: float) -> list[str]:
 
 
 def _parse(document: Document) -> Retired:
-    return from_data(Retired, document.data)
+    return decode(Retired, document)
 
 
 def _judged(store: Store, old: Retired) -> Retired:

@@ -10,7 +10,7 @@ from tpuctl.core import timeouts
 from tpuctl.core.codec import to_data
 from tpuctl.core.counting import counted
 from tpuctl.core.manifest import build_manifest
-from tpuctl.core.plan import Wait
+from tpuctl.core.plan import Blocked, Wait
 from tpuctl.core.plan_run import (
     RunPlan,
     RunStep,
@@ -32,7 +32,7 @@ from tpuctl.core.records import (
     TimelineEntry,
 )
 from tpuctl.errors import PartialError, StaleRecordError
-from tpuctl.workflows.attempts import AttemptHosts, Greeted, attempt_hosts
+from tpuctl.workflows.attempts import AttemptHosts, Greeted, Stuck, attempt_hosts
 from tpuctl.workflows.documents import (
     Loaded,
     find_slice,
@@ -148,6 +148,8 @@ class RunWave:
             prepared = hosts.prepare()
         except PartialError as error:
             return self._not_acknowledged(error)
+        if isinstance(prepared, Stuck):
+            return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
         if isinstance(prepared, str):
             return Outcome(Wait(prepared), acted=False)
         if isinstance(prepared, Greeted):
@@ -251,7 +253,7 @@ class RunWave:
         if first:
             self._journal("suspect", plan.why)
             self._services.emit(Note(self._run.id, f"{plan.why}; looking whether the slice is still there"))
-        return Outcome(Wait(f"a verdict: {plan.why}"), acted=False)
+        return Outcome(Wait(f"finding out why: {plan.why}"), acted=False)
 
     def _clear(self, plan: RunPlan) -> Outcome:
         self._journal("cleared", plan.why)
@@ -273,8 +275,6 @@ class RunWave:
         )
         state = RunState.STOPPING if cause is Cause.STOPPED else self._run.state
         self._save_attempt(attempt, state=state)
-        if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:
-            self._services.emit(Note(self._run.id, f"attempt {attempt.number} ended ({cause}): {why}"))
         return Outcome(Wait("the attempt to end"), acted=True)
 
     def _stop_workers(self, _plan: RunPlan) -> Outcome:
@@ -289,6 +289,7 @@ class RunWave:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
             return Outcome(Wait("the rest of the logs"), acted=True)
+        self._tell_end()
         attempt = replace(
             self._attempt,
             state=AttemptState.ENDED,
@@ -301,13 +302,19 @@ class RunWave:
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
         self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
-        if attempt.cause is Cause.HOST_LOST:
+        if attempt.cause in {Cause.HOST_LOST, Cause.PREEMPTED}:
             self._doubt_slice(attempt)
         if run.state.final:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
             self._release_slice(run)
         self._save(run)
         return Outcome(Wait("the next attempt"), acted=True)
+
+    def _tell_end(self) -> None:
+        """Says how the attempt ended: below what its workers wrote, such as a traceback."""
+        number, cause, why = self._attempt.number, self._attempt.cause, self._attempt.suspect_why
+        if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:
+            self._services.emit(Note(self._run.id, f"attempt {number} ended ({cause}): {why}"))
 
     def _collect(self, hosts: AttemptHosts) -> bool:
         """What the workers wrote and nobody followed. False when there is more than one step may fetch: also

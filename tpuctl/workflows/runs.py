@@ -25,8 +25,8 @@ from tpuctl.core.records import (
     SliceRecord,
     SliceState,
 )
-from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, UnreachableError
-from tpuctl.workflows.attempts import attempt_hosts
+from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
+from tpuctl.workflows.attempts import attempt_hosts, kill_hint
 from tpuctl.workflows.documents import (
     Loaded,
     find_run,
@@ -52,8 +52,9 @@ _REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
 """So long another process may hold the lease of a slice."""
 
 
-def request_run(services: Services, run: RunRecord) -> RunRecord:
-    """Writes down a run. The same request while it is under way means that run, which is returned.
+def request_run(services: Services, run: RunRecord, *, named: bool = False) -> RunRecord:
+    """Writes down a run. The same request while it is under way means that run, which is returned, unless
+    somebody chose another id for this one (`named`).
 
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
@@ -62,7 +63,7 @@ def request_run(services: Services, run: RunRecord) -> RunRecord:
     for left in reversed(range(_REQUEST_TRIES)):
         try:
             with lease(services, run.slice_name):
-                return _request_run(services, run)
+                return _request_run(services, run, named=named)
         except (LeaseHeldError, StaleRecordError):
             if not left:
                 raise
@@ -70,11 +71,12 @@ def request_run(services: Services, run: RunRecord) -> RunRecord:
     raise AssertionError("unreachable")
 
 
-def _request_run(services: Services, run: RunRecord) -> RunRecord:
+def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecord:
     for other in list_runs(services):
         if other.slice_name != run.slice_name or other.state.final:
             continue
-        if other.fingerprint == run.fingerprint and not other.stop_asked:
+        meant = other.id == run.id or not named
+        if meant and other.fingerprint == run.fingerprint and not other.stop_asked:
             _hand_slice_over(services, run.id, other)
             return other
         if other.id != run.id:
@@ -240,13 +242,31 @@ def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:
     return life is Life.STILL
 
 
-def run_error(run: RunRecord, log_hint: str) -> PartialError | UnreachableError | None:
-    """The error a finished run amounts to, or None when it succeeded or was stopped on request."""
+def stop_error(run: RunRecord) -> PartialError | None:
+    """What a stop could not end, such as root's processes; None when nothing outlived it."""
+    every = run.attempt.ends if run.attempt else ()
+    ends = [end for end in every if end.survivors or end.note == WorkerState.RUNNING]
+    if not ends:
+        return None
+    named = "; ".join(f"worker {end.worker}: {end.note}" for end in ends)
+    first = ends[0]
+    processes = f"tpuctl exec --worker {first.worker} {run.slice_name} -- ps -ef"
+    return PartialError(
+        f"run {run.id} is {run.state}, but processes of it live on: {named}",
+        hint=kill_hint(run.slice_name, first.worker, first.survivors) if first.survivors else processes,
+        details={"workers": [end.worker for end in ends], "exits": to_data(ends)},
+    )
+
+
+def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:
+    """The error a finished run amounts to, or None when it succeeded or was stopped on request: PartialError
+    where some workers ended well."""
     if run.state in {RunState.SUCCEEDED, RunState.STOPPED}:
         return None
     ends = run.attempt.ends if run.attempt else ()
     failed = [end for end in ends if end.exit_status != 0]
-    return PartialError(
+    kind = PartialError if len(failed) < len(ends) else TpuctlError
+    return kind(
         f"run {run.id} {run.state}: {run.reason}",
         hint=log_hint,
         details={"workers": [end.worker for end in failed], "exits": to_data(ends)},

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpuctl.core.hunt import choose_zone
-from tpuctl.core.lifecycle import owner_labels
+from tpuctl.core.lifecycle import DENIED, SliceEvent, owner_labels
 from tpuctl.core.model import USER_LABEL, OperationInfo
 from tpuctl.core.naming import label_value
 from tpuctl.core.plan import Blocked, Failed, Wait
 from tpuctl.core.plan_slice import next_incarnation, node_request
 from tpuctl.core.records import Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.core.retries import CREATE
 from tpuctl.errors import (
+    BusyError,
     ConflictError,
     DeniedError,
     InvalidRequestError,
@@ -19,13 +21,15 @@ from tpuctl.errors import (
     QuotaError,
     RateLimitedError,
     TpuctlError,
+    TransientError,
 )
 from tpuctl.workflows.capacity import read_notes, remember_asked
 from tpuctl.workflows.enrolment import keep_enrolled, read_machines
-from tpuctl.workflows.events import StepStarted
+from tpuctl.workflows.events import StepStarted, Warn
 from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.loop import Outcome
 from tpuctl.workflows.payment import ended_grant
+from tpuctl.workflows.slice_delete import not_settled
 from tpuctl.workflows.slice_loss import drop_zone, lose, quota_refused
 
 
@@ -46,15 +50,21 @@ def create_tpu(held: HeldSlice) -> Outcome:
     services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", held.plan.why))
     try:
         operation = _call_create(held, called)
-    except ConflictError:
-        # The name is taken: by an earlier call of ours whose answer was lost, or by a stranger. A later
-        # look tells which; not at once, because what holds the name may not be shown yet.
-        return Outcome(Wait("a look at what holds the name"), acted=False)
+    except BusyError as error:
+        # Refused: this call made nothing. Another zone need not wait for this one.
+        held.amend(held.changed(unseen_since=before.unseen_since))
+        if len(record.candidates) > 1:
+            return _create_failed(held, error)
+        return not_settled(held, before.retry, CREATE, error)
+    except (ConflictError, TransientError) as error:
+        # It may have taken effect, or an earlier call of ours has the name, or a stranger. A later look tells
+        # which; not at once, because what holds the name may not be shown yet.
+        return not_settled(held, before.retry, CREATE, error)
     except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
         # This call made nothing; an earlier one, whose answer was lost, may have.
         refused = replace(called, unseen_since=before.unseen_since)
         return _not_created(held, replace(held.record, incarnation=refused), error)
-    held.save(replace(held.record, incarnation=replace(called, operation=operation.name)))
+    held.save(replace(held.record, incarnation=replace(called, operation=operation.name, retry=None)))
     return Outcome(Wait("the cloud to take the request"), acted=True)
 
 
@@ -110,6 +120,13 @@ def _create_refused(held: HeldSlice, error: TpuctlError) -> Outcome:
         return Outcome(Wait(error.message, held.record.not_before), acted=True)
     if drop_zone(held, error.message):
         return Outcome(Wait("another zone"), acted=True)
+    if isinstance(error, DeniedError):
+        # Permissions come late and tokens expire: passes ask again, and a person is told until it is settled.
+        again = held.record.loss is not None and held.record.loss.kind == DENIED
+        if again:
+            held.journal("still-denied", error.message)
+        lose(held, DENIED, error.message, failed=True, state=SliceState.REFUSED, told=again)
+        return Outcome(Failed(error), acted=True)
     loss = Loss(held.services.store.now(), "refused", error.message)
     held.journal("refused", error.message)
     held.save(replace(held.record, state=SliceState.REFUSED, loss=loss))
@@ -127,6 +144,9 @@ def renew_incarnation(held: HeldSlice) -> Outcome:
     notes = read_notes(services, record.spec, record.candidates if record.zones else ())
     choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
     incarnation = next_incarnation(record, now)
+    if held.look.sighting.event is SliceEvent.DELETING:
+        text = f"{held.plan.why}: it is not waited for any more, and counts against quota until it is gone"
+        services.emit(Warn(record.name, text))
     where = f" in {choice.zone} ({choice.why})" if record.zones else ""
     held.journal("renew", f"{held.plan.why}; asking again as {incarnation.cloud_name}{where}")
     held.save(

@@ -8,9 +8,9 @@ from tpuctl.core import timeouts
 from tpuctl.core.counting import counted
 from tpuctl.core.evidence import Life, Silence, judge_silence
 from tpuctl.core.lifecycle import Effect, unhealthy
-from tpuctl.core.plan import Blind, Done, Wait
+from tpuctl.core.plan import Blind, Blocked, Done, Wait
 from tpuctl.core.records import Doubt, SliceState
-from tpuctl.workflows.enrolment import why_closed
+from tpuctl.workflows.enrolment import judge_refusal, why_closed
 from tpuctl.workflows.events import StepDone, Warn
 from tpuctl.workflows.held_slice import HeldSlice
 from tpuctl.workflows.host_beats import describe_life, listen_for_life
@@ -30,16 +30,23 @@ def probe_hosts(held: HeldSlice) -> Outcome:
     answers = greet_workers(held.services, held.record, began + WATCH_TIME_S)
     if answers.answered:
         held.reach.saw(held.record.name)
+    node = held.look.view.node
+    if answers.refused and node is not None:
+        return Outcome(judge_refusal(held.services, held.record, node, answers.trouble), acted=False)
     if answers.closed:
         return Outcome(why_closed(held.services, held.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(held, answers, began + HOST_TIME_S)
     now = held.services.store.now()
-    incarnation = replace(held.incarnation, ready_at=now, doubt=None)
+    before = held.incarnation
+    # One that was ready before is ready again: counted from when that was doubted.
+    doubted = before.doubt if before.ready_at is not None else None
+    since = before.requested_at if doubted is None else doubted.since
+    incarnation = replace(before, ready_at=now, doubt=None)
     answered = counted(len(incarnation.workers), "host")
     held.journal("ready", f"{answered} answered")
     held.save(replace(held.record, state=SliceState.READY, incarnation=incarnation, failures=0))
-    took = now - incarnation.requested_at
+    took = now - since
     held.services.emit(StepDone(held.record.name, "ready", f"{answered} answered", took))
     return Outcome(Done("all hosts answered"), acted=True)
 
@@ -49,12 +56,24 @@ def _pin_workers(held: HeldSlice) -> Outcome | None:
     node = held.look.view.node
     found = "the node" if node is None else find_workers(held.services, held.record, node)
     if node is None or isinstance(found, str):
-        # Keys that are never published keep a slice from being ready, but are no reason to delete it.
-        return Outcome(Wait(str(found)), acted=False)
+        return Outcome(_unpinned(held, str(found)), acted=False)
     if found != held.incarnation.workers or node.uid != held.incarnation.node_uid:
         held.save(held.changed(workers=found, node_uid=node.uid))
         held.services.ssh_entries.update(held.record.name, host_targets(held.services, held.record))
     return None
+
+
+def _unpinned(held: HeldSlice, missing: str) -> Wait | Blocked:
+    """Keys that are never published keep a slice from being ready, but are no reason to delete it."""
+    since, node = held.incarnation.cloud_ready_at, held.look.view.node
+    until = (since or held.services.store.now()) + timeouts.HOST_KEYS_MAX_S
+    if node is None or held.services.store.now() < until:
+        return Wait(missing)
+    why = (
+        f"{node.name} shows no {missing} after {timeouts.HOST_KEYS_MAX_S / 60:.0f} min; guest attributes "
+        "may be turned off by its metadata or by the policy compute.disableGuestAttributesAccess"
+    )
+    return Blocked(why, "export TPUCTL_HOST_KEYS=first-use believes the keys that its hosts show, once")
 
 
 def _silent(held: HeldSlice, answers: HostAnswers, until: float) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpuctl.core import timeouts
-from tpuctl.core.lifecycle import SliceEvent
+from tpuctl.core.lifecycle import ABSENT, SliceEvent
 from tpuctl.core.plan import Failed, Wait
 from tpuctl.core.records import Loss, SliceState
 from tpuctl.errors import QuotaError
@@ -34,7 +34,7 @@ def record_loss(held: HeldSlice) -> Outcome:
     quota = _late_quota_error(held, why)
     if quota is not None and event is SliceEvent.CREATE_FAILED:
         return quota_refused(held, quota)
-    kind = "preempted" if taken else "create-failed"
+    kind = "preempted" if taken else ABSENT if event is SliceEvent.ABSENT else "create-failed"
     lose(held, kind, why, failed=not taken, zone=not taken, state=held.plan.state)
     held.services.emit(Note(held.record.name, f"{kind}: {why}"))
     return Outcome(Wait(why), acted=True)
@@ -80,18 +80,20 @@ def lose(
     short: str = "",
     give_up: bool = False,
     state: SliceState = SliceState.LOST,
+    told: bool = False,
 ) -> None:
     """Writes down how the incarnation ended and until when what is left alone.
 
     `zone`: it was for want of capacity or quota there, which other slices and the next hunt should know.
     `short`: `detail` without what is true only now. `give_up`: it is to go although the cloud shows it
-    alive.
+    alive. `told`: the journal has it already.
     """
     services, record = held.services, held.record
     now = services.store.now()
     failures = record.failures + 1 if failed else 0
     until = now + timeouts.next_backoff(failures, record.name) if failed else now
-    held.journal(kind, detail)
+    if not told:
+        held.journal(kind, detail)
     backoffs = dict(record.zone_not_before)
     if record.zones:
         backoffs |= zone_backoffs(services, record.spec, record.candidates)

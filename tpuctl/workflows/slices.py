@@ -14,14 +14,16 @@ from tpuctl.errors import (
     ConflictError,
     LeaseHeldError,
     StaleRecordError,
+    TransientError,
 )
 from tpuctl.workflows.capacity import (
     UsualWait,
 )
 from tpuctl.workflows.documents import get_slice, save
 from tpuctl.workflows.enrolment import ask_to_be_let_in
-from tpuctl.workflows.events import Note
+from tpuctl.workflows.events import Note, Warn
 from tpuctl.workflows.held_slice import HeldSlice
+from tpuctl.workflows.intents import never_sent
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
 from tpuctl.workflows.loop import Outcome, converge
@@ -30,6 +32,7 @@ from tpuctl.workflows.probing import Reach, greet_workers
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slice_wave import apply_effect
 
+_NO_ANSWER = "look at the network, a proxy or the endpoint in `tpuctl config show`"
 _CAME_UP = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
 """States in which the cloud is expected to show a slice."""
 
@@ -64,6 +67,34 @@ def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
     return plan.effect is Effect.RECORD_LOSS or plan.state is SliceState.REMOVED
 
 
+class _Silence:
+    """A cloud that cannot be read, while somebody waits: told in full, once."""
+
+    def __init__(self, services: Services, name: str) -> None:
+        self._services = services
+        self._name = name
+        self._since: float | None = None
+        self._told = False
+
+    def heard(self, look: SliceLook) -> Failed | None:
+        """After each look. An end where nothing was sent yet and nothing answers: nothing is in flight to wait
+        for. An API that answers with an error is waited for."""
+        now = self._services.clock.now()
+        if look.sighting.event is not SliceEvent.UNKNOWN:
+            self._since = None
+            return None
+        if self._since is None:
+            self._since = now
+        unread_s = now - self._since
+        if unread_s >= timeouts.UNREAD_UNSENT_S and look.view.unanswered and never_sent(look.record):
+            why = f"{self._name}: nothing was asked for: {look.sighting.why}"
+            return Failed(TransientError(why, hint=_NO_ANSWER, details={"unsent": True}))
+        if unread_s >= timeouts.UNREAD_TOLD_S and not self._told:
+            self._told = True
+            self._services.emit(Warn(self._name, f"{look.sighting.why}; waiting for an answer"))
+        return None
+
+
 def renew_if_removed(
     services: Services, name: str, ask: Callable[[], object], *, patient: bool, deadline: float | None = None
 ) -> None:
@@ -76,9 +107,11 @@ def renew_if_removed(
     before = get_slice(services, name).record
     if before.state not in _CAME_UP:
         return
+    silence = _Silence(services, name)
 
     def step() -> Outcome:
         look = look_at_slice(services, name)
+        silence.heard(look)
         if look.record.state in _CAME_UP:
             if look.sighting.event is SliceEvent.UNKNOWN and patient:
                 return Outcome(Wait(look.sighting.why), acted=False)
@@ -100,14 +133,19 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
 
     One that was ready before is believed only when its hosts answer now: the API shows a loss late.
     """
-    if get_slice(services, name).record.state is SliceState.READY:
-        _doubt_if_silent(services, name)
-
-    usual = UsualWait(services)
+    usual, unproved = UsualWait(services), True
+    silence = _Silence(services, name)
 
     def step() -> Outcome:
+        nonlocal unproved
+        if unproved and get_slice(services, name).record.state is SliceState.READY:
+            _doubt_if_silent(services, name)
+        unproved = False
         outcome, look = advance_slice(services, name)
         usual.saw(look.record)
+        ended = silence.heard(look)
+        if ended is not None:
+            return Outcome(ended, acted=False)
         if look.record.desired is Desired.DOWN:
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
@@ -157,8 +195,11 @@ def ask_for_deletion(services: Services, name: str, *, deadline: float | None = 
 
 def wait_until_gone(services: Services, name: str, *, deadline: float | None = None) -> None:
     """Runs the loop on one slice until the cloud says not-found."""
+    silence = _Silence(services, name)
 
     def step() -> Outcome:
-        return advance_slice(services, name)[0]
+        outcome, look = advance_slice(services, name)
+        silence.heard(look)
+        return outcome
 
     converge(services, name, step, deadline=deadline)

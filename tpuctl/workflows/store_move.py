@@ -165,7 +165,7 @@ def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> 
     there = {document.key for document in target.list("")}
     for document in documents:
         if document.key not in there:
-            target.take_document(document.key, document.data)
+            target.take_document(document.key, dict(document.data))
     arrived = {blob.sha256 for blob in target.list_blobs()}
     for digest in digests:
         if digest not in arrived:

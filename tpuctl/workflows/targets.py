@@ -26,6 +26,8 @@ def host_targets(services: Services, record: SliceRecord) -> list[HostTarget]:
             user=record.spec.login_user,
             host_key=worker.host_key,
             internal_ip=worker.endpoint.internal_ip,
+            instance=worker.hostname.partition(".")[0],
+            zone=record.spec.zone,
         )
         for index, worker in enumerate(incarnation.workers)
     ]

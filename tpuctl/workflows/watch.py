@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tpuctl.core.codec import from_data, to_data
+from tpuctl.core.codec import to_data
 from tpuctl.core.records import Desired
 from tpuctl.core.watch import (
     TROUBLED,
@@ -20,10 +20,11 @@ from tpuctl.core.watch import (
     worth_writing,
 )
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.workflows.documents import list_runs, list_slices
+from tpuctl.workflows.documents import decode, decode_readable, readable_runs, readable_slices
 from tpuctl.workflows.fleet import PassLine, run_pass
 from tpuctl.workflows.services import Services
 
+HOOKS, BLOCKED = "hooks", "blocked"
 FLEET = "fleet"
 """The subject of a pass that could not look at any slice."""
 
@@ -50,13 +51,14 @@ class PassReport:
         return [trouble for trouble in self.beat.troubles if trouble.subject in seen]
 
 
-def watched_pass(services: Services, watcher: Watcher) -> PassReport:
-    """One pass, and the heartbeat that it deserves; `save_heartbeat` writes that.
+def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlError] = ()) -> PassReport:
+    """One pass, and the heartbeat that it deserves; `save_heartbeat` writes that. `broken` is what of this
+    machine's own set-up does not work, such as hooks: it needs a person, and keeps nothing from being done.
 
     Raises only when the store cannot be read: a cloud that cannot be read is a line of the report.
     """
     document = services.store.get(heartbeat_key(watcher.machine))
-    previous = None if document is None else from_data(Heartbeat, document.data)
+    previous = None if document is None else decode(Heartbeat, document)
     at, began = services.store.now(), services.clock.now()
     error: TpuctlError | None = None
     lines: Sequence[Line]
@@ -64,6 +66,7 @@ def watched_pass(services: Services, watcher: Watcher) -> PassReport:
         lines = run_pass(services)
     except TpuctlError as caught:
         error, lines = caught, [PassLine(FLEET, "failed", caught.message, acted=False)]
+    lines = [*lines, *(PassLine(HOOKS, BLOCKED, error.message, acted=False) for error in broken[:1])]
     seconds = services.clock.now() - began
     beat = next_heartbeat(previous, watcher, lines, at=at, seconds=seconds)
     return PassReport(tuple(lines), beat, previous, 0 if document is None else document.generation, error)
@@ -92,7 +95,7 @@ def forget_heartbeat(services: Services, machine: str) -> bool:
 
 def list_heartbeats(services: Services) -> list[Heartbeat]:
     """The last pass of every machine, newest first."""
-    beats = [from_data(Heartbeat, document.data) for document in services.store.list("watchdogs/")]
+    beats = decode_readable(Heartbeat, services.store.list("watchdogs/"))[0]
     return sorted(beats, key=lambda beat: beat.at, reverse=True)
 
 
@@ -105,14 +108,14 @@ def slices_without_our_key(services: Services) -> list[str]:
     """Slices that are wanted and were asked for before this machine's key was in the store."""
     if services.store.get(f"machines/{services.machine}") is not None:
         return []
-    return [record.name for record in list_slices(services) if record.desired is Desired.UP]
+    return [record.name for record in readable_slices(services)[0] if record.desired is Desired.UP]
 
 
 def secrets_of_active_runs(services: Services) -> dict[str, str]:
     """References that a restart will have to resolve, each with a run that needs it."""
     return {
         reference: run.id
-        for run in list_runs(services)
+        for run in readable_runs(services)[0]
         if not run.state.final
         for reference in run.secrets.values()
     }

@@ -1,0 +1,134 @@
+"""A permission that is missing for a while ends no slice for good; a person hears of it until it is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace
+from tpuctl.core.hooks import Happening, Hook, parse_hooks
+from tpuctl.core.records import SliceState
+from tpuctl.core.watch import Heartbeat, Watcher, next_heartbeat
+from tpuctl.errors import DeniedError
+from tpuctl.workflows.documents import get_slice
+from tpuctl.workflows.fleet import PassLine, run_pass, take_down
+from tpuctl.workflows.hooks import tell_hooks
+from tpuctl.workflows.intents import request_slice
+from tpuctl.workflows.report import decisions
+from tpuctl.workflows.slices import wait_for_slice
+
+NO_PERMISSION = {"preset": "no-permission"}
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+def passes(place: MemoryPlace, count: int) -> list[list[PassLine]]:
+    found = []
+    for _ in range(count):
+        place.clock.advance(60.0)
+        found.append([line for line in run_pass(place.machine()) if line.subject == "big"])
+    return found
+
+
+def actions(place: MemoryPlace) -> list[str]:
+    return [str(entry["action"]) for entry in decisions(place.machine(), "big")]
+
+
+def test_a_slice_that_was_denied_recovers_when_the_permission_is_back(place):
+    bring_up(place.machine(), "big")
+    place.world.faults.add(NO_PERMISSION)
+    place.world.preempt("big-1")
+    denied = passes(place, 30)[5:]
+    assert {line.needs_a_human for lines in denied for line in lines} == {True}
+    assert all(denied)
+    assert actions(place).count("denied") == 1
+    assert actions(place).count("still-denied") < 15
+    place.world.faults.clear()
+    passes(place, 20)
+    assert get_slice(place.machine(), "big").record.state is SliceState.READY
+
+
+def test_the_command_that_asks_again_needs_no_wait(place):
+    services = place.machine()
+    place.world.faults.add(NO_PERMISSION)
+    request_slice(services, "big", SPEC, pay=True, permit=lambda: None)
+    with pytest.raises(DeniedError):
+        wait_for_slice(services, "big")
+    record = get_slice(services, "big").record
+    assert (record.state, record.pay) == (SliceState.REFUSED, True)
+    place.world.faults.clear()
+    assert bring_up(services, "big").state is SliceState.READY
+
+
+def test_a_slice_that_was_denied_and_taken_down_is_not_asked_for_again(place):
+    services = place.machine()
+    place.world.faults.add(NO_PERMISSION)
+    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    with pytest.raises(DeniedError):
+        wait_for_slice(services, "big")
+    take_down(services, "big")
+    place.world.faults.clear()
+    passes(place, 20)
+    assert place.world.census() == []
+
+
+@pytest.mark.parametrize("settled", ["up", "down"])
+def test_what_somebody_removed_needs_a_person_until_that_is_settled(place, settled):
+    services = place.machine()
+    bring_up(services, "big", queued=False)
+    services.cloud.delete_node(SPEC.zone, "big-1")
+    seen = passes(place, 12)[4:]
+    assert get_slice(services, "big").record.state is SliceState.REMOVED
+    assert {line.result for lines in seen for line in lines} == {"blocked"}
+    assert all(seen)
+    if settled == "up":
+        bring_up(services, "big", queued=False)
+    else:
+        take_down(services, "big")
+    assert {line.needs_a_human for lines in passes(place, 3) for line in lines} <= {False}
+
+
+@pytest.mark.parametrize("with_run", [False, True], ids=["slice", "run"])
+@pytest.mark.parametrize("how", ["denied", "removed"])
+def test_a_hook_hears_of_one_trouble_once_and_under_one_id(place, with_run, how):
+    services = place.machine()
+    pager = parse_hooks([{"name": "pager", "events": ["needs-human"], "command": ["true"]}], "test")
+    watcher = Watcher(services.machine, "here", "ada", "1")
+    heard: list[str] = []
+    beat: Heartbeat | None = None
+
+    def pass_and_tell() -> None:
+        nonlocal beat
+        place.clock.advance(60.0)
+        lines = run_pass(services)
+        beat = next_heartbeat(beat, watcher, lines, at=services.store.now(), seconds=1.0)
+        tell_hooks(services, pager, lines, beat.troubles, tell)
+
+    def tell(_hook: Hook, happening: Happening) -> str:
+        heard.append(f"{happening.subject}/{happening.token}")
+        return ""
+
+    bring_up(services, "big", queued=False)
+    if with_run:
+        place.hosts.programs["main.py"] = scripted(7200.0)
+        submit(services, "big", "two hours")
+    for _ in range(3):
+        pass_and_tell()
+    if how == "denied":
+        place.world.faults.add(NO_PERMISSION)
+        place.world.preempt("big-1")
+    else:
+        services.cloud.delete_node(SPEC.zone, "big-1")
+    for _ in range(12):
+        pass_and_tell()
+    assert len(heard) == 1
+    assert heard[0].startswith("slices/big/")
+    assert heard[0].endswith("/needs-human")

@@ -1,0 +1,212 @@
+"""What runs on a host is never lost sight of: programs without a supervisor, what a stop cannot end, a full
+disk, and locks on the chips that are in the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import alive, require_tier, wait_until
+from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.real_lab import RealClock
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.core.records import Cause, Policy, RunRecord, RunState
+from tpuctl.errors import TpuctlError
+from tpuctl.workflows.documents import get_run, get_slice, list_attempts
+from tpuctl.workflows.execute import execute
+from tpuctl.workflows.follow import follow_run
+from tpuctl.workflows.report import manifest_of
+from tpuctl.workflows.runs import request_stop, stop_error
+from tpuctl.workflows.targets import host_targets
+
+
+@pytest.fixture
+def sim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningSim]:
+    tier = getattr(request, "param", "process")
+    require_tier(tier)
+    with running_sim(tmp_path, hosts=tier) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+isolated = pytest.mark.parametrize("sim", ["isolated"], indirect=True)
+"""For what needs root on a host, or a file system of its own."""
+
+
+def on_worker(services: SimServices, worker: int, script: str) -> str:
+    """What a shell on a worker of `big` says."""
+    said: list[bytes] = []
+    record = get_slice(services, "big").record
+    [result] = execute(
+        services, record, ["sh", "-c", script], workers=(worker,), sink=lambda _w, _s, data: said.append(data)
+    )
+    assert result.ok, (result, said)
+    return b"".join(said).decode().strip()
+
+
+def meanwhile(services: SimServices, run: RunRecord, act: Callable[[], object]) -> RunRecord:
+    """Follows a run to its end; once all workers have said a word, `act` is done."""
+
+    def work() -> None:
+        wait_until(lambda: all(services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)), 60.0)
+        act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        return follow_run(services, run.id, deadline=services.clock.now() + 7200)
+    finally:
+        thread.join()
+
+
+DEAF = """
+import os, pathlib, signal, subprocess, sys, time
+attempt, rank = os.environ["TPUCTL_ATTEMPT"], os.environ["TPUCTL_RANK"]
+marks = pathlib.Path(os.environ["MARKS"])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+earlier = marks / ("1-" + rank)
+if attempt == "1":
+    daemon = subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; exec sleep 600"])
+    earlier.write_text(f"{os.getpid()} {daemon.pid}")
+    (marks / ("supervisor-" + rank)).write_text(str(os.getppid()))
+else:
+    for pid in earlier.read_text().split():
+        try:
+            os.kill(int(pid), 0)
+            sys.exit("beside " + pid)
+        except ProcessLookupError:
+            pass
+print("attempt", attempt, flush=True)
+while attempt == "1":
+    time.sleep(0.05)
+"""
+
+
+def deaf_run(services: SimServices, marks: Path) -> RunRecord:
+    marks.mkdir()
+    bring_up(services, "big")
+    return submit(services, "big", DEAF, variables={"MARKS": str(marks)})
+
+
+def kill_supervisor(marks: Path, worker: int) -> None:
+    os.kill(int((marks / f"supervisor-{worker}").read_text()), signal.SIGKILL)
+
+
+def test_a_program_whose_supervisor_died_is_ended_before_another_starts_beside_it(services, tmp_path):
+    run = deaf_run(services, tmp_path / "marks")
+    ended = meanwhile(services, run, lambda: kill_supervisor(tmp_path / "marks", 1))
+    assert (ended.state, ended.failures, ended.preemptions) == (RunState.SUCCEEDED, 0, 1), ended.reason
+    first, second = list_attempts(services, run.id)
+    assert (first.cause, second.cause) == (Cause.HOST_LOST, Cause.SUCCEEDED)
+    assert "worker 1 lost its supervisor" in manifest_of(services, run.id, 1)["run"]["why"]
+
+
+def test_a_stop_ends_a_program_whose_supervisor_died(services, tmp_path):
+    run = deaf_run(services, tmp_path / "marks")
+
+    def act() -> None:
+        kill_supervisor(tmp_path / "marks", 0)
+        request_stop(services, run.id)
+
+    ended = meanwhile(services, run, act)
+    assert ended.state is RunState.STOPPED
+    assert stop_error(ended) is None
+    pids = [int(pid) for mark in (tmp_path / "marks").glob("1-*") for pid in mark.read_text().split()]
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+ROOTS_CHILD = """
+import os, subprocess, time
+if os.environ["TPUCTL_RANK"] == "1":
+    subprocess.Popen(["sudo", "-n", "sh", "-c", "trap '' TERM; exec sleep 600"])
+    time.sleep(0.5)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@isolated
+def test_what_a_stop_cannot_end_is_shown_and_named_until_a_person_ends_it(services):
+    services.clock = RealClock()  # the supervisor tries for ten seconds of its own
+    bring_up(services, "big")
+    run = submit(services, "big", ROOTS_CHILD, policy=Policy(grace_s=0.5))
+    ended = meanwhile(services, run, lambda: request_stop(services, run.id))
+    error = stop_error(ended)
+    assert ended.state is RunState.STOPPED
+    assert error is not None
+    assert error.exit_code == 3
+    assert "worker 1: " in error.message
+    assert "sleep of root" in error.message
+    assert error.hint.startswith("tpuctl exec --worker 1 big -- sudo kill -9 ")
+    assert "of root" in manifest_of(services, run.id, 1)["exits"][1]["note"]
+    with pytest.raises(
+        TpuctlError, match=rf"worker 1 has what outlived attempt 1 of {run.id}: \d+ .*of root"
+    ) as stuck:
+        run_to_end(services, "big", "print(1)")
+    assert stuck.value.hint == error.hint
+    on_worker(services, 1, error.hint.partition(" -- ")[2])
+    waiting = get_run(services, "run-0002").record
+    assert follow_run(services, waiting.id, deadline=services.clock.now() + 3600).state is RunState.SUCCEEDED
+
+
+FILLS_THE_DISK = """
+import os, sys
+print("begin", flush=True)
+while os.environ["TPUCTL_RANK"] == "1":
+    os.write(1, b"x" * 65536)
+"""
+
+
+@isolated
+def test_a_full_disk_keeps_no_end_from_being_reported_and_is_named(services):
+    bring_up(services, "big")
+    on_worker(services, 1, 'sudo mount -t tmpfs -o size=8m,mode=700,uid=$(id -u) tmpfs "$HOME"')
+    run = run_to_end(services, "big", FILLS_THE_DISK)
+    assert (run.state, run.failures) == (RunState.FAILED, 1)
+    assert "worker 1 exited with 1 (its disk is full)" in run.reason
+    assert "disk is full" in manifest_of(services, run.id, 1)["exits"][1]["note"]
+    again = run_to_end(services, "big", "print(2)")
+    assert again.state is RunState.FAILED
+    assert "worker 1: OSError: [Errno 28] No space left on device" in again.reason
+    on_worker(services, 1, 'rm -rf "$HOME/.tpuctl/runs"/*/*/stdout.log')
+    assert run_to_end(services, "big", "print(3)").state is RunState.SUCCEEDED
+
+
+@isolated
+def test_a_lock_on_the_chips_that_is_in_the_way_is_named_before_a_run_starts(services):
+    bring_up(services, "big")
+    on_worker(services, 1, "sudo touch /tmp/libtpu_lockfile")
+    run = submit(services, "big", "print('up')")
+    with pytest.raises(TpuctlError, match="worker 1: /tmp/libtpu_lockfile is root's") as foreign:
+        follow_run(services, run.id, deadline=services.clock.now() + 3600)
+    assert foreign.value.hint == "tpuctl exec --worker 1 big -- sudo rm /tmp/libtpu_lockfile"
+    assert get_run(services, run.id).record.failures == 0
+    on_worker(services, 1, "sudo rm /tmp/libtpu_lockfile")
+    holder = "import fcntl, time; f = open('/tmp/libtpu_lockfile', 'w'); fcntl.flock(f, 2); time.sleep(600)"
+    target = host_targets(services, get_slice(services, "big").record)[0]
+    command = f'setsid -f python3 -c "{holder}" > /dev/null 2>&1 < /dev/null; sleep 1'
+    assert services.remote.run([target], command)[0].ok
+    with pytest.raises(TpuctlError, match=r"worker 0: \d+ python3 of tpuctl has the chips") as held:
+        follow_run(services, run.id, deadline=services.clock.now() + 3600)
+    assert held.value.hint.startswith("tpuctl exec --worker 0 big -- sudo kill -9 ")
+    on_worker(services, 0, held.value.hint.partition(" -- ")[2])
+    assert follow_run(services, run.id, deadline=services.clock.now() + 3600).state is RunState.SUCCEEDED
+
+
+@isolated
+def test_a_program_that_wants_no_chips_minds_no_lock_on_them(services):
+    bring_up(services, "big")
+    on_worker(services, 1, "sudo touch /tmp/libtpu_lockfile")
+    cpu = {"JAX_PLATFORMS": "cpu"}
+    assert run_to_end(services, "big", "print('up')", variables=cpu).state is RunState.SUCCEEDED

@@ -1,0 +1,107 @@
+"""The examples of training, for real: two hosts, a TERM to one program, a preemption, and the same result."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.session import ROOT, Session, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+EXAMPLES = ROOT / "manifests" / "examples"
+PACE = ("--var", "STEPS=120", "--var", "SAVE_EVERY=1000", "--var", "STEP_SECONDS=0.2")
+"""Nothing is saved before the end but by a program that is told to leave."""
+
+
+def program(name: str) -> tuple[str, ...]:
+    """The words behind `tpuctl run` that start an example here. Skips without its framework."""
+    if name == "train_jax.py":
+        return ("--env", "demo-cpu", name)
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch, which is too large to be installed for this test alone")
+    return ("--", sys.executable, name)
+
+
+def program_of_rank(run: str, rank: int) -> int:
+    """The process id of a worker's program; hosts of the process tier are processes of this machine."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (folder / "environ").read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile
+        wanted = {f"TPUCTL_RUN_ID={run}".encode(), f"TPUCTL_RANK={rank}".encode()}
+        if wanted <= set(environ) and any(word.startswith(b"train_") for word in map(os.path.basename, words)):
+            return int(folder.name)
+    raise AssertionError(f"no program of rank {rank} of run {run}")
+
+
+class Followed:
+    """`tpuctl run`, as it is followed at a terminal, with what it printed so far."""
+
+    def __init__(self, session: Session, name: str, words: tuple[str, ...]) -> None:
+        self.log = session.root / f"{name}.log"
+        place = ("--checkpoint-dir", f"gs://sim-bucket/{name}")
+        command = ("tpuctl", "run", "--on", "big", "--name", name, *place, *PACE, *words)
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=session.work,
+                env=session.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + 400
+        while (found := re.search(pattern, self.text())) is None:
+            if "cannot be fetched" in self.text():
+                self.process.kill()
+                pytest.skip("needs a package index")
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+        return found
+
+
+@pytest.mark.parametrize("name", ["train_jax.py", "train_torch.py"])
+def test_an_example_that_is_asked_to_leave_and_preempted_ends_like_an_unbroken_one(name: str) -> None:
+    words = program(name)
+    with open_session("--instant") as session:
+        session.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{session.environ['PATH']}"
+        shutil.copy(EXAMPLES / name, session.work)
+        session.type("up", "v4-16", "big", "--spot", "--pay")
+
+        unbroken = Followed(session, "unbroken", words)
+        result = unbroken.wait_for(r"finished: parameters (\w+)")
+        assert unbroken.process.wait(timeout=60) == 0, unbroken.text()
+
+        broken = Followed(session, "broken", words)
+        broken.wait_for(r"step 20/120")
+        os.kill(program_of_rank("broken", 1), signal.SIGTERM)
+        left = broken.wait_for(r"asked to leave at step (\d+)")
+        broken.wait_for(rf"resumed from step {left[1]} \(attempt 2\)")
+        broken.wait_for(r"step 50/120")
+        session.type("sim", "preempt", "big-1")
+        broken.wait_for(r"resumed from step (?:[5-9]\d|1[01]\d) \(attempt 3\)")
+        assert broken.wait_for(r"finished: parameters (\w+)")[1] == result[1]
+        assert broken.process.wait(timeout=60) == 0, broken.text()
+
+        manifests = [session.json("manifest", "broken", "--attempt", str(number)) for number in (1, 2, 3)]
+        assert [each["run"]["cause"] for each in manifests] == ["restart-asked", "preempted", "succeeded"]
+        row = next(row for row in session.json("runs") if row["id"] == "broken")
+        assert (row["failures"], row["preemptions"]) == (0, 1)
