@@ -1,17 +1,21 @@
-"""Google's client of the TPU API, constructed with nothing but what the environment says."""
+"""Google's clients of the TPU API and Compute Engine, constructed with what the environment says alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.conformance.client import Check, Client
-from tests.conformance.clients_storage import run_script
-from tests.conformance.harness import https_of
+from tests.conformance.harness import https_of, run_script
 
 
-def _tpu(env: Mapping[str, str], work: Path) -> list[Check]:
-    return run_script("google_tpu_checks.py", https_of(env), work)
+def _behind_https(script: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
+    return lambda env, work: run_script(script, https_of(env), work)
 
 
-CLIENTS = [Client("google-cloud-tpu", ("google-cloud-tpu==1.28.0",), _tpu)]
+CLIENTS = [
+    Client(
+        "google-cloud-compute", ("google-cloud-compute==1.57.0",), _behind_https("google_compute_checks.py")
+    ),
+    Client("google-cloud-tpu", ("google-cloud-tpu==1.28.0",), _behind_https("google_tpu_checks.py")),
+]

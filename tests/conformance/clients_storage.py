@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from tests.conformance.client import Check, Client
+from tests.conformance.harness import SCRIPTS, run_script
 
-SCRIPTS = Path(__file__).parent / "scripts"
-LIMIT_S = 600
 BIG = 200_000_000
 """Above it gcloud uploads in parts and composes them, unless it is told otherwise."""
-
-
-def run_script(script: str, env: Mapping[str, str], work: Path) -> list[Check]:
-    """The checks of a script. Raises when it printed none."""
-    python = "python" if "VIRTUAL_ENV" in env else sys.executable
-    done = subprocess.run(
-        [python, str(SCRIPTS / script)],
-        env={**env, "CONFORMANCE_WORK": str(work)},
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    checks = [Check(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
-    if not checks:
-        raise RuntimeError(f"{script} ended with {done.returncode} and no check:\n{done.stderr[-2000:]}")
-    return checks
 
 
 def run_gcloud(env: Mapping[str, str], work: Path) -> list[Check]:

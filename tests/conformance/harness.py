@@ -6,13 +6,16 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -24,18 +27,47 @@ from tests.conformance.client import Check, Client
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 PROGRAM = "bin:"
 INSTALL_TIMEOUT_S = 1200.0
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT_TIMEOUT_S = 600.0
 KEPT = ("LANG", "PATH", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 """Of this machine's environment, for pip."""
+RAN = "it runs"
+"""The one check of a client that could check nothing."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one client saw. `missing`: why it was not run."""
+    """What one client saw, and on which day. `missing`: why it was not run."""
 
     client: Client
     version: str
-    checks: Sequence[Check] = ()
+    checks: tuple[Check, ...] = ()
     missing: str = ""
+    day: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+
+    def save(self, folder: Path) -> None:
+        """Keeps it for `find_result`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = {"requirements": self.client.requirements, "version": self.version, "day": self.day}
+        checks = [asdict(each) for each in self.checks]
+        text = json.dumps({**shown, "missing": self.missing, "checks": checks}, indent=1)
+        _file(folder, self.client).write_text(text)
+
+
+def find_result(client: Client, folder: Path) -> Result | None:
+    """What the client saw when it ran last, if it was the version that is asked for today."""
+    try:
+        kept = json.loads(_file(folder, client).read_text())
+    except FileNotFoundError:
+        return None
+    if kept["requirements"] != list(client.requirements):
+        return None
+    checks = tuple(Check(**each) for each in kept["checks"])
+    return Result(client, kept["version"], checks, kept["missing"], kept["day"])
+
+
+def _file(folder: Path, client: Client) -> Path:
+    return folder / f"{re.sub('[^a-z0-9]+', '-', client.name.lower())}.json"
 
 
 def discover() -> list[Client]:
@@ -52,12 +84,32 @@ def discover() -> list[Client]:
 
 def https_of(env: Mapping[str, str]) -> dict[str, str]:
     """`env` as `tpuctl sim env --https` would have it."""
-    shown = subprocess.run(
-        [TPUCTL, "sim", "env", "--https", "--json"], env=env, capture_output=True, text=True, check=True
+    plain = _variables(env)
+    return {**{name: value for name, value in env.items() if name not in plain}, **_variables(env, "--https")}
+
+
+def _variables(env: Mapping[str, str], *options: str) -> dict[str, str]:
+    command = [TPUCTL, "sim", "env", "--json", *options]
+    shown = subprocess.run(command, env=dict(env), capture_output=True, check=True)
+    return dict(json.loads(shown.stdout))
+
+
+def run_script(script: str, env: Mapping[str, str], work: Path) -> list[Check]:
+    """The checks of a script. Raises when it printed none."""
+    done = subprocess.run(
+        ["python", str(SCRIPTS / script)],
+        env={**env, "CONFORMANCE_WORK": str(work)},
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_TIMEOUT_S,
     )
-    variables = json.loads(shown.stdout)
-    named = [name for name in env if "EMULATOR" in name or "_OVERRIDES_" in name or name.endswith("_HTTP_URL")]
-    return {**{name: value for name, value in env.items() if name not in named}, **variables}
+    checks = [Check(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    if not checks:
+        raise RuntimeError(f"{script} ended with {done.returncode} and no check:\n{done.stderr[-2000:]}")
+    if done.returncode:
+        checks.append(Check("the program ends well", False, f"{done.returncode}: {done.stderr[-500:]}"))
+    return checks
 
 
 def version_here(client: Client) -> str | None:
@@ -77,8 +129,7 @@ def version_here(client: Client) -> str | None:
 
 def run_here(client: Client) -> Result:
     """One client with this interpreter's environment."""
-    with _simulator() as (env, work):
-        return Result(client, version_here(client) or "", client.run(env, work))
+    return _run(client, version_here(client) or "", Path(sys.prefix))
 
 
 def run_apart(client: Client) -> Result:
@@ -93,8 +144,16 @@ def run_apart(client: Client) -> Result:
         if packages:
             pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
             subprocess.run(pip, check=True, timeout=INSTALL_TIMEOUT_S)
-        with _simulator(venv) as (env, work):
-            return Result(client, _version(client, venv), client.run(env, work))
+        return _run(client, _version(client, venv), venv)
+
+
+def _run(client: Client, version: str, venv: Path) -> Result:
+    with _simulator(venv) as (env, work):
+        try:
+            return Result(client, version, tuple(client.run(env, work)))
+        except Exception as error:  # noqa: BLE001 - whatever ends a client is a failed check
+            traceback.print_exc()
+            return Result(client, version, (Check(RAN, False, f"{type(error).__name__}: {error}"),))
 
 
 def _programs(client: Client) -> list[str]:
@@ -112,7 +171,7 @@ def _version(client: Client, venv: Path) -> str:
 
 
 @contextmanager
-def _simulator(venv: Path | None = None) -> Iterator[tuple[dict[str, str], Path]]:
+def _simulator(venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
     """The environment and the empty folder of one client, with a simulator that waits for nothing."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
         root = Path(folder)
@@ -120,10 +179,9 @@ def _simulator(venv: Path | None = None) -> Iterator[tuple[dict[str, str], Path]
         work.mkdir()
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env.update(HOME=str(work), TPUCTL_STATE_DIR=str(root / "state"))
-        apart = {} if venv is None else {"VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}:{env['PATH']}"}
+        env.update(VIRTUAL_ENV=str(venv), PATH=f"{venv / 'bin'}:{env['PATH']}")
         subprocess.run([TPUCTL, "sim", "up", "--instant"], env=env, check=True, capture_output=True)
         try:
-            shown = subprocess.run([TPUCTL, "sim", "env", "--json"], env=env, capture_output=True, check=True)
-            yield {**env, **apart, **json.loads(shown.stdout)}, work
+            yield {**env, **_variables(env)}, work
         finally:
             subprocess.run([TPUCTL, "sim", "down"], env=env, check=True, capture_output=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tests.conformance.__main__ import render, unexplained
 from tests.conformance.client import Check, Client
-from tests.conformance.harness import Result, discover, run_here, version_here
+from tests.conformance.harness import Result, discover, find_result, run_here, version_here
 
 
 @pytest.mark.slow
@@ -19,15 +22,24 @@ def test_a_client_of_others_finds_what_the_real_api_would_answer(client: Client)
     assert unexplained([result]) == []
 
 
+def test_what_a_client_saw_is_kept_for_the_version_that_it_was(tmp_path: Path) -> None:
+    client = Client("a tool", ("tool==1",), lambda _env, _work: [])
+    seen = Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")))
+    seen.save(tmp_path)
+    assert find_result(client, tmp_path) == seen
+    assert find_result(replace(client, requirements=("tool==2",)), tmp_path) is None
+    assert find_result(replace(client, name="other"), tmp_path) is None
+
+
 def test_the_page_counts_and_names_what_is_not_as_it_should_be() -> None:
     client = Client("tool", ("tool==1",), lambda _env, _work: [])
     page = render(
         [
-            Result(client, "1.0", [Check("reads", True), Check("writes", False, "403")]),
+            Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")), day="2026-11-22"),
             Result(Client("other", ("bin:other",), client.run), "", missing="needs other"),
         ]
     )
-    assert "| tool | 1.0 | 2 | 1 | 1 |" in page
-    assert "| other | not run: needs other | | | |" in page
+    assert "| tool | 1.0 | 2026-11-22 | 2 | 1 | 1 |" in page
+    assert "| other | not run: needs other | | | | |" in page
     assert "- tool, writes: no reason is known" in page
-    assert unexplained([Result(client, "1.0", [Check("writes", False, "403")])]) == ["tool: writes: 403"]
+    assert unexplained([Result(client, "1.0", (Check("writes", False, "403"),))]) == ["tool: writes: 403"]
