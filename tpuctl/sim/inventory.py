@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tpuctl.core.topology import AcceleratorType
 from tpuctl.sim.access import PROJECT_NUMBER
-from tpuctl.sim.kernel import Json, Kernel
+from tpuctl.sim.kernel import Json, Kernel, Reservation
 from tpuctl.sim.listing import list_resources, page_of
 from tpuctl.sim.paths import ResourcePath, parse_path
-from tpuctl.sim.reservations import Reservation
+from tpuctl.sim.reservations import chips_used
 from tpuctl.sim.status import not_found
 
 
@@ -80,8 +80,8 @@ class Inventory:
     def list_reservations(self, request: Json) -> Json:
         kernel = self._kernel
         found = [
-            (path, _show_reservation(path, each, kernel.reservations.used(kernel, each)))
-            for each in kernel.reservations.found.values()
+            (path, _show_reservation(path, each, chips_used(kernel, each)))
+            for each in kernel.reservations.values()
             for path in [ResourcePath(kernel.project, each.zone, "reservations", each.name)]
         ]
         return list_resources(kernel, request, "reservations", found)

@@ -16,7 +16,6 @@ from tpuctl.sim.hosts.interface import HostAddress, HostBackend
 from tpuctl.sim.ids import Ids
 from tpuctl.sim.options import Delays
 from tpuctl.sim.paths import ResourcePath
-from tpuctl.sim.reservations import Reservations
 from tpuctl.sim.status import ApiError, Code, location_denied
 
 Json = dict[str, Any]
@@ -86,6 +85,16 @@ class Queued:
         return str(self.data["state"]["state"])
 
 
+@dataclass(frozen=True)
+class Reservation:
+    """`chips` of `generation`, such as v4, in `zone`."""
+
+    name: str
+    zone: str
+    generation: str
+    chips: int
+
+
 @dataclass
 class Kernel:
     """Shared by all parts of one world. `lock` guards `nodes`, `queued`, `operations` and `requests`."""
@@ -108,7 +117,8 @@ class Kernel:
     """In Compute Engine."""
     capacity: dict[str, int] = field(default_factory=dict)
     """Chips that exist for this project in a zone; absent means plenty. Unlike a quota it changes by itself."""
-    reservations: Reservations = field(default_factory=Reservations)
+    reservations: dict[tuple[str, str], Reservation] = field(default_factory=dict)
+    """By zone and name."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Node] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from tpuctl.sim.operations import Operations, show_operation
 from tpuctl.sim.paths import ResourcePath, check_id, check_labels, parse_path
 from tpuctl.sim.payload import camel
 from tpuctl.sim.quotas import Quotas
-from tpuctl.sim.reservations import wanted_reservation
+from tpuctl.sim.reservations import take_chips, wanted_reservation
 from tpuctl.sim.status import ApiError, Code, bad_request, not_found
 from tpuctl.sim.validation import check_quota, prepare_spec
 
@@ -119,7 +119,7 @@ class Nodes:
             return fault.error(node.path)
         reserved = wanted_reservation(node.data, {})
         if reserved:
-            return self._kernel.reservations.take(self._kernel, node, reserved)
+            return take_chips(self._kernel, node, reserved)
         if node.path.zone not in node.offer.zones or node.offer.chips > room:
             return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
         return None

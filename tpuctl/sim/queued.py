@@ -13,7 +13,7 @@ from tpuctl.sim.node_form import show_spec
 from tpuctl.sim.nodes import Nodes
 from tpuctl.sim.operations import Operations, show_operation
 from tpuctl.sim.paths import ResourcePath, check_id, parse_path
-from tpuctl.sim.reservations import wanted_reservation
+from tpuctl.sim.reservations import take_chips, wanted_reservation
 from tpuctl.sim.status import ApiError, Code, not_found
 from tpuctl.sim.validation import check_quota, prepare_spec
 
@@ -276,8 +276,7 @@ class QueuedResources:
                     for spec, path in zip(queued.specs, queued.node_paths, strict=True):
                         node = self._nodes.admit(path, spec, queued.path)
                         if reserved and queued.failure is None:
-                            taken = self._kernel.reservations
-                            queued.failure = taken.take(self._kernel, node, reserved)
+                            queued.failure = take_chips(self._kernel, node, reserved)
                 except ApiError as error:
                     queued.failure = error
             else:

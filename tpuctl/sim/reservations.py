@@ -6,29 +6,16 @@ Nodes that ask for reserved capacity get it from there, and from nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpuctl.sim.kernel import Kernel, Node, Reservation
 from tpuctl.sim.status import ApiError, Code
-
-if TYPE_CHECKING:
-    from tpuctl.sim.kernel import Kernel, Node
 
 ANY = "-"
 """Asks for any reservation of the project, as `gcloud … --reserved` does."""
 _SHORTAGE = (
     "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: {eid}]"
 )
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """`chips` of `generation`, such as v4, in `zone`."""
-
-    name: str
-    zone: str
-    generation: str
-    chips: int
 
 
 def wanted_reservation(spec: Mapping[str, Any], request: Mapping[str, Any]) -> str:
@@ -41,30 +28,22 @@ def wanted_reservation(spec: Mapping[str, Any], request: Mapping[str, Any]) -> s
     return ANY if reserved else ""
 
 
-class Reservations:
-    """Those of one world; every method expects the world's lock to be held."""
+def chips_used(kernel: Kernel, reservation: Reservation) -> int:
+    """Chips of a reservation that nodes hold; under the world's lock, as `take_chips`."""
+    return sum(
+        node.offer.chips
+        for node in kernel.nodes.values()
+        if node.reservation == reservation.name and node.path.zone == reservation.zone and not node.preempted
+    )
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, str], Reservation] = {}
-        """(zone, name) → reservation."""
 
-    def used(self, kernel: Kernel, reservation: Reservation) -> int:
-        """Chips of a reservation that nodes hold."""
-        return sum(
-            node.offer.chips
-            for node in kernel.nodes.values()
-            if node.reservation == reservation.name
-            and node.path.zone == reservation.zone
-            and not node.preempted
-        )
-
-    def take(self, kernel: Kernel, node: Node, wanted: str) -> ApiError | None:
-        """Gives `node` chips of the reservation called `wanted`, or of any; the error when too few are left."""
-        for reservation in self.found.values():
-            right = (reservation.zone, reservation.generation) == (node.path.zone, node.offer.generation)
-            if not right or wanted not in (ANY, reservation.name):
-                continue
-            if reservation.chips - self.used(kernel, reservation) >= node.offer.chips:
-                node.reservation = reservation.name
-                return None
-        return ApiError(Code.FAILED_PRECONDITION, _SHORTAGE.format(eid=kernel.ids.eid()))
+def take_chips(kernel: Kernel, node: Node, wanted: str) -> ApiError | None:
+    """Gives `node` chips of the reservation called `wanted`, or of any; the error when too few are left."""
+    for reservation in kernel.reservations.values():
+        right = (reservation.zone, reservation.generation) == (node.path.zone, node.offer.generation)
+        if not right or wanted not in (ANY, reservation.name):
+            continue
+        if reservation.chips - chips_used(kernel, reservation) >= node.offer.chips:
+            node.reservation = reservation.name
+            return None
+    return ApiError(Code.FAILED_PRECONDITION, _SHORTAGE.format(eid=kernel.ids.eid()))

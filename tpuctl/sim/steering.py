@@ -12,9 +12,9 @@ from typing import Any
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.sim.clock import rfc3339
 from tpuctl.sim.faults import check_word
-from tpuctl.sim.kernel import Json, Kernel, Node, Queued
+from tpuctl.sim.kernel import Json, Kernel, Node, Queued, Reservation
 from tpuctl.sim.payload import load_types
-from tpuctl.sim.reservations import Reservation
+from tpuctl.sim.reservations import chips_used
 
 _TYPES = load_types("tpu.v2")
 NODE_STATES = tuple(_TYPES.enums["Node.State"])[1:]
@@ -158,16 +158,16 @@ class Steering:
             raise UsageError(f"reservation {name}: {chips!r} is no number of chips", hint="32")
         with self._kernel.lock:
             if chips:
-                self._kernel.reservations.found[zone, name] = Reservation(name, zone, generation, chips)
+                self._kernel.reservations[zone, name] = Reservation(name, zone, generation, chips)
             else:
-                self._kernel.reservations.found.pop((zone, name), None)
+                self._kernel.reservations.pop((zone, name), None)
             return self.reservations()
 
     def reservations(self) -> list[Json]:
         """All of them, with what is used."""
         with self._kernel.lock:
-            found = self._kernel.reservations
-            return [{**asdict(each), "used": found.used(self._kernel, each)} for each in found.found.values()]
+            found = self._kernel.reservations.values()
+            return [{**asdict(each), "used": chips_used(self._kernel, each)} for each in found]
 
 
 def _is_called(found: Node | Queued, name: str, zone: str | None) -> bool:

@@ -387,7 +387,7 @@ class World:
             self._kernel.hidden.clear()
             self._kernel.held.clear()
             self._kernel.capacity.clear()
-            self._kernel.reservations.found.clear()
+            self._kernel.reservations.clear()
             self._kernel.quotas = dict(self.options.quotas)
             self._kernel.project_metadata.clear()
         for node in nodes:

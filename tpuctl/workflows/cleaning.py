@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL
+from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, NodeInfo, QueuedInfo
 from tpuctl.core.naming import label_value
 from tpuctl.core.ownership import Claim, Refusal
 from tpuctl.core.reap import Found, gather
@@ -15,7 +15,6 @@ from tpuctl.workflows.deleting import delete_tpu
 from tpuctl.workflows.documents import Loaded
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.leases import lease
-from tpuctl.workflows.observe import Snapshot
 from tpuctl.workflows.services import Services
 
 
@@ -29,7 +28,10 @@ class Collected:
 
 
 def collect_obsolete(
-    services: Services, snapshot: Snapshot, slices: Iterable[Loaded[SliceRecord]]
+    services: Services,
+    nodes: Iterable[NodeInfo],
+    queued: Iterable[QueuedInfo],
+    slices: Iterable[Loaded[SliceRecord]],
 ) -> list[Collected]:
     """Deletes what carries all labels of this store and an incarnation that its slice has left behind.
 
@@ -39,7 +41,7 @@ def collect_obsolete(
     records = {loaded.record.name: loaded.record for loaded in slices}
     store_id = services.store.identity()
     found = []
-    for each in gather(snapshot.nodes.values(), snapshot.queued.values()):
+    for each in gather(nodes, queued):
         record = records.get(each.slice_name)
         why = "" if record is None or each.state == "DELETING" else _left_behind(each, record, store_id)
         if record is not None and why:

@@ -201,7 +201,8 @@ class _Pass:
         return lines
 
     def _collected(self) -> list[PassLine]:
-        found = collect_obsolete(self._services, self._snapshot, self._slices)
+        nodes, queued = self._snapshot.nodes.values(), self._snapshot.queued.values()
+        found = collect_obsolete(self._services, nodes, queued, self._slices)
         words = {True: "done", False: "blocked"}
         return [PassLine(each.name, words[each.deleted], each.why, acted=each.deleted) for each in found]
 
