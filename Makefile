@@ -49,13 +49,13 @@ lint: $(READY) ## formatting, lint, strict types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-docs: $(READY) ## write the generated parts of the README
+docs: $(READY) ## write the generated documents
 	$(BIN)/python -m tests.docs.generate
 
-docs-check: $(READY) ## fail when the generated parts of the README are stale
+docs-check: $(READY) ## fail when a generated document is stale
 	$(BIN)/python -m tests.docs.generate --check
 
-bench: $(READY) ## measure beside other tools, write docs/benchmarks.md
+bench: $(READY) ## measure beside other tools, write docs/develop/benchmarks.md
 	$(BIN)/python -m tests.bench
 
 conformance: $(READY) ## other people's clients against the simulated cloud, write docs/conformance.md

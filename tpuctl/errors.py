@@ -1,6 +1,6 @@
 """Every way tpuctl fails, with a stable code and exit status.
 
-A subclass exists only where some caller decides differently. The README table and the `--json` form are
+A subclass exists only where some caller decides differently. The documented table and the `--json` form are
 generated from these classes; a test walks them (unique codes, exit status from the table below).
 """
 

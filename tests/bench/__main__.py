@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measures, prints, and writes docs/benchmarks.md after a full run."""
+"""`python -m tests.bench`: measures, prints, and writes docs/develop/benchmarks.md after a full run."""
 
 from __future__ import annotations
 

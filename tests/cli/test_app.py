@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.docs.generate import groups
+from tests.docs.reference import groups
 from tests.support.typed import trouble
 from tpuctl.cli.app import COMMANDS, Entry, app, load_command
 from tpuctl.cli.helping import EXAMPLES

@@ -214,8 +214,8 @@ fleet:
     assert everything(session) == before
 
 
-def test_the_example_of_the_readme_comes_up_and_its_policy_changes_in_place(session):
-    blocks = (ROOT / "README.md").read_text().split("```yaml\n")[1:]
+def test_the_example_of_the_documents_comes_up_and_its_policy_changes_in_place(session):
+    blocks = (ROOT / "docs" / "tasks" / "fleet-file.md").read_text().split("```yaml\n")[1:]
     (text,) = [block.partition("```")[0] for block in blocks if "name: lab" in block]
     slow = text.replace("echo rank $TPUCTL_RANK", "echo rank $TPUCTL_RANK; sleep 600").replace("big", "readme")
     slow = slow.replace("name: lab", "name: readme-lab")  # a fleet of its own in the session that tests share

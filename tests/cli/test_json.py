@@ -1,4 +1,4 @@
-"""`--json`: one document on stdout, the keys that docs/json.md promises, and nothing said beside it."""
+"""`--json`: one document on stdout, with the keys that the reference promises, and nothing said beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two machines on one simulator, by the very lines that the README prints."""
+"""Two machines on one simulator, by the very lines that docs/tasks/share-a-fleet.md prints."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def first() -> Iterator[Session]:
             session.type("sim", "down")
 
 
-def test_the_second_machine_of_the_readme_sees_and_uses_the_fleet_of_the_first(first: Session) -> None:
-    (lines,) = LINES.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_second_machine_of_the_page_sees_and_uses_the_fleet_of_the_first(first: Session) -> None:
+    (lines,) = LINES.findall((ROOT / "docs" / "tasks" / "share-a-fleet.md").read_text(encoding="utf-8"))
     first.type("config", "init", "--store", "gs://sim-bucket/lab")
     first.type("up", "v4-8", "big", "--spot", "--pay")
     uses = "tpuctl up v4-8 other --spot --pay; tpuctl exec other -- echo hello; tpuctl store machines"

@@ -1,4 +1,4 @@
-"""Every known state and error of the real cloud is reached by the command that the README names for it."""
+"""Every known state and error of the real cloud is reached by the command that the documents name for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import requests
 from typer.testing import CliRunner
 
 from tests.contract.test_sim_tpu import PARENT, VERSION
-from tests.docs.generate import README
+from tests.docs.generate import ROOT
 from tpuctl.cli.app import app
 from tpuctl.core.settings import SIM_PROFILE
 from tpuctl.sim.clock import ManualClock
@@ -33,12 +33,13 @@ from tpuctl.sim.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
 ZONE = "us-central2-b"
 NODES, QUEUE = f"/v2/{PARENT}/nodes", f"/v2/{PARENT}/queuedResources"
 COMPUTE = "/compute/v1/projects/sim-project"
+PAGE = ROOT / "docs" / "tasks" / "rehearse-with-the-simulator.md"
 SECTION = "| what the real cloud does | command |"
 
 
 def documented() -> dict[str, list[str]]:
-    """What the README's table promises: what happens → its commands."""
-    rows = README.read_text().partition(SECTION)[2].partition("\n\n")[0].splitlines()[2:]
+    """What the table of the page promises: what happens → its commands."""
+    rows = PAGE.read_text(encoding="utf-8").partition(SECTION)[2].partition("\n\n")[0].splitlines()[2:]
     cells = [row.strip("| ").split(" | ") for row in rows]
     return {what: re.findall(r"`(tpuctl [^`]+)`", commands) for what, commands in cells}
 

@@ -1,46 +1,27 @@
-"""Writes the generated parts of the README between their markers, and the schema of fleet files.
+"""Writes the documents that follow from the code: whole pages, and parts of pages between their markers.
 
 `python -m tests.docs.generate` writes them, `--check` fails when they are stale, `--transcript` also runs the
-five-minute session against the simulator and stores what it printed.
+five-minute session against the simulator and stores what it printed, and what commands print with `--json`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import typer
-
-from tpuctl import __version__
-from tpuctl.cli.app import COMMANDS, app
-from tpuctl.core.ask_rules import WAYS
-from tpuctl.core.config_file import LOCAL_ONLY
-from tpuctl.core.fleet_file import FleetWish
-from tpuctl.core.fleet_schema import fleet_schema
-from tpuctl.core.hooks import OCCASION_NOTES
-from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
-from tpuctl.core.plan_fleet import CHANGE_NOTES
-from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
-from tpuctl.core.settings import SETTINGS
-from tpuctl.core.shape import About, registry, render_example
-from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, file_help
-from tpuctl.errors import EXIT_MEANINGS, all_error_classes
-from tpuctl.resources import load_accelerators
+from tests.docs import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-SCHEMA = ROOT / "manifests" / "fleet.schema.json"
+FIVE_MINUTES = ROOT / "docs" / "start" / "five-minutes.md"
 TRANSCRIPT = "transcript"
-WIDTH = 80
 
 SESSION = (
     "tpuctl sim up --instant",
@@ -68,196 +49,73 @@ NORMAL = (
     (re.compile(r"after \d+ s\b"), "after 1 s"),
 )
 
-
-def groups() -> Iterator[tuple[str, Any, Any]]:
-    """Every command with its path, in the order of the help: `tpuctl up`, `tpuctl sim`, `tpuctl sim up`, …"""
-    root = typer.main.get_command(app)
-    context = typer.Context(root, info_name="tpuctl", max_content_width=WIDTH, terminal_width=WIDTH)  # type: ignore[arg-type]
-    for entry in COMMANDS:
-        command = root.get_command(context, entry.name)  # type: ignore[attr-defined]
-        child = typer.Context(command, info_name=entry.name, parent=context, terminal_width=WIDTH)
-        yield f"tpuctl {entry.name}", command, child
-        for name, verb in getattr(command, "commands", {}).items():
-            verb_context = typer.Context(verb, info_name=name, parent=child, terminal_width=WIDTH)
-            yield f"tpuctl {entry.name} {name}", verb, verb_context
-
-
-def render_commands() -> str:
-    root = typer.main.get_command(app)
-    context = typer.Context(root, info_name="tpuctl", terminal_width=WIDTH)  # type: ignore[arg-type]
-    parts = [f"```text\n{root.get_help(context)}\n```"]
-    parts += [
-        f"#### `{path}`\n\n```text\n{command.get_help(child)}\n```"
-        for path, command, child in groups()
-        if not getattr(command, "commands", None)
-    ]
-    return "\n\n".join(parts)
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def render_settings() -> str:
-    rows = [
-        (
-            f"`{s.name}`",
-            s.type,
-            f"`{s.env}`",
-            "no" if s.name in LOCAL_ONLY else "yes",
-            _default(s.default),
-            s.help,
-        )
-        for s in SETTINGS
-    ]
-    return _table(("setting", "type", "variable", "in `tpuctl.yaml`", "default", "meaning"), rows)
-
-
-def _default(value: Any) -> str:
-    if value in (None, (), ""):
-        return "–"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def render_errors() -> str:
-    codes: dict[int, list[str]] = {status: [] for status in EXIT_MEANINGS}
-    for cls in all_error_classes():
-        codes[cls.exit_code].append(cls.code)
-    rows = [
-        (str(status), ", ".join(f"`{code}`" for code in codes[status]) or "–", meaning)
-        for status, meaning in EXIT_MEANINGS.items()
-    ]
-    return _table(("exit", "codes", "meaning"), rows)
-
-
-def render_states() -> str:
-    rows = [
-        (f"`{state}`", who, "yes" if state in FINAL_STATES else "no", meaning)
-        for state, (who, meaning) in STATE_NOTES.items()
-    ]
-    return _table(("state", "set by", "final", "meaning"), rows)
-
-
-def render_hooks() -> str:
-    return _table(("event", "told when"), [(f"`{name}`", note) for name, note in OCCASION_NOTES.items()])
-
-
-def render_run_states() -> str:
-    rows = [
-        (f"`{state}`", "yes" if state.final else "no", meaning) for state, meaning in RUN_STATE_NOTES.items()
-    ]
-    causes = [(f"`{cause}`", budget, meaning) for cause, (budget, meaning) in CAUSE_NOTES.items()]
-    return "\n\n".join(
-        [
-            _table(("state", "final", "meaning"), rows),
-            "How an attempt can end, and which budget it is charged to:",
-            _table(("cause", "budget", "meaning"), causes),
-        ]
-    )
-
-
-def render_types() -> str:
-    catalog = load_accelerators()
-    rows = []
-    for name, generation in catalog.generations.items():
-        sizes = [found for found in catalog.types.values() if found.generation == name]
-        if not generation.in_tpu_api or not sizes:
-            continue
-        zones = sorted({zone for found in sizes for zone in found.zones})
-        hosts = f"{min(s.hosts for s in sizes)} to {max(s.hosts for s in sizes)}"
-        rows.append((name, f"`{sizes[0].name}` … `{sizes[-1].name}`", hosts, ", ".join(zones)))
-    return _table(("generation", "types", "hosts", "zones"), rows)
-
-
-def render_capacity() -> str:
-    rows = [
-        (
-            f"`{way.text}`",
-            way.asks,
-            ", ".join(f"`{flag}`" for flag in way.excludes if flag != way.flag) or "–",
-            f"`{way.needs}`" if way.needs else "–",
-            way.api,
-        )
-        for way in WAYS
-    ]
-    return _table(("flag", "asks for", "not with", "needs", "in the API"), rows)
-
-
-def render_fleet_keys() -> str:
-    parts = []
-    for title, shape in (
-        ("fleet", FleetWish),
-        ("fleet.slices.NAME", SliceWish),
-        ("fleet.runs.NAME", RunWish),
-        ("fleet.runs.NAME.policy", PolicyWish),
-    ):
-        rows = [
-            (f"`{name}`", _example(about), file_help(shape, name)) for name, about in registry(shape).items()
-        ]
-        parts.append(f"Keys of `{title}`:\n\n" + _table(("key", "example", "meaning"), rows))
-    changes = [(f"`{change}`", meaning) for change, meaning in CHANGE_NOTES.items()]
-    parts.append("Changes:\n\n" + _table(("change", "meaning"), changes))
-    return "\n\n".join(parts)
-
-
-def _example(about: About) -> str:
-    return f"`{render_example(about.examples[0])}`" if about.examples else "–"
-
-
-def render_schema() -> str:
-    """The schema of fleet files, as it is published."""
-    return json.dumps(fleet_schema(), indent=2) + "\n"
-
-
-def render_version() -> str:
-    return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
-
-
-HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
-
-
-def render_contents(text: str) -> str:
-    """Links to the chapters and sections of the README; the sections of a chapter stand in its line."""
-    chapters: list[list[str]] = []
-    fenced = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-    for depth, title in HEADING.findall(fenced.sub("", text)):
-        link = f"[{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})"
-        if depth == "##":
-            chapters.append([link])
-        else:
-            chapters[-1].append(link)
-    return "\n".join(f"- {first}" + (f": {' · '.join(rest)}" if rest else "") for first, *rest in chapters)
-
-
-PARTS: dict[str, Callable[[], str]] = {
-    "version": render_version,
-    "commands": render_commands,
-    "settings": render_settings,
-    "errors": render_errors,
-    "fleet-keys": render_fleet_keys,
-    "states": render_states,
-    "run-states": render_run_states,
-    "hooks": render_hooks,
-    "types": render_types,
-    "capacity": render_capacity,
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/commands.md": reference.render_commands,
+    "docs/reference/settings.md": reference.render_settings,
+    "docs/reference/capacity-flags.md": reference.render_capacity_flags,
+    "docs/reference/fleet-file.md": reference.render_fleet_file,
+    "docs/reference/states.md": reference.render_states,
+    "docs/reference/errors.md": reference.render_errors,
+    "docs/reference/accelerators.md": reference.render_accelerators,
+    "manifests/fleet.schema.json": reference.render_schema,
 }
+"""Files that are generated as a whole."""
+
+
+def render_picture() -> str:
+    """The part of the recorded session in which commands change a slice or a run, for the README."""
+    recorded = part_of(FIVE_MINUTES.read_text(encoding="utf-8"), TRANSCRIPT)
+    typed = re.findall(r"^\$ (.+\n(?:(?!\$ |```).*\n)*)", recorded, flags=re.MULTILINE)
+    shown = [f"$ {each}" for each in typed if re.match(r"tpuctl (up|run|sim preempt|down)\b", each)]
+    return "```console\n" + "".join(shown) + "```"
+
+
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"session": render_picture, "commands": reference.render_command_table},
+    "docs/start/install.md": {"version": reference.render_version},
+    "docs/tasks/notifications.md": {"events": reference.render_events},
+    "docs/develop/architecture.md": {"modules": reference.render_modules},
+}
+"""Files that people write, with parts that are generated."""
+
+
+def part_of(text: str, name: str) -> str:
+    """What stands between the markers of `name`. Raises ValueError when they are missing."""
+    return _marked(text, name)[1].strip()
 
 
 def replace_part(text: str, name: str, content: str) -> str:
     """`text` with `content` between the markers of `name`. Raises ValueError when they are missing."""
+    found = _marked(text, name)
+    return f"{text[: found.start(1)]}\n\n{content}\n\n{text[found.end(1) :]}"
+
+
+def _marked(text: str, name: str) -> re.Match[str]:
     begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
-    pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError(f"README.md must hold the markers of {name!r} exactly once")
-    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", text)
+    found = list(re.finditer(re.escape(begin) + r"(.*?)" + re.escape(end), text, re.DOTALL))
+    if len(found) != 1:
+        raise ValueError(f"a page must hold the markers of {name!r} exactly once")
+    return found[0]
 
 
-def render_readme(text: str) -> str:
-    """The README with every generated part fresh; the transcript stays as it was recorded."""
-    for name, render in PARTS.items():
-        text = replace_part(text, name, render())
-    return replace_part(text, "contents", render_contents(text))
+def documents() -> dict[Path, str]:
+    """Every file that is generated, in whole or in part, as it should be; the recorded transcript stays."""
+    fresh = {ROOT / name: render() for name, render in PAGES.items()}
+    for name, parts in PARTS.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for part, render in parts.items():
+            text = replace_part(text, part, render())
+        fresh[ROOT / name] = text
+    return fresh
+
+
+def stale_documents() -> list[str]:
+    """The names of those that are not as they should be."""
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in documents().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
 
 
 def record_session() -> str:
@@ -279,9 +137,11 @@ def record_session() -> str:
 
 
 def unhurried(transcript: str) -> list[str]:
-    """The lines of a transcript that do not depend on how fast the machine was, nor does their order."""
+    """The lines of a transcript that do not depend on how fast the machine was, nor does their order. Columns
+    are as wide as their longest cell, so spaces are not compared."""
     hurried = re.compile(r"waiting|is CREATING|asked \(after| doubt |SUSPEND")
-    return sorted(line for line in transcript.splitlines() if not hurried.search(line))
+    lines = [" ".join(line.split()) for line in transcript.splitlines()]
+    return sorted(line for line in lines if not hurried.search(line))
 
 
 def _type(command: str, environ: dict[str, str], cwd: Path, state: Path) -> list[str]:
@@ -305,26 +165,29 @@ def _type(command: str, environ: dict[str, str], cwd: Path, state: Path) -> list
     return text.rstrip("\n").splitlines()
 
 
+def record() -> None:
+    """Stores what the simulator answers today: the session, and the keys of `--json`."""
+    from tests.docs.json_page import PAGE, record_page  # it imports this module
+
+    text = FIVE_MINUTES.read_text(encoding="utf-8")
+    FIVE_MINUTES.write_text(replace_part(text, TRANSCRIPT, record_session()), encoding="utf-8")
+    PAGE.write_text(record_page(), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail when something is stale")
     parser.add_argument("--transcript", action="store_true", help="run the session against the simulator again")
     options = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
-    fresh = render_readme(text)
     if options.check:
-        stale = [README] if fresh != text else []
-        stale += [SCHEMA] if not SCHEMA.exists() or SCHEMA.read_text() != render_schema() else []
-        for path in stale:
-            print(f"{path.name} is stale: run `make docs`", file=sys.stderr)
+        stale = stale_documents()
+        for name in stale:
+            print(f"{name} is stale: run `make docs`", file=sys.stderr)
         return 1 if stale else 0
-    SCHEMA.write_text(render_schema(), encoding="utf-8")
     if options.transcript:
-        fresh = replace_part(fresh, TRANSCRIPT, record_session())
-        from tests.docs.json_page import PAGE, record_page  # it imports this module
-
-        PAGE.write_text(record_page(), encoding="utf-8")
-    README.write_text(fresh, encoding="utf-8")
+        record()
+    for path, text in documents().items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""docs/json.md: the keys of what commands print with `--json`, as the commands print them on the simulator."""
+"""docs/reference/json.md: the keys of what commands print with `--json` on the simulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.docs.generate import ROOT
 from tests.support.session import Session, open_session
 
-PAGE = ROOT / "docs" / "json.md"
+PAGE = ROOT / "docs" / "reference" / "json.md"
 COMMANDS = (
     ("ls", "slices and all other TPUs of the project"),
     ("status big", "one slice"),
@@ -40,7 +40,7 @@ are RFC 3339 in UTC where they are text, and seconds since 1970 where they are n
 does not apply is `null` or an empty text. The exit status is the same as without `--json`.
 
 When a command fails, the document is `{"error": {"code", "message", "hint", "details"}}`; the codes are
-[in the README](../README.md#exit-status-and-error-codes).
+[in a table](errors.md).
 
 The keys below are those that the commands print on the simulator; `x[]` is a list, `x.y` a key within a key.
 """

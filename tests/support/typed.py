@@ -18,6 +18,7 @@ _QUOTED = re.compile(r"`(tpuctl(?: [^`]*)?)`")
 _BARE = re.compile(r"(?:^|[:;,(=] ?|\bor |\band )(tpuctl(?: [\w…<\[\"'./~:=@$-]+)+)")
 _PROSE = {"puts", "needs", "keeps", "takes", "="}
 """Words behind the name of the program where it is the subject of a sentence."""
+_EXAMPLE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _END = re.compile(r"[;,.)]$")
 
 
@@ -39,6 +40,14 @@ def commands_in(text: str) -> Iterator[str]:
     for line in _QUOTED.sub("", text).splitlines():
         bare = [found[1] for found in _BARE.finditer(line.strip())]
         yield from (command for command in bare if command.split()[1] not in _PROSE)
+
+
+def commands_in_page(text: str) -> Iterator[str]:
+    """The command lines in Markdown: those of its examples, and what its sentences have in backquotes."""
+    for example in _EXAMPLE.findall(text):
+        yield from re.findall(r"^\$? ?(tpuctl [^#|>\n]+)", example, flags=re.MULTILINE)
+        yield from commands_in(example)
+    yield from _QUOTED.findall(_EXAMPLE.sub("", text).replace("\n", " "))
 
 
 def trouble(command: str) -> str:

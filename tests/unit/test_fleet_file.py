@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docs.generate import SCHEMA, render_schema
+from tests.docs.generate import ROOT
+from tests.docs.reference import render_schema
 from tpuctl.core.config_file import SECTIONS, file_error, frame_problems
 from tpuctl.core.fleet_file import FleetFile, FleetWish, parse_fleet_file
 from tpuctl.core.fleet_schema import fleet_schema
@@ -16,7 +16,7 @@ from tpuctl.core.model import Tier
 from tpuctl.core.shape import Problem, registry, render_example
 from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, in_file_words
 
-ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "manifests" / "fleet.schema.json"
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
 
 

@@ -83,7 +83,7 @@ WAYS: tuple[Way, ...] = (
     Way("--boot-disk", "GIB", "size of the boot disk instead of 100 GiB", "v2alpha1 `bootDiskConfig`"),
     Way("--startup-script", "FILE", "runs as root at every boot of every host", "v2 `metadata`"),
 )
-"""All of them, in the order of the README's table. Refusals follow from `excludes` and `needs`."""
+"""All of them, in the order of the table in the documents. Refusals follow from `excludes` and `needs`."""
 
 
 def said(ask: Ask, tier: Tier) -> frozenset[str]:

@@ -48,7 +48,7 @@ OCCASION_NOTES: Mapping[Occasion, str] = {
         "a slice was refused or removed, a pass is blocked, or it failed in three passes in a row"
     ),
 }
-"""For the README; `test` is sent by `watch hooks --test` alone."""
+"""For the documents; `test` is sent by `watch hooks --test` alone."""
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
     _S.DELETING: ("down", "being deleted until the cloud says not-found"),
     _S.GONE: ("tpuctl", "nothing is left in the cloud"),
 }
-"""Who sets each state and what it means, for the README."""
+"""Who sets each state and what it means, for the documents."""
 
 FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""

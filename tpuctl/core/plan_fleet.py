@@ -35,7 +35,7 @@ CHANGE_NOTES: Mapping[Change, str] = {
     Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
     Change.UNLISTED: "no longer in the file, and left alone without `--prune`",
 }
-"""What each change means, for the README."""
+"""What each change means, for the documents."""
 
 DESTRUCTIVE = frozenset({Change.REPLACE, Change.REMOVE})
 SETTLED = frozenset({Change.NONE, Change.UNLISTED})

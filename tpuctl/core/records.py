@@ -266,7 +266,7 @@ RUN_STATE_NOTES: Mapping[RunState, str] = {
     RunState.STOPPED: "ended on request, or its slice was taken down",
     RunState.GAVE_UP: "the budget of preemptions or of restarts is used up",
 }
-"""What each state means, for the README."""
+"""What each state means, for the documents."""
 
 
 class AttemptState(StrEnum):
@@ -298,7 +298,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
     Cause.STOPPED: ("–", "a stop was asked for"),
 }
-"""Budget and meaning of each cause, for the README."""
+"""Budget and meaning of each cause, for the documents."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,243 @@
+"""What the code says about itself: the pages of `docs/reference/`, and tables inside other pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from tpuctl import __version__
+from tpuctl.cli.app import COMMANDS, GROUPS, app
+from tpuctl.core.ask_rules import WAYS
+from tpuctl.core.config_file import LOCAL_ONLY
+from tpuctl.core.fleet_file import FleetWish
+from tpuctl.core.fleet_schema import fleet_schema
+from tpuctl.core.hooks import OCCASION_NOTES
+from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
+from tpuctl.core.plan_fleet import CHANGE_NOTES
+from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
+from tpuctl.core.settings import SETTINGS
+from tpuctl.core.shape import About, registry, render_example
+from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, file_help
+from tpuctl.errors import EXIT_MEANINGS, all_error_classes
+from tpuctl.resources import load_accelerators
+
+WIDTH = 80
+WRITTEN = "<!-- Written by `make docs` from the code: do not edit. -->"
+
+
+def render_version() -> str:
+    return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
+
+
+def render_command_table() -> str:
+    """One line for each command, with a link to its help."""
+    page = "docs/reference/commands.md"
+    rows = []
+    for title, entries in GROUPS.items():
+        rows.append((f"**{title}**", ""))
+        rows += [(f"[`{each.name}`]({page}#tpuctl-{each.name})", each.summary) for each in entries]
+    return _table(("command", "what it does"), rows)
+
+
+def render_modules() -> str:
+    """Where the code of each command is."""
+    rows = [
+        (f"`tpuctl {each.name}`", f"`tpuctl/cli/{each.module}.py`", f"`{each.target}`") for each in COMMANDS
+    ]
+    return _table(("command", "file", "name"), rows)
+
+
+def render_commands() -> str:
+    root = typer.main.get_command(app)
+    context = typer.Context(root, info_name="tpuctl", terminal_width=WIDTH)  # type: ignore[arg-type]
+    parts = ["What `--help` prints, for every command.", _console(root.get_help(context))]
+    parts += [f"## `{path}`\n\n{_console(command.get_help(child))}" for path, command, child in groups()]
+    return _page("Commands", *parts)
+
+
+def groups() -> Iterator[tuple[str, Any, Any]]:
+    """Every command with its path, in the order of the help: `tpuctl up`, `tpuctl sim`, `tpuctl sim up`, …"""
+    root = typer.main.get_command(app)
+    context = typer.Context(root, info_name="tpuctl", max_content_width=WIDTH, terminal_width=WIDTH)  # type: ignore[arg-type]
+    for entry in COMMANDS:
+        command = root.get_command(context, entry.name)  # type: ignore[attr-defined]
+        child = typer.Context(command, info_name=entry.name, parent=context, terminal_width=WIDTH)
+        yield f"tpuctl {entry.name}", command, child
+        for name, verb in getattr(command, "commands", {}).items():
+            verb_context = typer.Context(verb, info_name=name, parent=child, terminal_width=WIDTH)
+            yield f"tpuctl {entry.name} {name}", verb, verb_context
+
+
+def render_settings() -> str:
+    rows = [
+        (
+            f"`{s.name}`",
+            s.type,
+            f"`{s.env}`",
+            "no" if s.name in LOCAL_ONLY else "yes",
+            _default(s.default),
+            s.help,
+        )
+        for s in SETTINGS
+    ]
+    return _page(
+        "Settings",
+        """\
+A value comes from the first place that has one:
+
+1. flags of the command,
+2. environment variables,
+3. `tpuctl.yaml` in this directory or above,
+4. your own `~/.config/tpuctl/config.yaml`,
+5. gcloud's active configuration (project, zone and account only),
+6. the default.
+
+`tpuctl config show` prints each value and where it came from. Both files have a key `settings`:
+
+```yaml
+settings:
+  project: my-project
+  zone: [us-central2-b]
+  tier: spot
+  checkpoint_bucket: gs://my-bucket/checkpoints
+```
+
+Some settings are refused in `tpuctl.yaml`, which may come with somebody's repository: they start programs,
+weaken trust, or lead credentials to another place. `TPUCTL_STATE_DIR` moves tpuctl's own files, which lie in
+`~/.local/state/tpuctl` otherwise.""",
+        _table(("setting", "type", "variable", "in `tpuctl.yaml`", "default", "meaning"), rows),
+    )
+
+
+def _default(value: Any) -> str:
+    if value in (None, (), ""):
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def render_errors() -> str:
+    codes: dict[int, list[str]] = {status: [] for status in EXIT_MEANINGS}
+    for cls in all_error_classes():
+        codes[cls.exit_code].append(cls.code)
+    rows = [
+        (str(status), ", ".join(f"`{code}`" for code in codes[status]) or "–", meaning)
+        for status, meaning in EXIT_MEANINGS.items()
+    ]
+    return _page(
+        "Exit status and error codes",
+        'With `--json` an error is a document on stdout: `{"error": {"code", "message", "hint", "details"}}`.',
+        _table(("exit", "codes", "meaning"), rows),
+        "`exec` on one worker passes on the exit status of the command. So does `ssh`, which returns 255 "
+        "when there was no connection.",
+    )
+
+
+def render_states() -> str:
+    slices = [
+        (f"`{state}`", who, "yes" if state in FINAL_STATES else "no", meaning)
+        for state, (who, meaning) in STATE_NOTES.items()
+    ]
+    runs = [
+        (f"`{state}`", "yes" if state.final else "no", meaning) for state, meaning in RUN_STATE_NOTES.items()
+    ]
+    causes = [(f"`{cause}`", budget, meaning) for cause, (budget, meaning) in CAUSE_NOTES.items()]
+    return _page(
+        "States",
+        "## States of a slice",
+        _table(("state", "set by", "final", "meaning"), slices),
+        "## States of a run",
+        _table(("state", "final", "meaning"), runs),
+        "## How an attempt ends",
+        "The cause decides which budget is charged: see [evidence and preemption]"
+        "(../concepts/evidence-and-preemption.md).",
+        _table(("cause", "budget", "meaning"), causes),
+    )
+
+
+def render_events() -> str:
+    return _table(("event", "sent when"), [(f"`{name}`", note) for name, note in OCCASION_NOTES.items()])
+
+
+def render_accelerators() -> str:
+    catalog = load_accelerators()
+    rows = []
+    for name, generation in catalog.generations.items():
+        sizes = [found for found in catalog.types.values() if found.generation == name]
+        if not generation.in_tpu_api or not sizes:
+            continue
+        zones = sorted({zone for found in sizes for zone in found.zones})
+        hosts = f"{min(s.hosts for s in sizes)} to {max(s.hosts for s in sizes)}"
+        rows.append((name, f"`{sizes[0].name}` … `{sizes[-1].name}`", hosts, ", ".join(zones)))
+    return _page(
+        "Accelerator types",
+        "`tpuctl types` lists every type with its chips, hosts, topology, zones and price.",
+        _table(("generation", "types", "hosts", "zones"), rows),
+        """\
+These are tables of the program, and tables grow old. A zone or size that they do not have is requested all
+the same, with a warning and after a look at the API's own list (`acceleratorTypes.list`). Only a zone that the
+API does not know, and a size that nobody lists, are refused as typing mistakes. `tpuctl sim up --catalog FILE`
+rehearses it.""",
+    )
+
+
+def render_capacity_flags() -> str:
+    rows = [
+        (
+            f"`{way.text}`",
+            way.asks,
+            ", ".join(f"`{flag}`" for flag in way.excludes if flag != way.flag) or "–",
+            f"`{way.needs}`" if way.needs else "–",
+            way.api,
+        )
+        for way in WAYS
+    ]
+    return _page(
+        "Capacity flags",
+        """\
+Flags of `up` and of `run --up`. A contradiction, or something that the zone does not have, is refused before
+anything is asked of the cloud. A slice whose time is over is cleaned up and not requested again until you type
+`up`: after `--valid-until`, when no capacity came within `--valid-for`, and at the end of its run duration.""",
+        _table(("flag", "asks for", "not with", "needs", "in the API"), rows),
+    )
+
+
+def render_fleet_file() -> str:
+    parts = ["How to use it: [the fleet file](../tasks/fleet-file.md)."]
+    for title, shape in (
+        ("fleet", FleetWish),
+        ("fleet.slices.NAME", SliceWish),
+        ("fleet.runs.NAME", RunWish),
+        ("fleet.runs.NAME.policy", PolicyWish),
+    ):
+        rows = [
+            (f"`{name}`", _example(about), file_help(shape, name)) for name, about in registry(shape).items()
+        ]
+        parts += [f"## `{title}`", _table(("key", "example", "meaning"), rows)]
+    changes = [(f"`{change}`", meaning) for change, meaning in CHANGE_NOTES.items()]
+    parts += ["## Changes", "What `tpuctl diff` shows:", _table(("change", "meaning"), changes)]
+    return _page("Keys of the fleet file", *parts)
+
+
+def _example(about: About) -> str:
+    return f"`{render_example(about.examples[0])}`" if about.examples else "–"
+
+
+def render_schema() -> str:
+    """The schema of fleet files, as it is published."""
+    return json.dumps(fleet_schema(), indent=2) + "\n"
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((f"# {title}", WRITTEN, *parts)) + "\n"
+
+
+def _console(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
