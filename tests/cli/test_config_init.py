@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import Session, another_machine, open_session
+from tests.support.session import SIM_FIRST, Session, another_machine, open_session
 
 URI = "gs://sim-bucket/fleet"
 
@@ -62,6 +62,7 @@ def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
 
 def test_a_place_that_cannot_be_is_refused(session):
     refused = session.type("config", "init", "--store", "gs://no-such-bucket/x", status=5)
-    assert "gcloud storage buckets create gs://no-such-bucket" in refused.stderr
+    hint = refused.stderr.partition("hint: ")[2]
+    assert hint.startswith(f"{SIM_FIRST}gcloud storage buckets create gs://no-such-bucket")
     assert "gs://" in session.type("config", "init", "--store", "s3://x", status=2).stderr
     assert "no store" in session.type("config", "init", "--store", URI + "-none", "--join", status=5).stderr

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import SIM_FIRST, Session, open_session
 from tests.support.spool import Spool
 
 ZONE = "us-central2-b"
@@ -90,7 +90,7 @@ def test_the_report_fits_eighty_columns_and_says_what_to_type(session: Session) 
     done = session.type("doctor", status=1)
     lines = done.stdout.splitlines()
     assert max(len(line) for line in lines if "mend it: " not in line) <= 80
-    assert any("mend it: gcloud services enable tpu.googleapis.com" in line for line in lines)
+    assert any(f"mend it: {SIM_FIRST}gcloud services enable tpu.googleapis.com" in line for line in lines)
     assert lines[0].startswith("[sim] ")
     assert "1 problem," in done.stderr
 
@@ -127,7 +127,7 @@ def test_an_api_that_is_off(session: Session) -> None:
     session.type("sim", "fault", "api-off")
     what, fix = the_problem(session, "apis")
     assert "tpu.googleapis.com is not enabled" in what
-    assert fix == "gcloud services enable tpu.googleapis.com --project=sim-project"
+    assert fix == f"{SIM_FIRST}gcloud services enable tpu.googleapis.com --project=sim-project"
 
 
 def test_an_api_that_is_off_where_the_list_of_apis_cannot_be_read(session: Session) -> None:
@@ -246,7 +246,7 @@ def test_a_bucket_that_does_not_exist(session: Session) -> None:
     session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://nowhere-at-all/checkpoints"
     what, fix = the_problem(session, "buckets")
     assert "does not exist" in what
-    assert fix.startswith("gcloud storage buckets create gs://nowhere-at-all")
+    assert fix.startswith(f"{SIM_FIRST}gcloud storage buckets create gs://nowhere-at-all")
 
 
 HOLD = """
@@ -404,7 +404,7 @@ def test_a_project_without_the_network_of_new_slices(session: Session) -> None:
     session.type("sim", "fault", "no-network")
     found = the_warning(session, "vpc")
     assert "there is no network default" in found["what"]
-    assert found["fix"] == "gcloud compute networks create default --project=sim-project"
+    assert found["fix"] == f"{SIM_FIRST}gcloud compute networks create default --project=sim-project"
     refused = session.type("up", "v4-8", "other", "--spot", status=2)
     assert "gcloud compute networks create default" in refused.stderr
     session.type("down", "other", "--yes")
@@ -424,7 +424,7 @@ def test_an_api_that_quotas_come_from_is_off(session: Session) -> None:
     session.type("sim", "fault", "api-off", "--set", "name=cloudquotas.googleapis.com")
     found = [each for each in findings(session, status=0) if each["check"] == "apis"]
     assert [each["fix"] for each in found] == [
-        "gcloud services enable cloudquotas.googleapis.com --project=sim-project"
+        f"{SIM_FIRST}gcloud services enable cloudquotas.googleapis.com --project=sim-project"
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import SIM_FIRST, Session, open_session
 
 pytestmark = pytest.mark.slow
 PREFIX = "fleet"
@@ -101,7 +101,7 @@ def test_a_permission_that_is_missing(session: Session, denied: str, role: str) 
     level, what, fix = the_finding(session, status=1)
     assert level == "problem"
     assert what == f"not granted on gs://sim-bucket: {denied}"
-    assert fix.startswith("gcloud storage buckets add-iam-policy-binding gs://sim-bucket --member=")
+    assert fix.startswith(f"{SIM_FIRST}gcloud storage buckets add-iam-policy-binding gs://sim-bucket --member=")
     assert fix.endswith(f"--role={role}")
 
 
@@ -120,12 +120,6 @@ def test_nothing_may_be_read(session: Session) -> None:
             "problem",
             "keeps every object for 1h",
             "--clear-ret",
-        ),
-        (
-            {"retentionPolicy": {"retentionPeriod": "3600", "isLocked": True}},
-            "problem",
-            "keeps every object",
-            "a bucket without a locked policy",
         ),
         ({"defaultEventBasedHold": True}, "problem", "a hold on every new object", "--no-default-event"),
         ({"versioning": {"enabled": True}}, "warning", "keeps old versions", "--no-versioning"),
@@ -152,6 +146,15 @@ def test_a_bucket_that_keeps_or_loses_what_it_should_not(
     assert found[0] == level
     assert says in found[1]
     assert mends in found[2]
+
+
+def test_a_locked_retention_policy_leaves_another_bucket_only(session: Session) -> None:
+    bucket = {"name": "locked-bucket", "retentionPolicy": {"retentionPeriod": "3600"}}
+    call(session, "POST", "/storage/v1/b?project=sim-project", json.dumps(bucket).encode())
+    call(session, "POST", "/storage/v1/b/locked-bucket/lockRetentionPolicy?ifMetagenerationMatch=1", b"{}")
+    session.environ["TPUCTL_STORE"] = f"gs://locked-bucket/{PREFIX}"
+    [mends] = [fix for _, what, fix in about_store(session, status=1) if "keeps every object" in what]
+    assert "a bucket without a locked policy" in (mends or "")
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_nothing_is_left_of_a_simulator_with_hosts(tmp_path, how):
 def test_a_simulator_with_other_hosts_is_not_taken_for_one_with_isolated_ones(tmp_path):
     control.up(tmp_path, SimOptions(delays="instant"))
     try:
-        with pytest.raises(ConflictError, match="process tier"):
+        with pytest.raises(ConflictError, match="hosts process, not isolated"):
             control.up(tmp_path, SimOptions(delays="instant", hosts="isolated"))
     finally:
         control.down(tmp_path)

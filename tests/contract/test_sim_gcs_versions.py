@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -68,7 +69,7 @@ def put(bucket: storage.Bucket, name: str, content: str) -> storage.Blob:
     return blob
 
 
-def generations(bucket: storage.Bucket, **which: bool) -> list[int]:
+def generations(bucket: storage.Bucket, **which: Any) -> list[int]:
     return [blob.generation for blob in bucket.list_blobs(**which)]
 
 
@@ -319,3 +320,133 @@ def test_buckets_of_a_simulator_that_knew_no_versions_are_taken_over(tmp_path):
     assert (answer.status_code, answer.content) == (200, b"kept")
     server.close()
     door.close()
+
+
+DAY_S = 86_400
+LOCKED = "has a locked Retention Policy which cannot be removed"
+
+
+def test_a_retention_policy_keeps_objects_until_their_time_is_over(bucket, endpoint, clock):
+    bucket.retention_period = 3600
+    bucket.patch()
+    blob = put(bucket, "a", "1")
+    for act in (blob.delete, lambda: put(bucket, "a", "2"), lambda: bucket.move_blob(blob, "b")):
+        with pytest.raises(exceptions.Forbidden, match=r"retention policy .* cannot be deleted or overwritten"):
+            act()
+    refused = requests.delete(f"{endpoint}/storage/v1/b/team-bucket/o/a", timeout=5).json()["error"]
+    assert refused["errors"][0]["reason"] == "retentionPolicyNotMet"
+    clock.ahead = 3601
+    blob.delete()
+    assert generations(bucket) == []
+
+
+def test_a_locked_retention_policy_only_grows(bucket, endpoint):
+    url = f"{endpoint}/storage/v1/b/team-bucket"
+    refused = requests.patch(
+        url, json={"retentionPolicy": {"retentionPeriod": "60", "isLocked": True}}, timeout=5
+    )
+    assert (refused.status_code, "does not implement" in refused.text) == (400, True)
+    bucket.reload()
+    none_yet = requests.post(f"{url}/lockRetentionPolicy?ifMetagenerationMatch=1", timeout=5)
+    assert (none_yet.status_code, "no retention policy" in none_yet.text) == (400, True)
+    bucket.retention_period = 3600
+    bucket.patch()
+    for query, status in (("?ifMetagenerationMatch=77", 412), ("", 400)):
+        assert requests.post(f"{url}/lockRetentionPolicy{query}", timeout=5).status_code == status
+    bucket.lock_retention_policy()
+    assert bucket.retention_policy_locked
+    bucket.retention_period = 60
+    with pytest.raises(exceptions.Forbidden, match="Cannot reduce retention duration of a locked"):
+        bucket.patch()
+    assert LOCKED in requests.patch(url, json={"retentionPolicy": None}, timeout=5).text
+    unlocked = requests.patch(url, json={"retentionPolicy": {"isLocked": False}}, timeout=5)
+    assert unlocked.status_code == 403
+    bucket.retention_period = 7200
+    bucket.patch()
+    bucket.reload()
+    assert (bucket.retention_policy_locked, bucket.retention_period) == (True, 7200)
+
+
+def test_a_lifecycle_rule_deletes_by_age(bucket, clock):
+    bucket.add_lifecycle_delete_rule(age=30, matches_prefix=["old/"])
+    bucket.patch()
+    put(bucket, "old/a", "1")
+    put(bucket, "new/a", "1")
+    held = put(bucket, "old/held", "1")
+    held.temporary_hold = True
+    held.patch()
+    clock.ahead = 29 * DAY_S
+    assert [blob.name for blob in bucket.list_blobs()] == ["new/a", "old/a", "old/held"]
+    clock.ahead = 30 * DAY_S + 1
+    assert [blob.name for blob in bucket.list_blobs()] == ["new/a", "old/held"]
+    assert [blob.name for blob in bucket.list_blobs(soft_deleted=True)] == ["old/a"]
+    held.temporary_hold = False
+    held.patch()
+    clock.ahead += DAY_S
+    assert [blob.name for blob in bucket.list_blobs()] == ["new/a"]
+
+
+def test_lifecycle_rules_tell_versions_apart(versioned, clock):
+    versioned.add_lifecycle_delete_rule(number_of_newer_versions=2)
+    versioned.add_lifecycle_delete_rule(is_live=False, days_since_noncurrent_time=10)
+    versioned.patch()
+    made = [put(versioned, "a", str(number)).generation for number in range(4)]
+    put(versioned, "b", "x")
+    clock.ahead = 61
+    assert generations(versioned, versions=True, prefix="a") == made[2:]
+    clock.ahead = 10 * DAY_S + 1
+    assert generations(versioned, versions=True, prefix="a") == made[3:]
+    assert generations(versioned, prefix="b") != []
+
+
+def test_a_lifecycle_rule_keeps_as_noncurrent_where_versions_are_kept(versioned, clock):
+    versioned.add_lifecycle_delete_rule(age=1, is_live=True)
+    versioned.patch()
+    blob = put(versioned, "a", "1")
+    clock.ahead = DAY_S + 1
+    assert generations(versioned) == []
+    assert generations(versioned, versions=True) == [blob.generation]
+
+
+def test_a_lifecycle_rule_changes_the_storage_class_and_deletion_wins(bucket, clock):
+    bucket.add_lifecycle_set_storage_class_rule("NEARLINE", age=1)
+    bucket.add_lifecycle_delete_rule(age=1, matches_suffix=[".tmp"])
+    bucket.patch()
+    put(bucket, "a", "1")
+    put(bucket, "b.tmp", "1")
+    clock.ahead = DAY_S + 1
+    [left] = bucket.list_blobs()
+    assert (left.name, left.storage_class) == ("a", "NEARLINE")
+
+
+def test_a_lifecycle_rule_ends_uploads_that_nobody_completes(bucket, endpoint, clock):
+    bucket.add_lifecycle_abort_incomplete_multipart_upload_rule(age=1)
+    bucket.patch()
+    assert requests.post(f"{endpoint}/team-bucket/a?uploads", timeout=5).status_code == 200
+    listed = f"{endpoint}/team-bucket?uploads"
+    assert "<UploadId>" in requests.get(listed, timeout=5).text
+    clock.ahead = DAY_S + 1
+    assert "<UploadId>" not in requests.get(listed, timeout=5).text
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ({"action": {"type": "Delete"}, "condition": {}}, "at least one condition"),
+        ({"action": {"type": "Burn"}, "condition": {"age": 1}}, "Invalid lifecycle action type: Burn"),
+        ({"action": {"type": "SetStorageClass"}, "condition": {"age": 1}}, "Invalid storage class"),
+        ({"action": {"type": "Delete"}, "condition": {"age": -1}}, "must not be negative"),
+        ({"action": {"type": "Delete"}, "condition": {"createdBefore": "soon"}}, "Invalid date"),
+        ({"action": {"type": "Delete"}, "condition": {"matchesPattern": "x"}}, "does not implement"),
+        (
+            {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"isLive": True}},
+            "not supported for the action",
+        ),
+    ],
+)
+def test_lifecycle_rules_that_cannot_be_done_are_refused(bucket, endpoint, rule, says):
+    url = f"{endpoint}/storage/v1/b/team-bucket"
+    before = requests.get(url, timeout=5).json()
+    refused = requests.patch(url, json={"lifecycle": {"rule": [rule]}}, timeout=5)
+    assert (refused.status_code, says in refused.text) == (400, True), refused.text
+    assert requests.get(url, timeout=5).json() == before

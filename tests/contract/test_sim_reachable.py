@@ -124,7 +124,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         "hosts": "process",
         "project": "sim-project",
         "started": 0.0,
-        "delays": {},
+        "options": SimOptions().to_json(),
     }
     names = SimInfo.__dataclass_fields__
     save_info(state_dir, SimInfo(**{name: facts.get(name, "") for name in names}))
@@ -192,7 +192,7 @@ def quota(text: str, **fields: Any) -> Callable[[Lab, Callable[[], None]], None]
 
 def rate_limit(lab: Lab, run: Callable[[], None]) -> None:
     run()
-    refused(lab.node(), 429, "RESOURCE_EXHAUSTED", "per minute")
+    refused(lab.node(), 429, "RESOURCE_EXHAUSTED", "per minute", reason="RATE_LIMIT_EXCEEDED")
     assert lab.node()[0] == 200
 
 

@@ -435,8 +435,19 @@ def test_blips_and_rate_limits_strike_as_often_as_planned(client: tpu_v2.TpuClie
     assert not list(client.list_nodes(parent=PARENT))
     sim.fault(preset="rate-limit", skip=1)
     client.create_node(parent=PARENT, node_id="a", node=node())
-    with pytest.raises(exceptions.TooManyRequests, match="Maximum number of CreateNode requests per minute"):
+    with pytest.raises(
+        exceptions.TooManyRequests, match="Maximum number of CreateNode requests per minute"
+    ) as refused:
         client.create_node(parent=PARENT, node_id="b", node=node())
+    assert (refused.value.reason, refused.value.domain) == ("RATE_LIMIT_EXCEEDED", "googleapis.com")
+    assert refused.value.metadata == {
+        "service": "tpu.googleapis.com",
+        "quota_metric": "tpu.googleapis.com/qps/create",
+        "quota_location": "global",
+        "quota_limit": "CreateRequestsPerMinutePerProject",
+        "quota_limit_value": "90",
+        "consumer": f"projects/{PROJECT_NUMBER}",
+    }
     assert sim.world.settle()
 
 

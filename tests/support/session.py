@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 TPUCTL = str(Path(sys.executable).parent / "tpuctl")
+SIM_FIRST = 'eval "$(tpuctl sim env)"; '
+"""What hints say before commands of gcloud, which would ask Google else."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

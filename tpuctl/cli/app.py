@@ -96,6 +96,8 @@ class Invocation:
     json: bool = False
     if_interrupted: str = ""
     """What still exists, as a hint for Ctrl-C."""
+    gcloud_first: str = ""
+    """What a shell needs before commands of gcloud in hints reach the cloud of this profile."""
     unattended: bool = False
     """A pass: see `render.Renderer`."""
     arguments: list[str] = field(default_factory=list)

@@ -58,13 +58,13 @@ def unknown_command(name: str, known: Sequence[str], *, group: str = "") -> Usag
     return UsageError(f"no such command: {prefix} {name}", hint=hint)
 
 
-def error_document(error: TpuctlError) -> dict[str, object]:
+def error_document(error: TpuctlError, hint: str | None) -> dict[str, object]:
     """The `--json` form of an error."""
     return {
         "error": {
             "code": error.code,
             "message": clip(error.message),
-            "hint": clip(error.hint) if error.hint else None,
+            "hint": hint,
             "details": dict(error.details),
         }
     }
@@ -106,11 +106,12 @@ def _own_arguments(shared: Invocation) -> list[str]:
 
 def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
     from tpuctl.cli.console import paint, render_json, wants_colour
-    from tpuctl.cli.wrapping import hang, hint_lines
+    from tpuctl.cli.wrapping import hang, hint_lines, with_first
 
-    message, hint = clip(error.message), clip(error.hint) if error.hint else None
+    message = clip(error.message)
+    hint = clip(with_first(error.hint, shared.gcloud_first)) if error.hint else None
     if shared.json:
-        typer.echo(render_json(error_document(error)))
+        typer.echo(render_json(error_document(error, hint)))
     elif isinstance(error, InterruptedByUserError):
         told = f"{message}; {hint}" if hint else message
         typer.echo(hang(told, sys.stderr, indent=2), err=True)

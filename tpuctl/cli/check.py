@@ -64,7 +64,13 @@ def types(
         console.say("`tpuctl types v4` lists the types of one generation, `tpuctl types --zone ZONE` of a zone")
         return
     shown = rows if console.json_mode else [{**row, "spot": _dollars(row["spot"])} for row in rows]
-    console.table(shown, COLUMNS, empty=f"no accelerator type is known in {zone}")
+    console.table(shown, COLUMNS, empty=_none_there(catalog, wanted, zone))
+
+
+def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:
+    if generation is not None and not catalog.generations[generation].in_tpu_api:
+        return f"{generation} comes through Compute Engine and GKE only, not through the Cloud TPU API"
+    return f"no accelerator type{f' of {generation}' if generation else ''} is known in {zone}"
 
 
 def _row(catalog: Any, found: Any) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class AppContext:
             home=Path.home(),
             project_file=self.shared.project_file,
         )
+        self.shared.gcloud_first = config.gcloud_first
         if config.project is not None:
             from tpuctl.cli.log import start_logging
 

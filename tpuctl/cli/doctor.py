@@ -13,7 +13,7 @@ from tpuctl.cli.app import invocation
 from tpuctl.cli.console import Console, paint, wants_colour
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json
-from tpuctl.cli.wrapping import wrap
+from tpuctl.cli.wrapping import with_first, wrap
 from tpuctl.core.counting import counted
 from tpuctl.errors import BadConfigError, TpuctlError
 
@@ -92,7 +92,12 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
             findings = _without_project(context, error)
             _report(Console(json_mode=shared.json, quiet=shared.quiet), findings)
             return
-        _report(context.console, _examine(context))
+        first = context.config.gcloud_first
+        found = [
+            each if each.fix is None else replace(each, fix=with_first(each.fix, first))
+            for each in _examine(context)
+        ]
+        _report(context.console, found)
 
 
 def _without_project(context: AppContext, error: BadConfigError) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,14 +56,16 @@ def running_sim() -> SimInfo:
 
 
 def _facts(info: SimInfo) -> dict[str, Any]:
+    from tpuctl.sim import control
+
     facts = asdict(info)
-    keys = ("project", "http", "grpc", "hosts", "ssh_port", "pid", "token_file", "delays")
-    return {key: facts[key] for key in keys}
+    keys = ("project", "http", "grpc", "hosts", "ssh_port", "pid", "token_file")
+    return {**{key: facts[key] for key in keys}, "delays": control.waits(info)}
 
 
 def _show_facts(console: Console, info: SimInfo) -> None:
     facts = _facts(info)
-    console.fields(facts if console.json_mode else {**facts, "delays": _delays_in_words(info.delays)})
+    console.fields(facts if console.json_mode else {**facts, "delays": _delays_in_words(facts["delays"])})
 
 
 def _delays_in_words(delays: Mapping[str, float]) -> str:
@@ -105,14 +107,24 @@ def up(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Start the simulator, or keep the one that runs."""
+    """Start the simulator, or keep the one that runs; options that it was not started with are refused."""
     from tpuctl.sim import control
     from tpuctl.sim.options import SimOptions
 
-    delays = "instant" if instant else "realistic"
-    quotas = _parse_quotas(quota or [])
-    table = None if catalog is None else str(catalog.absolute())
-    options = SimOptions(project, speed, seed, delays, quotas, hosts, catalog=table)
+    running = control.status(_state_dir())
+    values: dict[str, Any] = {
+        "project": project,
+        "speed": speed,
+        "seed": seed,
+        "delays": "instant" if instant else "realistic",
+        "quotas": _parse_quotas(quota or []),
+        "hosts": hosts,
+        "catalog": None if catalog is None else str(catalog.absolute()),
+    }
+    words = {"delays": "instant", "quotas": "quota"}
+    typed = {name for name in values if _was_typed(ctx, words.get(name, name))}
+    before = SimOptions() if running is None else SimOptions(**running.options)
+    options = replace(before, **{name: values[name] for name in typed})
     if foreground:
         from tpuctl.sim.server import run_foreground
 
@@ -122,6 +134,11 @@ def up(
     console = console_of(ctx)
     _show_facts(console, info)
     console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
+
+
+def _was_typed(ctx: typer.Context, parameter: str) -> bool:
+    source = ctx.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @app.command("down")

@@ -13,6 +13,7 @@ MAX_WIDTH = 100
 _COMMANDS = (
     "tpuctl ",
     "gcloud ",
+    "eval ",
     "git ",
     "python ",
     "python3 ",
@@ -99,6 +100,13 @@ def hang(text: str, stream: TextIO, *, first: str = "", indent: int | None = Non
     hanging = " " * (len(first) if indent is None else indent)
     lines = wrap(text, terminal_width(stream) - max(len(first), len(hanging)))
     return first + f"\n{hanging}".join(lines)
+
+
+def with_first(hint: str, first: str) -> str:
+    """`hint` with the command that has to come before those of gcloud in it, if there is one."""
+    if not first or "gcloud " not in hint:
+        return hint
+    return f"{first}; {hint}" if hint.startswith("gcloud ") else f"{hint} (before gcloud: `{first}`)"
 
 
 def hint_lines(hint: str, stream: TextIO) -> str:

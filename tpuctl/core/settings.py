@@ -118,6 +118,11 @@ class Config:
     def is_simulated(self) -> bool:
         return self.profile == SIM_PROFILE
 
+    @property
+    def gcloud_first(self) -> str:
+        """What a shell needs before gcloud means the cloud of this profile."""
+        return 'eval "$(tpuctl sim env)"' if self.is_simulated else ""
+
 
 def _check_tier(value: str) -> Tier:
     if value not in set(Tier):

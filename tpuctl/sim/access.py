@@ -7,13 +7,12 @@ Everything is allowed until a standing fault takes it away; refusals have the bo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from tpuctl.sim.faults import FaultKind, FaultPlan
 from tpuctl.sim.messages import Request, Response
-from tpuctl.sim.status import ApiError, Code
+from tpuctl.sim.status import PROJECT_NUMBER as PROJECT_NUMBER
+from tpuctl.sim.status import ApiError, Code, error_info
 
-PROJECT_NUMBER = "415104041262"
 TPU = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
 STORAGE = "storage.googleapis.com"
@@ -81,7 +80,7 @@ class Access:
                 "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie "
                 "or other valid authentication credential. See "
                 "https://developers.google.com/identity/sign-in/web/devconsole-project.",
-                [_error_info("ACCESS_TOKEN_EXPIRED", {})],
+                [error_info("ACCESS_TOKEN_EXPIRED", {})],
             )
 
     def check_service(self, service: str) -> None:
@@ -100,7 +99,7 @@ class Access:
             "the action to propagate to our systems and retry.",
             [
                 {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
-                _error_info("SERVICE_DISABLED", consumer),
+                error_info("SERVICE_DISABLED", consumer),
             ],
         )
 
@@ -111,7 +110,7 @@ class Access:
         raise ApiError(
             Code.PERMISSION_DENIED,
             f"Permission '{permission}' denied on '{resource}' (or it may not exist).",
-            [_error_info("IAM_PERMISSION_DENIED", {"permission": permission, "resource": resource})],
+            [error_info("IAM_PERMISSION_DENIED", {"permission": permission, "resource": resource})],
         )
 
     def guard(self, service: str, handler: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -136,15 +135,6 @@ def _billing_disabled(service: str) -> ApiError:
         "for the action to propagate to our systems and retry.",
         [
             {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
-            _error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
+            error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
         ],
     )
-
-
-def _error_info(reason: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": reason,
-        "domain": "googleapis.com",
-        "metadata": dict(metadata),
-    }

@@ -35,6 +35,7 @@ class AdminDoor:
             ("POST", "quotas"): self._set_quotas,
             ("POST", "set"): self._set_fields,
             ("POST", "crash"): self._crash,
+            ("GET", "delays"): lambda _: self._world.delays.at(self._world.options.speed),
             ("POST", "delays"): lambda asked: self._world.steering.set_delays(parse_body(asked)),
             ("POST", "capacity"): lambda asked: self._world.steering.set_capacity(parse_body(asked)),
             ("GET", "reservations"): lambda _: self._world.steering.reservations(),

@@ -27,7 +27,7 @@ from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT
 from tpuctl.sim.environment import environment as environment
 from tpuctl.sim.hosts.requirements import remove_leftovers
-from tpuctl.sim.options import ISOLATED, SimOptions
+from tpuctl.sim.options import SimOptions
 from tpuctl.sim.processes import alive, kill_world, start_time
 
 BUCKETS_FOLDER = "buckets"
@@ -62,8 +62,8 @@ class SimInfo:
     hosts: str
     project: str
     started: float
-    delays: Mapping[str, float]
-    """What is simulated of the cloud's slowness; see `Delays.at`."""
+    options: Mapping[str, Any]
+    """`SimOptions` that it was started with."""
 
     @property
     def token(self) -> str:
@@ -150,13 +150,14 @@ def guardian_lock(state_dir: Path) -> Iterator[bool]:
 def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
     """Starts the simulator in the background and waits until it answers; one that runs already is kept.
 
-    Raises TpuctlError with the log's last lines when it does not come up.
+    Raises ConflictError when that one has other options, and TpuctlError with the log's last lines when none
+    comes up.
     """
     options = options or SimOptions()
     options.check()
     running = status(state_dir)
     if running is not None:
-        _check_tier(running, options)
+        _check_same(running, options)
         return running
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state_dir / LOG_FILE).open("wb") as log:
@@ -171,12 +172,18 @@ def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
     return _wait_until_up(state_dir, guardian)
 
 
-def _check_tier(running: SimInfo, options: SimOptions) -> None:
-    """Raises ConflictError when isolated hosts are asked for and the simulator has others."""
-    if options.hosts == ISOLATED != running.hosts:
+def _check_same(running: SimInfo, options: SimOptions) -> None:
+    """Raises ConflictError when the simulator that runs was started otherwise."""
+    other = [
+        f"{name} {running.options.get(name)}, not {value}"
+        for name, value in options.to_json().items()
+        if running.options.get(name) != value
+    ]
+    if other:
         raise ConflictError(
-            f"a simulator with hosts of the {running.hosts} tier runs already",
-            hint="`tpuctl sim down` ends it, with everything in it",
+            f"a simulator runs already, with {'; '.join(other)}",
+            hint="`tpuctl sim down` ends it and all in it but its buckets; `tpuctl sim delay` and "
+            "`tpuctl sim quota` change it",
         )
 
 
@@ -277,6 +284,11 @@ def crash(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[i
     """Lets all hosts of a node die, or some workers', without the API noticing; the nodes' full names."""
     asked = {"node": node, "zone": zone, "workers": list(workers)}
     return list(_admin(info, "POST", "crash", asked)["crashed"])
+
+
+def waits(info: SimInfo) -> dict[str, float]:
+    """How long a user waits for what, in seconds, as the delays are now; see `Delays.at`."""
+    return dict(_admin(info, "GET", "delays"))
 
 
 def set_delays(info: SimInfo, delays: Mapping[str, float]) -> dict[str, float]:

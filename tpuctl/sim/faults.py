@@ -17,7 +17,7 @@ from typing import Any
 
 from tpuctl.errors import UsageError
 from tpuctl.sim.paths import ResourcePath
-from tpuctl.sim.status import ApiError, Code, location_denied
+from tpuctl.sim.status import ApiError, Code, location_denied, rate_limited
 
 
 class FaultKind(StrEnum):
@@ -124,8 +124,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "kind": "error",
         "method": "*.create",
         "code": 8,
-        "message": "Quota exceeded for quota metric 'Create requests' and limit 'Maximum number of CreateNode "
-        "requests per minute' of service 'tpu.googleapis.com' for consumer '{project}'.",
+        "message": rate_limited().message,
     },
     "blip": {
         "kind": "error",
@@ -247,9 +246,11 @@ class Fault:
 
     def error(self, path: ResourcePath) -> ApiError:
         """What a caller is refused with."""
-        error = ApiError(self.code, self.text(path))
-        location = location_denied(path.project, path.zone)
-        return location if (location.code, location.message) == (error.code, error.message) else error
+        plain = ApiError(self.code, self.text(path))
+        for known in (location_denied(path.project, path.zone), rate_limited()):
+            if (known.code, known.message) == (plain.code, plain.message):
+                return known
+        return plain
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "kind": str(self.kind)}

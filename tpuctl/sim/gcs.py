@@ -1,7 +1,6 @@
 """Cloud Storage on a directory, for every client of its JSON or XML API, with every precondition honoured.
 
-Not there, and refused as such: access control, notifications, hierarchical namespaces, customer keys, the
-lifecycle of objects.
+Not there, and refused as such: access control, notifications, hierarchical namespaces, customer keys.
 """
 
 from __future__ import annotations
@@ -46,6 +45,8 @@ class GcsDoor:
 
     def handle(self, request: Request) -> Response:
         """Never raises for what a client sent; errors are answers in Google's form."""
+        for bucket, now in self._store.follow_lifecycle():
+            self._xml.parts.abort_old(bucket, now)
         if not request.path.startswith(JSON_PATHS):
             return self._xml.handle(request)
         try:

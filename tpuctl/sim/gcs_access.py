@@ -20,6 +20,7 @@ _JSON_PREFIXES = (
 )
 _VERBS: Mapping[str, str] = {
     "insert": "create",
+    "lockRetentionPolicy": "update",
     "patch": "update",
     "compose": "create",
     "copy": "create",

@@ -49,6 +49,7 @@ class JsonMethods:
             "buckets.getStorageLayout": self._storage_layout,
             "buckets.insert": self._create_bucket,
             "buckets.list": self._list_buckets,
+            "buckets.lockRetentionPolicy": self._lock_bucket,
             "buckets.patch": self._update_bucket,
             "buckets.testIamPermissions": self._test_permissions,
             "buckets.update": self._update_bucket,
@@ -106,6 +107,12 @@ class JsonMethods:
 
     def _update_bucket(self, call: Call) -> Response:
         data = self._store.update_bucket(call.bucket, call.body, call.conditions())
+        return json_response(public_bucket(data, call.request))
+
+    def _lock_bucket(self, call: Call) -> Response:
+        if "ifMetagenerationMatch" not in call.query:
+            raise GcsError(400, "Required parameter: ifMetagenerationMatch", reason="required")
+        data = self._store.lock_bucket(call.bucket, call.conditions())
         return json_response(public_bucket(data, call.request))
 
     def _delete_bucket(self, call: Call) -> Response:

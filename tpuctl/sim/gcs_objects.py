@@ -13,12 +13,12 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuctl.sim import gcs_buckets
+from tpuctl.sim import gcs_buckets, gcs_lifecycle
 from tpuctl.sim.gcs_content import Content, ContentFiles
 from tpuctl.sim.gcs_wire import Data, GcsError, ObjectName, Preconditions, etag, seconds_of, timestamp
 
@@ -41,6 +41,8 @@ DROP TABLE objects;
 """Buckets of a simulator that knew live objects only."""
 LIVE, NONCURRENT, DELETED = "live", "noncurrent", "deleted"
 PURGED_AT_ONCE = 100
+LIFECYCLE_EVERY_S = 60.0
+"""The real one looks about once a day."""
 BATCH = 500
 WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
             "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
@@ -76,11 +78,12 @@ class ObjectStore:
     """Thread-safe. Raises GcsError with the API's status for what a caller got wrong."""
 
     def __init__(self, root: Path, now: Callable[[], float]) -> None:
-        self._now = now
+        self.now = now
         self.files = ContentFiles(root / "content")
         self._lock = threading.RLock()
         self._fresh: list[str] = []
         self._doomed: list[str] = []
+        self._looked = now()
         self._db = sqlite3.connect(root / "objects.sqlite", check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(SCHEMA)
@@ -143,7 +146,7 @@ class ObjectStore:
 
     def create_bucket(self, asked: Mapping[str, Any], project: str | None) -> Data:
         with self.transaction() as db:
-            made = gcs_buckets.new_bucket(asked, project, self._now())
+            made = gcs_buckets.new_bucket(asked, project, self.now())
             try:
                 db.execute("INSERT INTO buckets VALUES (?, ?)", (made["name"], json.dumps(made)))
             except sqlite3.IntegrityError:
@@ -154,7 +157,16 @@ class ObjectStore:
         with self.transaction() as db:
             old = self.get_bucket(name)
             conditions.check(old)
-            data = gcs_buckets.changed_bucket(old, patch, self._now())
+            data = gcs_buckets.changed_bucket(old, patch, self.now())
+            db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
+        return data
+
+    def lock_bucket(self, name: str, conditions: Preconditions) -> Data:
+        """For good: its retention policy can only grow from now on."""
+        with self.transaction() as db:
+            old = self.get_bucket(name)
+            conditions.check(old)
+            data = gcs_buckets.locked_bucket(old, self.now())
             db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
         return data
 
@@ -172,6 +184,44 @@ class ObjectStore:
             self._doomed += [row[0] for row in rows]
             db.execute("DELETE FROM versions WHERE bucket=?", (name,))
             db.execute("DELETE FROM buckets WHERE name=?", (name,))
+
+    def follow_lifecycle(self) -> list[tuple[Data, float]]:
+        """Does what the rules of buckets say, if the last look is a while ago: those buckets, and the time."""
+        with self.transaction():
+            now = self.now()
+            if abs(now - self._looked) < LIFECYCLE_EVERY_S:
+                return []
+            self._looked = now
+            ruled = [bucket for bucket in self.list_buckets() if gcs_lifecycle.rules_of(bucket)]
+            for bucket in ruled:
+                self._apply_rules(bucket, now)
+        return [(bucket, now) for bucket in ruled]
+
+    def _apply_rules(self, bucket: Data, now: float) -> None:
+        """Versions under a hold or a retention policy stay: deletion is tried again at the next look."""
+        rows = self._db.execute(
+            "SELECT state, data, content FROM versions WHERE bucket=? AND state != ? "
+            "ORDER BY name, generation DESC",
+            (bucket["name"], DELETED),
+        ).fetchall()
+        name, newer = "", 0
+        for state, text, content in rows:
+            version = Version(state, json.loads(text), content)
+            newer = newer + 1 if version.where.name == name else 0
+            name = version.where.name
+            if any(gcs_lifecycle.actions_on(bucket, version.data, newer, now, gcs_lifecycle.DELETE)):
+                with suppress(GcsError):
+                    (self._retire if state == LIVE else self._discard)(bucket, version)
+                continue
+            classes = gcs_lifecycle.actions_on(bucket, version.data, newer, now, gcs_lifecycle.SET_CLASS)
+            for action in classes:
+                if action["storageClass"] != version.data["storageClass"]:
+                    changed = {
+                        "storageClass": action["storageClass"],
+                        "timeStorageClassUpdated": timestamp(now),
+                    }
+                    self._insert(Version(state, {**version.data, **changed}, content))
+                break
 
     # Reading
 
@@ -199,7 +249,7 @@ class ObjectStore:
         )
         while True:
             with self._lock:
-                found = self._db.execute(query, (bucket, *start, self._now(), BATCH)).fetchall()
+                found = self._db.execute(query, (bucket, *start, self.now(), BATCH)).fetchall()
             yield from found
             if len(found) < BATCH:
                 return
@@ -252,7 +302,7 @@ class ObjectStore:
                 **gcs_buckets.merge(old.data, wanted),
                 "metageneration": str(metageneration),
                 "etag": etag(int(old.data["generation"]), metageneration),
-                "updated": timestamp(self._now()),
+                "updated": timestamp(self.now()),
             }
             self._insert(Version(old.state, data, old.content))
         return data
@@ -317,7 +367,7 @@ class ObjectStore:
         rows = db.execute(
             "SELECT bucket, name, generation, content FROM versions "
             "WHERE state='deleted' AND expires<=? LIMIT ?",
-            (self._now(), PURGED_AT_ONCE),
+            (self.now(), PURGED_AT_ONCE),
         ).fetchall()
         for bucket, name, generation, content in rows:
             db.execute(
@@ -329,7 +379,7 @@ class ObjectStore:
         """Overwrites or deletes the live version."""
         if gcs_buckets.is_versioned(bucket):
             self._check_protection(bucket, version, archived=True)
-            data = {**version.data, "timeDeleted": timestamp(self._now())}
+            data = {**version.data, "timeDeleted": timestamp(self.now())}
             self._insert(Version(NONCURRENT, data, version.content))
         else:
             self._discard(bucket, version)
@@ -337,7 +387,7 @@ class ObjectStore:
     def _discard(self, bucket: Data, version: Version) -> None:
         """Deletes a version for good, or softly."""
         self._check_protection(bucket, version, archived=False)
-        now, span = self._now(), gcs_buckets.soft_delete_s(bucket)
+        now, span = self.now(), gcs_buckets.soft_delete_s(bucket)
         if span:
             times = {"softDeleteTime": timestamp(now), "hardDeleteTime": timestamp(now + span)}
             self._insert(Version(DELETED, {**version.data, **times}, version.content), now + span)
@@ -362,7 +412,7 @@ class ObjectStore:
                     reason="objectUnderActiveHold",
                 )
         until = seconds_of(version.data["timeCreated"]) + gcs_buckets.retention_s(bucket)
-        if until > self._now() and gcs_buckets.retention_s(bucket) and not archived:
+        if until > self.now() and gcs_buckets.retention_s(bucket) and not archived:
             raise GcsError(
                 403,
                 f"{shown} is subject to bucket's retention policy or object retention and cannot be deleted or "
@@ -405,7 +455,7 @@ class ObjectStore:
             else:
                 found = self._find("generation=?", where.bucket, where.name, conditions.generation)
         gone = found is not None and found.state == DELETED
-        expired = gone and found is not None and seconds_of(found.data["hardDeleteTime"]) <= self._now()
+        expired = gone and found is not None and seconds_of(found.data["hardDeleteTime"]) <= self.now()
         if found is None or gone != deleted or expired:
             tail = f"#{conditions.generation}" if conditions.generation is not None else ""
             raise GcsError(404, f"No such object: {where.bucket}/{where.name}{tail}")
@@ -413,7 +463,7 @@ class ObjectStore:
         return found
 
     def _new_object(self, where: ObjectName, fields: Mapping[str, Any], bucket: Data, content: Content) -> Data:
-        now = self._now()
+        now = self.now()
         generation = self._next_generation()
         stamp = timestamp(now)
         chosen = {key: fields[key] for key in WRITABLE if fields.get(key) is not None}
@@ -442,7 +492,7 @@ class ObjectStore:
     def _next_generation(self) -> int:
         """Microseconds, as GCS does, but unique and growing whatever the clock does."""
         last = int(self._db.execute("SELECT last FROM counter").fetchone()[0])
-        generation = max(int(self._now() * 1_000_000), last + 1)
+        generation = max(int(self.now() * 1_000_000), last + 1)
         self._db.execute("UPDATE counter SET last=?", (generation,))
         return generation
 

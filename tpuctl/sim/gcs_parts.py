@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.sim.gcs_content import Content, ContentFiles, pieces_of
+from tpuctl.sim.gcs_lifecycle import ABORT, actions_on
 from tpuctl.sim.gcs_objects import ObjectStore, check_digests
 from tpuctl.sim.gcs_upload import header_digests
 from tpuctl.sim.gcs_wire import (
@@ -23,6 +24,7 @@ from tpuctl.sim.gcs_wire import (
     Preconditions,
     elements,
     md5_etag,
+    timestamp,
     xml_result,
 )
 from tpuctl.sim.messages import Request, Response
@@ -38,6 +40,8 @@ class _Upload:
     fields: Mapping[str, Any]
     files: ContentFiles
     folder: Path
+    begun: str
+    """When, as the API writes times."""
     parts: dict[int, Content] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,7 +59,9 @@ class PartUploads:
         self._store.get_bucket(where.bucket)
         upload_id = uuid.uuid4().hex
         folder = self._folder / upload_id
-        self._uploads[upload_id] = _Upload(where, fields, ContentFiles(folder), folder)
+        self._uploads[upload_id] = _Upload(
+            where, fields, ContentFiles(folder), folder, timestamp(self._store.now())
+        )
         rows = [("Bucket", where.bucket), ("Key", where.name), ("UploadId", upload_id)]
         return xml_result("InitiateMultipartUploadResult", rows)
 
@@ -104,6 +110,15 @@ class PartUploads:
             data = self._store.write(where, content.of_components(0), upload.fields, conditions)
             self._end(request)
         return data
+
+    def abort_old(self, bucket: Data, now: float) -> None:
+        """What the bucket's lifecycle rules say of uploads that nobody ends."""
+        for upload_id, upload in list(self._uploads.items()):
+            seen = {"name": upload.where.name, "timeCreated": upload.begun}
+            if upload.where.bucket == bucket["name"] and any(actions_on(bucket, seen, 0, now, ABORT)):
+                with upload.lock:
+                    self._uploads.pop(upload_id, None)
+                    shutil.rmtree(upload.folder, ignore_errors=True)
 
     def abort(self, request: Request, where: ObjectName) -> Response:
         with self._open(request, where):

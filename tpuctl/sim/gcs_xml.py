@@ -64,7 +64,7 @@ class XmlDoor:
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._store = store
-        self._parts = PartUploads(store, folder)
+        self.parts = PartUploads(store, folder)
         # Verb and the parameters that say what is meant; `generation` only selects.
         self._objects: Mapping[tuple[str, frozenset[str]], _Handler] = {
             ("GET", frozenset()): self._get,
@@ -72,10 +72,10 @@ class XmlDoor:
             ("PUT", frozenset()): self._put,
             ("DELETE", frozenset()): self._delete,
             ("POST", frozenset({"uploads"})): self._begin_parts,
-            ("PUT", frozenset({"partNumber", "uploadId"})): self._parts.put,
+            ("PUT", frozenset({"partNumber", "uploadId"})): self.parts.put,
             ("POST", frozenset({"uploadId"})): self._complete_parts,
-            ("GET", frozenset({"uploadId"})): self._parts.list,
-            ("DELETE", frozenset({"uploadId"})): self._parts.abort,
+            ("GET", frozenset({"uploadId"})): self.parts.list,
+            ("DELETE", frozenset({"uploadId"})): self.parts.abort,
         }
 
     def handle(self, request: Request) -> Response:
@@ -109,7 +109,7 @@ class XmlDoor:
                 {"x-goog-bucket-location": data["location"], "x-goog-metageneration": data["metageneration"]},
             )
         if request.method == "GET" and asked == {"uploads"}:
-            return self._parts.list_uploads(bucket)
+            return self.parts.list_uploads(bucket)
         if request.method != "GET" or asked - _LIST_PARAMETERS:
             raise not_implemented(f"{request.method} of a bucket with {sorted(asked)} by the XML API")
         return self._list(request, bucket)
@@ -210,10 +210,10 @@ class XmlDoor:
 
     def _begin_parts(self, request: Request, where: ObjectName) -> Response:
         check_name(where.bucket, where.name)
-        return self._parts.begin(where, stored_fields(request))
+        return self.parts.begin(where, stored_fields(request))
 
     def _complete_parts(self, request: Request, where: ObjectName) -> Response:
-        data = self._parts.complete(request, where, conditions_of(request))
+        data = self.parts.complete(request, where, conditions_of(request))
         rows = [("Bucket", where.bucket), ("Key", where.name), ("ETag", etag_of(data))]
         answer = xml_result("CompleteMultipartUploadResult", rows)
         return Response(200, answer.body, {**answer.headers, **written_headers(data)}, hashes(data))

@@ -27,7 +27,7 @@ from tpuctl.sim.control import (
 )
 from tpuctl.sim.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT, write_gcloud_account
 from tpuctl.sim.oauth import authorized_user
-from tpuctl.sim.options import Delays, SimOptions
+from tpuctl.sim.options import SimOptions
 from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants, kill_world, start_time
 from tpuctl.sim.simulator import Simulator, new_token
 
@@ -71,7 +71,7 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
             hosts=options.hosts,
             project=options.project,
             started=time.time(),
-            delays=Delays.parse(options.delays).at(options.speed),
+            options=options.to_json(),
         ),
     )
     try:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
+PROJECT_NUMBER = "415104041262"
+
 
 class Code(IntEnum):
     """`google.rpc.Code`."""
@@ -98,6 +100,16 @@ def unknown_method(what: str) -> ApiError:
     )
 
 
+def error_info(reason: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The detail by which programs tell refusals apart."""
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "googleapis.com",
+        "metadata": dict(metadata),
+    }
+
+
 def location_denied(project: str, zone: str) -> ApiError:
     """A zone that does not exist, or that this project may not use; the API does not tell them apart.
 
@@ -107,12 +119,35 @@ def location_denied(project: str, zone: str) -> ApiError:
     return ApiError(
         Code.PERMISSION_DENIED,
         f"Permission denied on 'locations/{zone}' (or it may not exist).",
+        [error_info("LOCATION_POLICY_VIOLATED", metadata)],
+    )
+
+
+def rate_limited() -> ApiError:
+    """Too many creates in a minute.
+
+    Message and metric as users of the TPU API quote them (marin-community/marin, pull request 6198), details in
+    the form that Google's front end gives them for every API (google-gemini/deprecated-generative-ai-python,
+    issue 206); the id of the limit is not published.
+    """
+    metadata = {
+        "service": "tpu.googleapis.com",
+        "quota_metric": "tpu.googleapis.com/qps/create",
+        "quota_location": "global",
+        "quota_limit": "CreateRequestsPerMinutePerProject",
+        "quota_limit_value": "90",
+        "consumer": f"projects/{PROJECT_NUMBER}",
+    }
+    link = {
+        "description": "Request a higher quota limit.",
+        "url": "https://cloud.google.com/docs/quota#requesting_higher_quota",
+    }
+    return ApiError(
+        Code.RESOURCE_EXHAUSTED,
+        "Quota exceeded for quota metric 'Create requests' and limit 'Maximum number of CreateNode requests "
+        f"per minute' of service 'tpu.googleapis.com' for consumer 'project_number:{PROJECT_NUMBER}'.",
         [
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "LOCATION_POLICY_VIOLATED",
-                "domain": "googleapis.com",
-                "metadata": metadata,
-            }
+            error_info("RATE_LIMIT_EXCEEDED", metadata),
+            {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
         ],
     )

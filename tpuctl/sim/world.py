@@ -181,7 +181,7 @@ class World:
             self.journal.record(rpc.name, path.name, status)
             self._kernel.schedule.flush()
         if rpc.name.endswith(".list") and path.zone == ANY_ZONE:
-            self.clock.pause(self.options.delays.list_everywhere / self.options.speed)
+            self.clock.pause(self.delays.list_everywhere / self.options.speed)
         if status == "DROPPED":
             raise DroppedConnectionError(rpc.name)
         return answer
