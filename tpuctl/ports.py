@@ -322,8 +322,30 @@ class Store(Protocol):
 OutputSink = Callable[[int, str, bytes], None]
 """Receives (worker, "stdout" or "stderr", chunk); called from one thread at a time."""
 
-Stdin = bytes | Callable[[HostTarget], bytes | Iterable[bytes]]
-"""What a command reads: the same for all workers, or made per worker, whole or in pieces as they are sent."""
+Stdin = bytes | Callable[[HostTarget], bytes | Iterable[bytes | None]]
+"""What a command reads: the same for all workers, or made per worker, whole or in pieces as they are sent; None
+for a piece says that there is nothing yet."""
+
+
+class Input(Protocol):
+    """What this process was given to read, for a command on a host."""
+
+    def has_some(self) -> bool:
+        """Whether there is something to read now; what comes later is not known yet."""
+        ...
+
+    def read(self) -> bytes | None:
+        """Some of it, nothing at its end; None when there is nothing yet, after a short wait."""
+        ...
+
+    def note_taken(self, count: int) -> None:
+        """So many bytes were really read on the host: what was not is put back, where that can be."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """How many bytes nobody read and nothing could put back."""
+        ...
 
 
 class Remote(Protocol):

@@ -24,6 +24,10 @@ def load(verb):
         from leash import leash
 
         return lambda _: leash()
+    if verb == "feed":
+        from feed import feed
+
+        return lambda _: feed()
     if verb == "install":
         from install import install
 

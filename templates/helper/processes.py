@@ -88,12 +88,13 @@ class Tree:
     def _ask_to_stop(self, _number, _frame):
         self.asked_to_stop = True
 
-    def spawn(self, argv, env, cwd, stdout, stderr):
-        """Starts the main process in a session of its own; OSError when it cannot be started."""
+    def spawn(self, argv, env, cwd, stdout, stderr, stdin=None):
+        """Starts the main process in a session of its own, reading nothing if there is no `stdin`; OSError when
+        it cannot be started."""
         told, tell = os.pipe()
         self.main = os.fork()
         if not self.main:
-            become(argv, env, cwd, stdout, stderr, tell)
+            become(argv, env, cwd, (stdin, stdout, stderr), tell)
         os.close(tell)
         number = os.read(told, 16)  # nothing: the program runs, and the pipe closed by itself
         os.close(told)
@@ -147,7 +148,7 @@ class Tree:
         return alive
 
 
-def become(argv, env, cwd, stdout, stderr, tell):
+def become(argv, env, cwd, streams, tell):
     """Turns this new process into the program; a failure goes to `tell` as an error number.
 
     What else is open here closes by itself (PEP 446).
@@ -162,7 +163,9 @@ def become(argv, env, cwd, stdout, stderr, tell):
             signal.signal(pythons, signal.SIG_DFL)
         if cwd:
             os.chdir(cwd)
-        for handle, wanted in ((0, os.open(os.devnull, os.O_RDONLY)), (1, stdout), (2, stderr)):
+        if streams[0] is None:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for handle, wanted in enumerate(streams):
             if wanted is not None:
                 os.dup2(wanted, handle)
         os.execvpe(argv[0], argv, env)

@@ -389,6 +389,68 @@ def test_a_leash_takes_even_the_deaf_along(lab: Lab, helper: HostHelper, target:
     lab.until(lambda: not is_running(lab, target, words.DEAF), "the end of the command")
 
 
+class Given:
+    """Input in pieces of its own; None among them stands for a pause of who writes it."""
+
+    def __init__(self, *pieces: bytes | None) -> None:
+        self.left = list(pieces)
+        self.lost = 0
+        self.taken: int | None = None
+
+    def has_some(self) -> bool:
+        return bool(self.left)
+
+    def read(self) -> bytes | None:
+        return self.left.pop(0) if self.left else b""
+
+    def note_taken(self, count: int) -> None:
+        self.taken = count
+
+
+def feed(helper: HostHelper, target: HostTarget, given: Given, command: str) -> tuple[int | None, bytes]:
+    said = bytearray()
+
+    def sink(_worker: int, stream: str, data: bytes) -> None:
+        said.extend(data)
+
+    result = helper.leash_fed(target, ["sh", "-c", command], given, sink)
+    return result.exit_status, bytes(said)
+
+
+def test_input_arrives_whole_with_its_end(helper: HostHelper, target: HostTarget):
+    data = bytes(range(256)) * 12_000
+    given = Given(data[:7], None, data[7:1_000_000], None, data[1_000_000:])
+    assert feed(helper, target, given, "cat") == (0, data)
+    assert given.taken == len(data)
+
+
+def test_the_end_of_input_is_passed_on_where_there_is_none(helper: HostHelper, target: HostTarget, lab: Lab):
+    assert feed(helper, target, Given(), words.UNTIL_EOF) == (0, b"up\n")
+    assert lab.read(target, "gone") == "gone\n"
+
+
+def test_a_command_may_leave_its_input_and_is_believed(helper: HostHelper, target: HostTarget):
+    given = Given(*[b"x" * 100_000] * 90)
+    assert feed(helper, target, given, words.TAKE_THREE) == (5, b"xxx")
+    assert given.taken is not None
+    assert given.taken < 9_000_000
+
+
+@pytest.mark.parametrize("pieces", [(b"one\n",), (b"one\n", *[None] * 50, b"two\n")])
+def test_a_command_that_reads_nothing_takes_nothing_of_its_input(
+    helper: HostHelper, target: HostTarget, pieces: tuple[bytes | None, ...]
+):
+    given = Given(*pieces)
+    assert feed(helper, target, given, "echo up") == (0, b"up\n")
+    assert given.taken == 0
+
+
+def test_input_is_not_touched_where_no_command_can_be(lab: Lab, helper: HostHelper, target: HostTarget):
+    given = Given(b"precious")
+    result = helper.leash_fed(lab.refuse(target), ["cat"], given, lambda *_: None)
+    assert (result.failure, given.left) == (FailureKind.CONNECT, [b"precious"])
+
+
 def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
     for attempt in ("1", "2", "3"):
         runs.prepare(attempt)

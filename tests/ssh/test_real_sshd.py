@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.conftest import HELPER
+from tpuctl.core.host_commands import SILENCE_S
 from tpuctl.core.model import FailureKind, HostTarget
+from tpuctl.local.standard_input import find_input
 from tpuctl.remote.keys import KeyPair, ensure_keypair
 from tpuctl.remote.ssh import SshRemote
 from tpuctl.workflows.host_helper import HostHelper
@@ -75,6 +77,24 @@ def test_commands_failures_and_signals_as_with_any_server(target: HostTarget, ke
         assert remote.run([target], "kill -9 $$")[0].failure is FailureKind.SIGNAL
         wrong = replace(target, host_key=key.public_line)
         assert remote.run([wrong], "true")[0].failure is FailureKind.HOST_KEY
+
+
+@pytest.mark.slow
+def test_input_that_waits_for_its_command_cuts_no_leash(
+    target: HostTarget, key: KeyPair, tmp_path: Path
+) -> None:
+    """Longer than a leash stands silence, and more than all buffers on the way hold."""
+    (tmp_path / "given").write_bytes(bytes(9_000_000))
+    heard: list[bytes] = []
+    with closing(SshRemote(key.private_path)) as remote, (tmp_path / "given").open("rb") as file:
+        given = find_input(file.fileno())
+        assert given is not None
+        result = HostHelper(remote, HELPER.read_bytes()).leash_fed(
+            target, ["sh", "-c", f"sleep {SILENCE_S + 2}; wc -c"], given, lambda *said: heard.append(said[2])
+        )
+        assert (result.exit_status, b"".join(heard)) == (0, b"9000000\n")
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 9_000_000
+    assert not any((tmp_path / "home/.tpuctl/incoming").iterdir())
 
 
 def test_a_leash_takes_its_daemons_along(target: HostTarget, key: KeyPair, tmp_path: Path) -> None:

@@ -44,14 +44,21 @@ def exec_(
     output_dir: Annotated[
         str | None, typer.Option("--output-dir", metavar="DIR", help="One file per worker and stream instead.")
     ] = None,
+    no_stdin: Annotated[
+        bool,
+        typer.Option("--no-stdin", "-n", help="Leave standard input alone, as within a loop that reads it."),
+    ] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Run one command on the workers of a slice; it ends when this command ends.
 
     On one worker its exit status is passed through; on several it is 0, 3 when some failed, 1 when all did.
 
-    Standard input is not passed on; `tpuctl ssh NAME --worker N -- COMMAND` passes it to one worker.
+    Standard input that is a pipe or a file goes to a command on one worker; for several it is refused when it
+    has something. Of a file, such as that of a `while read` loop, what the command does not read stays for
+    others; of a pipe it is gone, and that is said: -n leaves both alone. For a terminal there is `tpuctl ssh`.
     """
+    from tpuctl.local.standard_input import find_input
     from tpuctl.workflows.execute import execute, resolve_slice
 
     if all_workers and worker is not None:
@@ -72,7 +79,8 @@ def exec_(
         shared.if_interrupted = "what it started on the workers ends with it; the slice is as it was"
 
         def start(sink: OutputSink | None) -> list[RemoteResult]:
-            found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink)
+            given = None if no_stdin else find_input()
+            found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given)
             context.emit.close()
             return found
 

@@ -70,17 +70,19 @@ def render_leash_request(
     env: Mapping[str, str],
     *,
     cwd: str | None = None,
+    pipe: str = "",
     grace_s: float = 2.0,
     silence_s: float = SILENCE_S,
 ) -> bytes:
     """What the verb `leash` reads: the number of bytes, then words that end with a NUL (see
-    `templates/helper/leash.py`). `command` is arguments, or text for the login shell.
+    `templates/helper/leash.py`). `command` is arguments, or text for the login shell; `pipe` names where
+    the verb `feed` puts its standard input.
 
     Raises UsageError for a NUL, which no argument can hold.
     """
     text, argv = (command, ()) if isinstance(command, str) else ("", command)
     variables = [f"{name}={value}" for name, value in env.items()]
-    words = [f"{grace_s:g}", f"{silence_s:g}", cwd or "", text, str(len(argv)), *argv, *variables]
+    words = [f"{grace_s:g}", f"{silence_s:g}", cwd or "", pipe, text, str(len(argv)), *argv, *variables]
     if any("\0" in word for word in words):
         raise UsageError("arguments and variables cannot hold a NUL")
     body = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)

@@ -191,6 +191,11 @@ def parse_reply(stdout: bytes) -> Mapping[str, Any]:
     return data
 
 
+def parse_taken(stdout: bytes) -> int:
+    """How many bytes of its input a command read. MalformedReplyError."""
+    return int(_number(parse_reply(stdout), "taken"))
+
+
 def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
     worker_id = data.get("worker_id")
     return HostFacts(

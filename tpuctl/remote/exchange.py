@@ -33,25 +33,30 @@ class Ending:
 
 
 class Feed:
-    """What is still to be sent to stdin: the given bytes, then heartbeats if it is held, else end of file."""
+    """What is still to be sent to stdin: the given bytes, then heartbeats if it is held, else end of file. A
+    source that has nothing yet gives None."""
 
-    def __init__(self, source: bytes | Iterable[bytes], hold: bool, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._chunks: Iterator[bytes] = iter([source] if isinstance(source, bytes) else source)
+    def __init__(
+        self, source: bytes | Iterable[bytes | None], hold: bool, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._chunks: Iterator[bytes | None] = iter([source] if isinstance(source, bytes) else source)
         self._pending = memoryview(b"")
-        self._exhausted = False
+        self._exhausted = self._waiting = False
         self._hold = hold
         self._heartbeat_s = heartbeat_s
         self._next_beat = time.monotonic() + heartbeat_s
         self._closed = False
 
     def push(self, channel: paramiko.Channel) -> bool:
-        """Sends what the window takes; false when more is waiting for the window."""
+        """Sends what the window takes; false when more is waiting for the window, or for its source."""
         try:
             while self._refill():
                 sent = channel.send(self._pending[:CHUNK].tobytes())
                 if sent == 0:
                     return self._abandon()
                 self._pending = self._pending[sent:]
+            if self._waiting:
+                return False
             if self._exhausted and not self._hold and not self._closed:
                 self._closed = True
                 channel.shutdown_write()
@@ -62,12 +67,14 @@ class Feed:
         return True
 
     def _refill(self) -> bool:
-        while not self._pending and not self._exhausted:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                self._exhausted = True
+        self._waiting = False
+        while not self._pending and not self._exhausted and not self._waiting:
+            for chunk in self._chunks:
+                self._waiting = chunk is None
+                self._pending = memoryview(chunk or b"")
+                break
             else:
-                self._pending = memoryview(chunk)
+                self._exhausted = True
         if self._exhausted and self._hold and not self._closed and time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + self._heartbeat_s
             self._pending = memoryview(b"\n")
@@ -76,6 +83,7 @@ class Feed:
     def _abandon(self) -> bool:
         self._pending = memoryview(b"")
         self._exhausted = self._closed = True
+        self._waiting = False
         return True
 
 

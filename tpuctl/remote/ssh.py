@@ -245,5 +245,5 @@ def _allow_files(count: int) -> None:
         )
 
 
-def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes]:
+def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes | None]:
     return stdin if isinstance(stdin, bytes) else stdin(target)

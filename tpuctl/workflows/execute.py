@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
+from tpuctl.core.counting import counted
 from tpuctl.core.fold import common_cause, fold_label
 from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
 from tpuctl.core.plan import Blocked
 from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, TpuctlError, UsageError
+from tpuctl.ports import Input
 from tpuctl.workflows.documents import get_slice, list_slices
 from tpuctl.workflows.enrolment import ask_to_be_let_in, why_closed
 from tpuctl.workflows.events import Warn, WorkerOutput
@@ -68,9 +71,11 @@ def execute(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     sink: Callable[[int, str, bytes], None] | None = None,
+    given: Input | None = None,
 ) -> list[RemoteResult]:
     """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
-    that is lost while others go on is told soon, and with others of the same cause."""
+    that is lost while others go on is told soon, and with others of the same cause. One worker's command reads
+    what was `given`; UsageError where that has something for several."""
     if record.state is not SliceState.READY:
         raise ConflictError(
             f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
@@ -82,18 +87,44 @@ def execute(
 
     losses = _Losses(services, record, targets)
     helper = HelperLink(services.remote, services.helper_source)
-    results = helper.leash(
-        targets,
-        list(argv),
-        sink or emit,
-        env=environment,
-        timeout_s=timeout_s,
-        should_stop=losses.tell_if_due,
-        on_end=losses.note,
-    )
+    limits: _Limits = {
+        "env": environment,
+        "timeout_s": timeout_s,
+        "should_stop": losses.tell_if_due,
+        "on_end": losses.note,
+    }
+    if given is not None and len(targets) == 1:
+        results = [helper.leash_fed(targets[0], list(argv), given, sink or emit, **limits)]
+        if given.lost:
+            services.emit(Warn(record.name, _swallowed(given.lost)))
+    else:
+        _check_unread(given, targets)
+        results = helper.leash(targets, list(argv), sink or emit, **limits)
     if any(result.failure is FailureKind.AUTH for result in results):
         _knock(services, record)
     return results
+
+
+class _Limits(TypedDict):
+    env: Mapping[str, str] | None
+    timeout_s: float | None
+    should_stop: Callable[[], bool]
+    on_end: Callable[[RemoteResult], None]
+
+
+def _check_unread(given: Input | None, targets: Sequence[HostTarget]) -> None:
+    if given is not None and given.has_some():
+        raise UsageError(
+            f"standard input is for one worker, and these are {len(targets)}",
+            hint="--worker N passes it to one; -n, --no-stdin leaves it alone, as within a loop that reads it",
+        )
+
+
+def _swallowed(count: int) -> str:
+    return (
+        f"{counted(count, 'byte')} of standard input came, which the command did not read: they are gone; "
+        "-n, --no-stdin leaves it alone, as within a loop that reads it"
+    )
 
 
 LOSSES_TOLD_AFTER_S = 1.0

@@ -7,7 +7,9 @@ classes of those answers are made.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tpuctl.core.host_commands import (
@@ -17,8 +19,13 @@ from tpuctl.core.host_commands import (
     render_install_command,
     render_leash_request,
 )
-from tpuctl.core.nouns import HostTarget, RemoteResult
-from tpuctl.ports import OutputSink, Remote, Stdin
+from tpuctl.core.nouns import FailureKind, HostTarget, RemoteResult
+from tpuctl.ports import Input, OutputSink, Remote, Stdin
+
+FEEDER = -1
+"""The worker number of the second way to a host, which brings input."""
+FEEDER_PATIENCE_S = 5.0
+"""When the command has ended, what fed it says at once how much was read."""
 
 
 class HelperLink:
@@ -53,6 +60,50 @@ class HelperLink:
         """
         request = render_leash_request(command, env or {}, cwd=cwd, grace_s=grace_s)
         return self.stream_held(targets, "leash", request, sink, timeout_s, should_stop, on_end)
+
+    def leash_fed(
+        self,
+        target: HostTarget,
+        command: Sequence[str],
+        given: Input,
+        sink: OutputSink,
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> RemoteResult:
+        """Like `leash`, for one command that reads what this process was `given`.
+
+        The input goes its own way: see `templates/helper/feed.py`. Nothing of it is read before the helper is
+        there.
+        """
+        [ready] = self.leash([target], ["true"], sink, timeout_s=timeout_s, should_stop=should_stop)
+        if not ready.ok:
+            if on_end is not None:
+                on_end(ready)
+            return ready
+        pipe = secrets.token_hex(16)
+        feeding = _Feeding(given, pipe, target.worker, should_stop, on_end)
+        request = render_leash_request(command, env or {}, pipe=pipe)
+
+        def heard(worker: int, stream: str, data: bytes) -> None:
+            if worker == FEEDER:
+                feeding.said[stream].extend(data)
+            else:
+                sink(worker, stream, data)
+
+        result, fed = self.remote.stream(
+            [target, replace(target, worker=FEEDER)],
+            lambda aim: render_helper_command("feed" if aim.worker == FEEDER else "leash", self.sha256),
+            heard,
+            stdin=lambda aim: feeding.pieces() if aim.worker == FEEDER else request,
+            hold_stdin=True,
+            timeout_s=timeout_s,
+            should_stop=feeding.is_over,
+            on_end=feeding.note_end,
+        )
+        return feeding.conclude(result, fed)
 
     def stream_held(
         self,
@@ -129,6 +180,62 @@ class HelperLink:
             for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
                 results[i] = result
         return results
+
+
+class _Feeding:
+    """One command that is fed, and what feeds it: when does the one end because the other has."""
+
+    def __init__(
+        self,
+        given: Input,
+        pipe: str,
+        worker: int,
+        should_stop: Callable[[], bool] | None,
+        on_end: Callable[[RemoteResult], None] | None,
+    ) -> None:
+        self.said = {"stdout": bytearray(), "stderr": bytearray()}
+        self._given = given
+        self._pipe = pipe
+        self._worker = worker
+        self._should_stop = should_stop
+        self._on_end = on_end
+        self._lost = False
+        self._over_at: float | None = None
+
+    def pieces(self) -> Iterator[bytes | None]:
+        """What the verb `feed` reads."""
+        yield self._pipe.encode() + b"\n"
+        while (piece := self._given.read()) != b"":
+            yield piece if piece is None else b"%d\n%s" % (len(piece), piece)
+        yield b"0\n"
+
+    def note_end(self, result: RemoteResult) -> None:
+        if result.worker != self._worker:
+            self._lost = self._lost or not result.ok
+            return
+        self._lost = self._lost or result.failure is not None
+        self._over_at = time.monotonic()
+        if self._on_end is not None:
+            self._on_end(result)
+
+    def is_over(self) -> bool:
+        late = self._over_at is not None and time.monotonic() - self._over_at > FEEDER_PATIENCE_S
+        return (self._should_stop is not None and self._should_stop()) or late or self._lost
+
+    def conclude(self, result: RemoteResult, fed: RemoteResult) -> RemoteResult:
+        """The result of the command; one that could not be fed has the reason for that."""
+        if fed.ok:
+            from tpuctl.core.host_protocol import parse_taken
+
+            self._given.note_taken(parse_taken(bytes(self.said["stdout"])))
+        elif result.failure is FailureKind.LOST and fed.failure is not FailureKind.LOST:
+            why = fed.detail or self.said["stderr"].decode(errors="replace").strip()[-400:]
+            return replace(
+                result,
+                failure=fed.failure or FailureKind.LOST,
+                detail=f"its standard input was not passed: {why}",
+            )
+        return result
 
 
 def _install_failed(install: RemoteResult) -> RemoteResult:

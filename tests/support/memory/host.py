@@ -121,6 +121,8 @@ class MemoryHost:
         self.helpers: set[str] = set()
         self.blobs: dict[str, dict[str, bytes]] = {"blobs": {}, "incoming": {}}
         self.runs: dict[str, MemoryRun] = {}
+        self.fed: dict[str, Process] = {}
+        """By name of the pipe: what reads from it, once that runs."""
         self.processes: list[Process] = []
 
     # Identity.

@@ -163,6 +163,11 @@ class Process:
         return self.alive and self._wait.stdin and not self.stdin and self.eof_at == NEVER
 
     @property
+    def unread(self) -> int:
+        """How much of what it was fed it left."""
+        return sum(map(len, self.stdin)) + len(self._rest)
+
+    @property
     def blocked(self) -> bool:
         if self.reader is not None:
             return self.reader.blocked

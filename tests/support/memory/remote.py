@@ -24,6 +24,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 CHANNEL_TIMEOUT_S = 10.0
 SILENCE_S = LINK_SILENCE_S
 STOP_POLL_S = 0.5
+SOURCE_POLL_S = 0.1
 """Between two looks at `should_stop` while nothing else happens."""
 IDLE_POLL_S = 0.005
 """Real time between two looks of a thread that leaves the clock to the test's own."""
@@ -145,13 +146,16 @@ class _Call:
             return False
         if self._clock.now() < self._line_free_at:
             return False
-        chunk = next((chunk for chunk in self._chunks if chunk), None)
-        self._line_free_at = self._clock.now() + len(chunk or b"") / self._remote.bytes_per_s
-        if chunk is not None:
+        chunk = next((chunk for chunk in self._chunks if chunk != b""), b"")
+        if chunk is None:
+            self._line_free_at = self._clock.now() + SOURCE_POLL_S
+            return False
+        self._line_free_at = self._clock.now() + len(chunk) / self._remote.bytes_per_s
+        if chunk:
             process.feed(chunk)
         elif not self._hold:
             process.end_stdin()
-        return chunk is not None or not self._hold
+        return bool(chunk) or not self._hold
 
     # Connecting.
 

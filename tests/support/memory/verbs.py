@@ -37,6 +37,7 @@ ENDED = ("exited", "lost")
 STARTING_GRACE_S = 15.0
 MISSING_NAMED = 100
 FREE_PORT = 40000
+FEED_POLL_S = 0.05
 
 
 Answering = Callable[[Process, Json], Generator["Wait | float", None, "Json | int"]]
@@ -477,8 +478,8 @@ def news(process: Process, request: Json) -> Generator[Wait | float, None, int]:
 def leash(process: Process) -> Steps:
     size = yield from process.read_line()
     words = (yield from process.read_exactly(int(size))).decode().split("\0")
-    grace, silence_s, _, text, count = float(words[0]), float(words[1]), *words[2:5]
-    argv, variables = words[5 : 5 + int(count)], words[5 + int(count) : -1]
+    grace, silence_s, _, pipe, text, count = float(words[0]), float(words[1]), *words[2:6]
+    argv, variables = words[6 : 6 + int(count)], words[6 + int(count) : -1]
     process.silence_s = silence_s
     host = process.host
     if argv:
@@ -492,8 +493,11 @@ def leash(process: Process) -> Steps:
     tree: list[Process] = []
     env = {**process.env, **dict(variable.split("=", 1) for variable in variables)}
     main = host.start(body, argv=argv, env=env, tree=tree)
-    main.outbox, main.emit, main.eof_at = None, process.emit, host.time
-    main.reader = process
+    main.outbox, main.emit, main.reader = None, process.emit, process
+    if pipe:
+        host.fed[pipe] = main
+    else:
+        main.end_stdin()
     try:
         while main.alive and not process.at_eof:
             drop_heartbeats(process)
@@ -505,6 +509,27 @@ def leash(process: Process) -> Steps:
     if ended_by_itself and main.exit_status is not None:
         return main.exit_status
     return 128 + (main.signal or 9) if main.exit_status is None else main.exit_status
+
+
+def feed(process: Process) -> Steps:
+    """Hands a piece on when the command wants one, so that what it leaves is known."""
+    pipe, host, taken = (yield from process.read_line()).decode(), process.host, 0
+    while pipe not in host.fed:
+        if process.at_eof:
+            return 1
+        yield FEED_POLL_S
+    main = host.fed.pop(pipe)
+    while main.alive and (size := (yield from process.read_line())):
+        piece = yield from process.read_exactly(int(size))
+        while main.alive and not main.wants_stdin:
+            yield FEED_POLL_S
+        if not piece:
+            main.end_stdin()
+            break
+        main.feed(piece)
+        taken += len(piece)
+    process.print(json.dumps({"taken": taken - main.unread}))
+    return 0
 
 
 # Contents.
@@ -556,4 +581,5 @@ VERBS: dict[str, Program] = {
     "read": verb(read),
     "news": verb(news),
     "leash": leash,
+    "feed": feed,
 }
