@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def commands_in_page(text: str) -> Iterator[str]:
 def trouble(command: str) -> str:
     """Why `command` cannot be typed, or an empty string: commands and options are looked at, not values."""
     words = [word.strip("[]") for word in command.split(" -- ")[0].split()[1:]]
-    found: Any = typer.main.get_command(app)
+    found: Any = _tpuctl()
     context = typer.Context(found, info_name="tpuctl")
     known = _options(found)
     while words:
@@ -75,6 +76,12 @@ def trouble(command: str) -> str:
             found, context = verb, typer.Context(verb, info_name=word, parent=context)
             known = _options(found)
     return ""
+
+
+@cache
+def _tpuctl() -> Any:
+    """The command line, which takes long to build."""
+    return typer.main.get_command(app)
 
 
 def _options(command: Any) -> dict[str, bool]:
