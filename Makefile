@@ -34,10 +34,10 @@ demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take
 	$(BIN)/tpuctl demo
 
 test: lint docs-check $(READY) ## everything: style, types, import contracts, docs freshness, all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 $(PYTEST_FLAGS)
 
-unit: $(READY) ## the fast tests only
-	$(BIN)/python -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
+unit: $(READY) ## what needs no server and no other process, in half a minute
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit -m "not slow" $(PYTEST_FLAGS)
 
 coverage: $(READY) ## the fast tests with branch coverage of the package
 	$(BIN)/python -m coverage run -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
@@ -61,7 +61,8 @@ bench: $(READY) ## measure beside other tools, write docs/develop/benchmarks.md
 conformance: $(READY) ## other people's clients against the simulated cloud, write docs/conformance.md
 	$(BIN)/python -m tests.conformance
 
-soak: $(READY) ## preempt and restart for a long time, and type 2000 command lines made at random
+soak: $(READY) ## many seeds and long lives, trouble for a long time, and 2000 command lines made at random
+	$(BIN)/python -m pytest -n 2 --dist load -m soak $(PYTEST_FLAGS)
 	TPUCTL_FUZZ_CALLS=2000 TPUCTL_FUZZ_SEED=$$(date +%s) $(BIN)/python -m pytest tests/cli/test_fuzz.py
 	$(BIN)/python -m tests.soak
 

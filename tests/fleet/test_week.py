@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.life import SMALL, Life, half_a_day, live, week
+from tests.fleet.life import SMALL, Life, Plan, half_a_day, live, week
 from tests.fleet.observer import Broken
-from tests.fleet.weather import HOUR, MINUTE
+from tests.fleet.weather import DAY, HOUR, MINUTE
+from tests.support.soak import soak
 from tpuctl.core import timeouts
 from tpuctl.core.codec import from_data
 from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
@@ -25,7 +26,8 @@ from tpuctl.workflows.pausing import pause_fleet
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_a_week_of_forty_slices_with_two_watchdogs():
     life = live(week(seed=1))
     assert life.passes > 18_000
@@ -36,8 +38,19 @@ def test_a_week_of_forty_slices_with_two_watchdogs():
 
 
 @pytest.mark.slow
-def test_half_a_day_with_clocks_ten_minutes_apart():
-    assert live(replace(half_a_day(51), skew_s=10 * MINUTE)).observer.creates > 400
+def test_two_days_of_twelve_slices_with_a_blocked_day_between():
+    life = live(Plan(1, 2 * DAY, DAY / 2, DAY, SMALL))
+    assert life.passes > 5_000
+    assert life.kills > 0
+    assert life.results["blind"] > 0, "nothing happened while port 22 was blocked"
+    assert life.observer.longest_wait_s > timeouts.BACKOFF_MAX_S / 2, "nobody ever waited beside room"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("share", [SMALL, soak(1.0)])
+def test_half_a_day_with_clocks_ten_minutes_apart(share):
+    assert live(replace(half_a_day(51, share), skew_s=10 * MINUTE)).observer.creates > 400 * share
 
 
 def test_the_same_seed_is_the_same_story():
