@@ -10,6 +10,7 @@ import pytest
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
+from tests.support.soak import soak
 from tpuctl.core.model import Tier
 from tpuctl.core.records import Policy, RunState, SliceSpec, SliceState
 from tpuctl.core.tree import make_tree
@@ -123,7 +124,7 @@ def count_changes(sim: RunningSim, directory: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [pytest.param(False, id="before"), soak(True, id="after")])
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_command_converges_after_a_crash_at_any_changing_call(sim, tmp_path, shard, after):
     total = count_changes(sim, tmp_path) if shard == 0 and not after else 70

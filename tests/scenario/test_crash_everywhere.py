@@ -22,7 +22,7 @@ from tests.support.stories import (
     passes,
     state_of,
 )
-from tests.support.surviving import Accident, Repair, Story, accidents, settled, survive_all
+from tests.support.surviving import Accident, Repair, Story, accidents, cases, settled, survive_all
 from tpuctl.core.codec import to_data
 from tpuctl.core.grants import AtEnd, Grant
 from tpuctl.core.model import USER_LABEL, Tier
@@ -457,10 +457,9 @@ STORIES: dict[str, Callable[[], Story]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("repair", Repair)
-@pytest.mark.parametrize("name", STORIES)
-def test_every_accident_of_every_workflow_is_survived(name: str, repair: Repair) -> None:
-    assert survive_all(STORIES[name], repair) == []
+@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES))
+def test_every_accident_of_every_workflow_is_survived(name: str, repair: Repair, sample: bool) -> None:
+    assert survive_all(STORIES[name], repair, sample=sample) == []
 
 
 def test_a_story_has_accidents_of_every_kind() -> None:

@@ -11,7 +11,7 @@ from tests.support.jobs import SPEC, limit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, make_ready, nodes, state_of
-from tests.support.surviving import Repair, Story, survive_all
+from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.core.records import Limits, Policy, RunRecord, RunState, SliceState
 from tpuctl.core.request import RunRequest
 from tpuctl.core.tree import make_tree
@@ -191,10 +191,9 @@ STORIES: dict[str, Callable[[], Story]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("repair", Repair)
-@pytest.mark.parametrize("name", STORIES)
-def test_every_accident_of_runs_and_their_slices_is_survived(name: str, repair: Repair) -> None:
-    assert survive_all(STORIES[name], repair) == []
+@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES))
+def test_every_accident_of_runs_and_their_slices_is_survived(name: str, repair: Repair, sample: bool) -> None:
+    assert survive_all(STORIES[name], repair, sample=sample) == []
 
 
 class Forgetful(RunUp):

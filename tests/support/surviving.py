@@ -6,14 +6,18 @@ passes of a watchdog on another machine alone; `accidents` names every accident 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+import pytest
+
 from tests.support.crashing import Crash, CrashPoint, LostAnswer, Sleep, lose_answers, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.soak import soak
+from tests.support.stories import Watched
 from tpuctl.core.model import OWNER_LABEL
 from tpuctl.core.records import Desired, SliceState
 from tpuctl.errors import PartialError, StaleRecordError, TransientError
@@ -64,6 +68,11 @@ class Accident(StrEnum):
 class Repair(StrEnum):
     AGAIN = "typed again"
     PASSES = "passes only"
+    """Nothing else repairs what a process did that woke up too late."""
+
+
+EVERY = 3
+"""Of the accidents beside kills before a call, a sample has one in so many."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +83,18 @@ class Place:
     at: int
 
 
-def accidents(make: Callable[[], Story]) -> Iterator[Place]:
-    """Every accident that can happen to a story at each of its changing calls."""
+def accidents(make: Callable[[], Story], *, sample: bool = False) -> Iterator[Place]:
+    """Every accident that can happen to a story at each of its changing calls.
+
+    A sample has every kill before a call (killed after one is, but for the time, killed before the next), every
+    lost answer, everything at the last call, and a share of the others.
+    """
     calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
     for at in range(1, calls + 1):
         yield Place(Accident.BEFORE, at)
-        yield Place(Accident.AFTER, at)
-        yield Place(Accident.RIVAL, at)
-        yield Place(Accident.ASLEEP, at)
+        for number, accident in enumerate((Accident.AFTER, Accident.RIVAL, Accident.ASLEEP)):
+            if not sample or at == calls or (at + number) % EVERY == 0:
+                yield Place(accident, at)
     for at in range(1, cloud_calls + 1):
         yield Place(Accident.LOST, at)
 
@@ -100,10 +113,26 @@ def _count(story: Story, point: Any, put: Callable[[MemoryServices, Any], None])
         place.close()
 
 
-def survive_all(make: Callable[[], Story], repair: Repair) -> list[str]:
+def cases(stories: Mapping[str, Callable[[], Story]]) -> list[Any]:
+    """(name, repair, sample) for a test of `stories`: a sample of their accidents, and in `make soak` all.
+
+    Passes of a watchdog are the same who ever types them: their sample has one repair.
+    """
+    found = []
+    for name, make in stories.items():
+        for repair in Repair:
+            if repair is Repair.PASSES or not isinstance(make(), Watched):
+                found.append(pytest.param(name, repair, True, id=f"{name}-{repair}"))
+            found.append(soak(name, repair, False, id=f"{name}-{repair}-all"))
+    return found
+
+
+def survive_all(make: Callable[[], Story], repair: Repair, *, sample: bool = False) -> list[str]:
     """What went wrong, accident by accident: all of them are told, not the first."""
     failed = []
-    for where in accidents(make):
+    for where in accidents(make, sample=sample):
+        if where.accident is Accident.ASLEEP and repair is Repair.AGAIN:
+            continue
         try:
             survive(make(), where, repair)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are tried, too
@@ -121,8 +150,7 @@ def survive(story: Story, where: Place, repair: Repair) -> None:
         _endanger(place, first, where)
         with suppress(Crash, TransientError, PartialError, StaleRecordError):
             story.command(first)
-        if repair is Repair.PASSES or where.accident is Accident.ASLEEP:
-            # What a process did that woke up too late is found by the next pass of its rival.
+        if repair is Repair.PASSES:
             pass_until_settled(place)
             if story.watched:
                 check_fleet(place, overslept=where.accident is Accident.ASLEEP)
