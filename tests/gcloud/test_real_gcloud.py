@@ -1,4 +1,7 @@
-"""The real gcloud against the simulated cloud: every command with its result checked."""
+"""The real gcloud against the simulated cloud: every command with its result checked.
+
+Those whose commands `make conformance` types as well are in `make soak`.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +135,7 @@ def test_scp_copies_to_one_worker_to_all_and_back(gcloud: Gcloud, pair: str) -> 
     assert (gcloud.home / "back.txt").read_text() == "one"
 
 
+@pytest.mark.soak
 def test_update_changes_labels_only(gcloud: Gcloud, pair: str) -> None:
     before = gcloud.tpu_json("tpu-vm", "describe", pair)
     gcloud.tpu("tpu-vm", "update", pair, "--update-labels=team=b,more=1")
@@ -157,6 +161,7 @@ def test_guest_attributes_show_what_a_program_on_the_host_published(gcloud: Gclo
     gcloud.tpu("tpu-vm", "delete", "beating")
 
 
+@pytest.mark.soak
 def test_stop_and_start_keep_the_files_of_a_single_host(gcloud: Gcloud) -> None:
     create(gcloud, "solo", "v4-8")
     gcloud.remote("ssh", "alice@solo", "--command=touch kept")
@@ -168,6 +173,7 @@ def test_stop_and_start_keep_the_files_of_a_single_host(gcloud: Gcloud) -> None:
     assert gcloud.run("compute", "tpus", "tpu-vm", "describe", "solo", f"--zone={ZONE}").returncode == 1
 
 
+@pytest.mark.soak
 def test_types_and_versions_are_those_of_the_zone(gcloud: Gcloud) -> None:
     types = {each["type"] for each in gcloud.tpu_json("tpu-vm", "accelerator-types", "list")}
     versions = {each["version"] for each in gcloud.tpu_json("tpu-vm", "versions", "list")}
@@ -287,6 +293,7 @@ def test_storage_copies_a_file_up_and_down_and_lists_it(gcloud: Gcloud) -> None:
     assert (gcloud.home / "again.bin").read_bytes() == (gcloud.home / "data.bin").read_bytes()
 
 
+@pytest.mark.soak
 def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gcloud) -> None:
     def listed(what: str) -> list[tuple[str, str]]:
         found = json.loads(gcloud.ok("compute", what, "list", "--format=json"))
@@ -309,6 +316,7 @@ def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gc
     assert gcloud.run("compute", "disks", "describe", "data", zone).returncode == 1
 
 
+@pytest.mark.soak
 def test_gcloud_reads_the_projects_services_and_turns_one_on(gcloud: Gcloud) -> None:
     control.fault(gcloud.info, {"preset": "api-off", "name": "cloudquotas.googleapis.com"})
 
@@ -321,6 +329,7 @@ def test_gcloud_reads_the_projects_services_and_turns_one_on(gcloud: Gcloud) -> 
     assert "cloudquotas.googleapis.com" in enabled()
 
 
+@pytest.mark.soak
 def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
     control.set_quotas(gcloud.info, {"IN_USE_ADDRESSES/us-east1": 8, "us-east1-d/v6e": 64})
     region = json.loads(gcloud.ok("compute", "regions", "describe", "us-east1", "--format=json"))
@@ -337,11 +346,13 @@ def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
     assert infos["dimensionsInfos"][0]["details"]["value"] == "64"
 
 
+@pytest.mark.soak
 def test_gcloud_reads_the_project(gcloud: Gcloud) -> None:
     found = json.loads(gcloud.ok("projects", "describe", gcloud.info.project, "--format=json"))
     assert (found["projectId"], found["lifecycleState"]) == (gcloud.info.project, "ACTIVE")
 
 
+@pytest.mark.soak
 def test_compute_commands_list_filter_and_batch(gcloud: Gcloud) -> None:
     def compute(*words: str) -> str:
         return gcloud.ok("compute", *words)
@@ -362,6 +373,7 @@ def test_compute_commands_list_filter_and_batch(gcloud: Gcloud) -> None:
     assert "Unknown zone" in refused.stderr
 
 
+@pytest.mark.soak
 def test_version_1_of_the_tpu_api_is_read(gcloud: Gcloud) -> None:
     assert ZONE in gcloud.ok("compute", "tpus", "locations", "list").split()
     assert gcloud.tpu_json("accelerator-types", "describe", "v4-8")["type"] == "v4-8"

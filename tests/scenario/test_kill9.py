@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 
 PROGRAM = """
 import os
@@ -33,16 +34,16 @@ DOWN = ("down", "NAME", "--yes")
     ("command", "at", "when"),
     [
         ("up", 3, "before"),
-        ("up", 5, "after"),
-        ("up", 6, "before"),
+        soak("up", 5, "after"),
+        soak("up", 6, "before"),
         ("up", 9, "after"),
-        ("run", 4, "after"),
+        soak("run", 4, "after"),
         ("run", 9, "before"),
         ("run", 14, "after"),
-        ("run", 18, "before"),
+        soak("run", 18, "before"),
         ("down", 2, "after"),
-        ("down", 5, "before"),
-        ("down", 6, "after"),
+        soak("down", 5, "before"),
+        soak("down", 6, "after"),
     ],
 )
 def test_the_same_command_after_a_kill_converges_and_leaves_nothing(session, tmp_path, command, at, when):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 
 PROGRAM = """
 import os
@@ -43,18 +44,18 @@ PRUNE = ("apply", "--prune", "--yes")
 @pytest.mark.parametrize(
     ("killed", "at", "when"),
     [
-        (APPLY, 3, "before"),
+        soak(APPLY, 3, "before"),
         (APPLY, 6, "after"),
-        (APPLY, 9, "before"),
-        (APPLY, 13, "after"),
+        soak(APPLY, 9, "before"),
+        soak(APPLY, 13, "after"),
         (APPLY, 18, "before"),
-        (APPLY, 30, "after"),
-        (REPLACE, 2, "after"),
+        soak(APPLY, 30, "after"),
+        soak(REPLACE, 2, "after"),
         (REPLACE, 5, "before"),
-        (REPLACE, 8, "after"),
-        (PRUNE, 2, "after"),
+        soak(REPLACE, 8, "after"),
+        soak(PRUNE, 2, "after"),
         (PRUNE, 4, "before"),
-        (PRUNE, 7, "after"),
+        soak(PRUNE, 7, "after"),
     ],
 )
 def test_the_same_apply_after_a_kill_converges_and_leaks_nothing(session, tmp_path, killed, at, when):

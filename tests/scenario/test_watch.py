@@ -12,6 +12,7 @@ from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.session import Session, open_session
 from tests.support.sim import running_sim
+from tests.support.soak import soak
 from tpuctl.core.records import SliceState
 from tpuctl.workflows.documents import get_slice
 from tpuctl.workflows.fleet import run_pass
@@ -25,7 +26,7 @@ def session() -> Iterator[Session]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("at", "when"), [(1, "after"), (3, "after"), (6, "before"), (8, "after"), (10, "before")]
+    ("at", "when"), [soak(1, "after"), (3, "after"), soak(6, "before"), (8, "after"), soak(10, "before")]
 )
 def test_the_pass_after_a_killed_one_goes_on_and_creates_nothing_twice(
     session: Session, at: int, when: str
