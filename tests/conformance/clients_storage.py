@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.conformance.client import Check, Client
-from tests.conformance.harness import SCRIPTS, run_script
+from tests.conformance.harness import SCRIPTS, by_both_ways
 
 BIG = 200_000_000
 """Above it gcloud uploads in parts and composes them, unless it is told otherwise."""
@@ -85,7 +85,7 @@ def run_gcloud(env: Mapping[str, str], work: Path) -> list[Check]:
 
 
 def _script(name: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
-    return partial(run_script, name)
+    return partial(by_both_ways, name)
 
 
 CLIENTS: list[Client] = [

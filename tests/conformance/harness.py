@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -110,6 +110,15 @@ def run_script(script: str, env: Mapping[str, str], work: Path) -> list[Check]:
     if done.returncode:
         checks.append(Check("the program ends well", False, f"{done.returncode}: {done.stderr[-500:]}"))
     return checks
+
+
+def by_both_ways(script: str, env: Mapping[str, str], work: Path) -> list[Check]:
+    """The checks of a script with the variables of `tpuctl sim env`, and then of `sim env --https`."""
+    plain = run_script(script, env, work)
+    subprocess.run([TPUCTL, "sim", "reset"], env=dict(env), check=True, capture_output=True)
+    (work / "https").mkdir()
+    https = run_script(script, https_of(env), work / "https")
+    return [*plain, *(replace(check, name=f"--https: {check.name}") for check in https)]
 
 
 def version_here(client: Client) -> str | None:

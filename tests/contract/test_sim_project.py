@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from google.api_core import exceptions
 from google.api_core.client_options import ClientOptions
 from google.cloud import tpu_v2
@@ -140,6 +141,18 @@ def test_expired_tokens_open_no_door_but_the_admins(sim: RunningSim) -> None:
         assert reasons(body) == ["ACCESS_TOKEN_EXPIRED"]
     assert ask(sim, "/_sim/faults", "DELETE")[0] == 200
     assert ask(sim, f"/v2/{PARENT}/nodes")[0] == 200
+
+
+def test_the_address_of_a_resumable_upload_lets_its_bearer_in(sim: RunningSim) -> None:
+    begin = f"{sim.endpoint}/upload/storage/v1/b/sim-bucket/o?uploadType=resumable&name=a"
+    assert requests.post(begin, timeout=20).status_code == 401
+    begun = requests.post(begin, headers={"authorization": f"Bearer {sim.token}"}, timeout=20)
+    session = begun.headers["location"]
+    assert requests.put(f"{session}x", data=b"1", timeout=20).status_code == 404
+    assert requests.put(session, data=b"1", timeout=20).json()["size"] == "1"
+    assert (
+        requests.get(f"{sim.endpoint}/storage/v1/b/sim-bucket/o/a?upload_id=x", timeout=20).status_code == 401
+    )
 
 
 def test_the_date_header_shows_the_clouds_clock(sim: RunningSim) -> None:

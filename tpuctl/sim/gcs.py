@@ -15,7 +15,7 @@ from tpuctl.sim.gcs_api import find_method, read_call
 from tpuctl.sim.gcs_fields import parse_fields, select
 from tpuctl.sim.gcs_json import JsonMethods
 from tpuctl.sim.gcs_objects import ObjectStore
-from tpuctl.sim.gcs_upload import Uploads
+from tpuctl.sim.gcs_upload import UPLOADS, Uploads, is_session
 from tpuctl.sim.gcs_wire import GcsError, not_implemented
 from tpuctl.sim.gcs_xml import XmlDoor
 from tpuctl.sim.messages import Request, Response
@@ -23,7 +23,6 @@ from tpuctl.sim.paths import TOKEN_PREFIX
 from tpuctl.sim.status import ApiError
 
 JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
-UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
 DOWNLOADS = "/download/storage/v1/"
 JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
 
@@ -69,7 +68,7 @@ class GcsDoor:
             return handle_batch(request, self._handle_part)
         prefix = next(each for each in JSON_PATHS if request.path.startswith(each))
         below = request.path.removeprefix(prefix).rstrip("/")
-        if prefix in UPLOADS and "upload_id" in request.query:
+        if is_session(request):
             return self._selected(request, self._uploads.resume(request))
         method, names = find_method(request.method, below)
         if method.id == "objects.insert":

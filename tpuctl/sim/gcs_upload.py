@@ -23,11 +23,17 @@ from tpuctl.sim.gcs_objects import ObjectStore
 from tpuctl.sim.gcs_wire import Data, GcsError, ObjectName, Preconditions, base_url, invalid, not_implemented
 from tpuctl.sim.messages import Request, Response, json_response
 
+UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
 CHUNK = 256 * 1024
 MAX_METADATA = 1024**2
 KEPT_SESSIONS = 1000
 """Ended ones, so that a client that missed the last answer is told again."""
+
+
+def is_session(request: Request) -> bool:
+    """Whether a request is for a resumable upload that has begun."""
+    return request.path.startswith(UPLOADS) and "upload_id" in request.query
 
 
 class Uploads:

@@ -51,6 +51,8 @@ class StorageDoor(Protocol):
 
     def handle(self, request: Request) -> Response: ...
 
+    def needs_token(self, request: Request) -> bool: ...
+
     def refuse_unauthenticated(self, request: Request) -> Response: ...
 
 
@@ -88,6 +90,8 @@ class Router:
                 return replace(request, path=path, headers={**request.headers, "host": host})
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(given.strip()):
+            return request
+        if not given and self._storage is not None and not self._storage.needs_token(request):
             return request
         raise ApiError(
             Code.UNAUTHENTICATED,

@@ -11,6 +11,7 @@ from tpuctl.sim.access import STORAGE
 from tpuctl.sim.faults import FaultKind
 from tpuctl.sim.gcs import JSON_PATHS, GcsDoor
 from tpuctl.sim.gcs_access import permission_of, unauthenticated
+from tpuctl.sim.gcs_upload import is_session
 from tpuctl.sim.gcs_wire import GcsError
 from tpuctl.sim.messages import Request, Response
 from tpuctl.sim.options import BUCKET
@@ -53,7 +54,8 @@ class Storage:
         method = f"storage.{request.method.lower()}"
         path = ResourcePath(self._world.options.project, "global")
         try:
-            self._world.access.check_token()
+            if self.needs_token(request):
+                self._world.access.check_token()
             self._world.access.check_service(STORAGE)
             fault = self._world.faults.take(FaultKind.ERROR, method, path)
             if fault is not None:
@@ -69,6 +71,12 @@ class Storage:
         if self._world.faults.take(FaultKind.DROP, method, path) is not None:
             raise DroppedConnectionError(method)
         return answer
+
+    @staticmethod
+    def needs_token(request: Request) -> bool:
+        """The address of a resumable upload lets its bearer in, whoever it is:
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris"""
+        return not is_session(request)
 
     @staticmethod
     def refuse_unauthenticated(request: Request) -> Response:

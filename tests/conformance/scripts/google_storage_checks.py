@@ -10,7 +10,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.cloud.storage import transfer_manager
 
-client = storage.Client(project="sim-project", credentials=AnonymousCredentials())
+if "STORAGE_EMULATOR_HOST" in os.environ:
+    client = storage.Client(project="sim-project", credentials=AnonymousCredentials())
+else:
+    client = storage.Client()
 bucket = client.bucket(BUCKET)
 
 
@@ -135,7 +138,7 @@ def headers_of_media():
     found = bucket.get_blob("lib/headers")
     found.download_as_bytes()
     assert (found.cache_control, found.content_language) == ("no-cache", "de")
-    answer = requests.get(found.media_link, timeout=10)
+    answer = client._http.get(found.media_link, timeout=10)
     assert answer.headers["content-disposition"] == "inline"
 
 
