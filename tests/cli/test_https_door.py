@@ -130,9 +130,12 @@ def token(https: Mapping[str, str]) -> str:
     return str(json.loads(Path(https["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())["refresh_token"])
 
 
-def renew(https: Mapping[str, str], **fields: str) -> Any:
+TOKEN_URI = "https://oauth2.googleapis.com/token"
+
+
+def renew(https: Mapping[str, str], uri: str = TOKEN_URI, **fields: str) -> Any:
     return requests.post(
-        "https://oauth2.googleapis.com/token",
+        uri,
         data={"grant_type": "refresh_token", **fields},
         proxies={"https": https["HTTPS_PROXY"]},
         verify=https["SSL_CERT_FILE"],
@@ -143,6 +146,9 @@ def renew(https: Mapping[str, str], **fields: str) -> Any:
 def test_the_token_endpoint_renews_its_own_and_refuses_others(session: Session, https: dict[str, str]) -> None:
     good = renew(https, refresh_token=token(https))
     assert (good.status_code, good.json()["token_type"]) == (200, "Bearer")
+    for version in ("v3", "v4"):  # tensorstore, gcloud
+        older = f"https://www.googleapis.com/oauth2/{version}/token"
+        assert renew(https, older, refresh_token=token(https)).status_code == 200
     assert renew(https, refresh_token="other").json()["error"] == "invalid_grant"
     assert renew(https, grant_type="password").json()["error"] == "unsupported_grant_type"
     session.type("sim", "fault", "expired-token")

@@ -129,8 +129,8 @@ def version_here(client: Client) -> str | None:
             if text.startswith(PROGRAM):
                 return None
             wanted = Requirement(text)
-            if not wanted.specifier.contains(metadata.version(wanted.name), prereleases=True):
-                return None
+            if wanted.extras or not wanted.specifier.contains(metadata.version(wanted.name), prereleases=True):
+                return None  # what an extra brings is not looked up
     except metadata.PackageNotFoundError:
         return None
     return metadata.version(Requirement(client.requirements[0]).name)

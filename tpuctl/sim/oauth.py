@@ -11,8 +11,8 @@ from tpuctl.sim.identity import TOKEN_LIFE_S
 from tpuctl.sim.messages import Request, Response, json_response
 from tpuctl.sim.status import ApiError
 
-PATHS = ("/token", "/oauth2/v4/token", "/o/oauth2/token")
-"""As oauth2.googleapis.com, www.googleapis.com and accounts.google.com have it."""
+PATHS = ("/token", "/oauth2/v4/token", "/oauth2/v3/token", "/o/oauth2/token")
+"""As oauth2.googleapis.com, www.googleapis.com (v3: tensorstore) and accounts.google.com have it."""
 ACCOUNT = "sim@tpuctl.invalid"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

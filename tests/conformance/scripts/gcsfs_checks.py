@@ -6,7 +6,8 @@ import fsspec
 import gcsfs
 from checks import BUCKET, WORK, check, main, raises
 
-fs = gcsfs.GCSFileSystem(token="anon", project="sim-project")
+TOKEN = "anon" if "STORAGE_EMULATOR_HOST" in os.environ else "google_default"
+fs = gcsfs.GCSFileSystem(token=TOKEN, project="sim-project")
 ROOT = f"{BUCKET}/gcsfs"
 
 
@@ -21,9 +22,9 @@ def write_and_read():
 @check
 def text_by_fsspec():
     """fsspec.open of gs:// in text mode"""
-    with fsspec.open(f"gs://{ROOT}/t.txt", "w", token="anon") as stream:
+    with fsspec.open(f"gs://{ROOT}/t.txt", "w", token=TOKEN) as stream:
         stream.write("grüße")
-    with fsspec.open(f"gs://{ROOT}/t.txt", token="anon", mode="r") as stream:
+    with fsspec.open(f"gs://{ROOT}/t.txt", token=TOKEN, mode="r") as stream:
         assert stream.read() == "grüße"
 
 
@@ -145,7 +146,7 @@ def buckets():
 def versions():
     """a bucket with versions"""
     fs.mkdir("gcsfs-versions", enable_versioning=True)
-    aware = gcsfs.GCSFileSystem(token="anon", project="sim-project", version_aware=True)
+    aware = gcsfs.GCSFileSystem(token=TOKEN, project="sim-project", version_aware=True)
     aware.pipe("gcsfs-versions/v", b"1")
     first = aware.info("gcsfs-versions/v")["generation"]
     aware.pipe("gcsfs-versions/v", b"2")

@@ -69,6 +69,20 @@ def over(transport):
     def absent():
         raises(exceptions.NotFound, client.get_node, name=name)
 
+    @named("a zone that does not exist is denied, and the error says why")
+    def wrong_zone():
+        error = raises(
+            exceptions.Forbidden, client.get_node, name=f"projects/{PROJECT}/locations/mars-1/nodes/n"
+        )
+        assert (error.reason, error.domain) == ("LOCATION_POLICY_VIOLATED", "googleapis.com"), error.details
+
+    @named("lists come in pages")
+    def paged():
+        everything = [each.type_ for each in client.list_accelerator_types(parent=PARENT)]
+        pages = list(client.list_accelerator_types(request={"parent": PARENT, "page_size": 3}).pages)
+        assert [each.type_ for page in pages for each in page.accelerator_types] == everything
+        assert {len(page.accelerator_types) for page in pages[:-1]} == {3}
+
     @named("an unknown accelerator type is refused")
     def wrong_type():
         wrong = tpu_v2.Node(accelerator_type="v99-8", runtime_version=VERSION)
@@ -116,6 +130,20 @@ def over(transport):
         else:
             client.update_node(**call).result(WAIT_S)
         settled(lambda: dict(client.get_node(name=name).labels) == {"c": "d"})
+
+    @named("the node is stopped and started, and refuses to be stopped twice")
+    def power():
+        def change(call):
+            if transport == "rest":
+                raises("OperationMetadata", call, request={"name": name})
+            else:
+                call(request={"name": name}).result(WAIT_S)
+
+        change(client.stop_node)
+        settled(lambda: client.get_node(name=name).state == tpu_v2.Node.State.STOPPED)
+        raises(exceptions.GoogleAPICallError, client.stop_node, request={"name": name})
+        change(client.start_node)
+        settled(lambda: client.get_node(name=name).state == tpu_v2.Node.State.READY)
 
     @named("operations are listed")
     def operations():
