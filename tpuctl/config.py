@@ -60,9 +60,8 @@ def load_config(
     """
     state_base = find_state_base(environ, home)
     user_file = _user_file(environ, home)
-    user = _read_user_file(user_file)
+    user, project_layer = _read_both(user_file, project_file or find_project_file(cwd, home))
     user_layer = Layer(str(user_file), _section(user, "settings"))
-    project_layer = _project_layer(project_file or find_project_file(cwd, home))
     above = [Layer("flag", _given(flags)), *_env_layers(environ), project_layer]
     below = [user_layer, _gcloud_layer(environ, home), Layer("login name", {"user": _login_name(environ)})]
     profile = resolve([*above, user_layer], state_base).profile
@@ -186,6 +185,24 @@ def read_text(path: Path) -> str | None:
 def _reason(error: Exception) -> str:
     """Without the path, which the message names already."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _read_both(user_file: Path, project_file: Path | None) -> tuple[Mapping[str, Any], Layer]:
+    """The user's own file and the project's layer. Raises one BadConfigError for the mistakes in both."""
+    errors = []
+    try:
+        user = _read_user_file(user_file)
+    except BadConfigError as error:
+        errors.append(error)
+    try:
+        project = _project_layer(project_file)
+    except BadConfigError as error:
+        errors.append(error)
+    if errors:
+        from tpuctl.core.config_file import joined
+
+        raise joined(errors) from errors[0]
+    return user, project
 
 
 def _project_layer(path: Path | None) -> Layer:

@@ -190,6 +190,36 @@ def test_all_problems_are_told_at_once_with_line_and_nearest_key_and_nothing_is_
     assert everything(session) == before
 
 
+def test_faults_of_settings_hide_none_of_the_fleet_in_this_file_or_another(session):
+    write(
+        session,
+        "settings: {tire: spot}\nfleet:\n  nam: lab\n  slices: {big: {accelerator: v4-9}}\n",
+        "bad.yaml",
+    )
+    done = session.type("diff", "-f", "bad.yaml", status=2)
+    assert "bad.yaml:1:12: unknown key 'tire'; did you mean 'tier'?" in done.stderr
+    assert "bad.yaml:3:3: unknown key 'nam' in fleet; did you mean 'name'?" in done.stderr
+    write(
+        session,
+        "settings: {tire: spot}\nfleet:\n  name: lab\n  slices: {big: {accelerator: v4-9}}\n",
+        "bad.yaml",
+    )
+    own = session.root / ".config" / "tpuctl" / "config.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("settings:\n  zone: mars\n")
+    try:
+        done = session.type("diff", "-f", "bad.yaml", "--json", status=2)
+    finally:
+        own.unlink()
+    problems = json.loads(done.stdout)["error"]["details"]["problems"]
+    assert [(each["file"], each["line"], each["column"]) for each in problems] == [
+        (str(own), 2, 9),
+        ("bad.yaml", 1, 12),
+        ("bad.yaml", 4, 18),
+    ]
+    assert "there is no accelerator type 'v4-9'" in problems[-1]["message"]
+
+
 def test_what_the_tables_and_grants_refuse_is_told_for_all_slices_at_once(session):
     text = """
 fleet:

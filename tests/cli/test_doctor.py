@@ -7,6 +7,7 @@ tpuctl.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -364,10 +365,12 @@ def test_without_a_simulator_the_tools_are_still_looked_at(tmp_path: Path) -> No
     session = Session(tmp_path)
     done = session.type("doctor", "--json", status=1)
     found = json.loads(done.stdout)["findings"]
-    assert [(each["check"], each["level"], each["fix"]) for each in found] == [
+    made = [each for each in found if not each["what"].startswith("not checked: ")]
+    assert [(each["check"], each["level"], each["fix"]) for each in made] == [
         ("settings", "problem", "tpuctl sim up"),
         ("tools", "ok", None),
     ]
+    assert {each["check"] for each in found} == CHECKS | {"settings"}
 
 
 def test_a_typo_in_the_settings_is_named_with_its_place(session: Session) -> None:
@@ -438,17 +441,21 @@ def test_no_network_at_all_is_one_problem(session: Session) -> None:
     finally:
         profile.write_text(good)
     bad = [each for each in report["findings"] if each["level"] != "ok"]
-    assert [(each["check"], each["level"]) for each in bad] == [("network", "problem")]
+    assert [each["check"] for each in bad if each["level"] == "problem"] == ["network"]
     assert "127.0.0.1:9 does not answer" in bad[0]["what"]
+    assert {each["what"] for each in bad[1:]} == {"not checked: no API answers"}
 
 
 def test_no_project_does_not_hide_what_else_is_wrong(session: Session) -> None:
     del session.environ["TPUCTL_PROFILE"]
     session.environ["CLOUDSDK_CONFIG"] = str(session.root / "no-gcloud")
     report = json.loads(session.type("doctor", "--json", status=1).stdout)
+    told = " ".join(session.type("doctor", status=1).stdout.split())
     levels = {each["check"]: each["level"] for each in report["findings"]}
     assert (levels["settings"], levels["credentials"]) == ("problem", "problem")
-    assert {"ssh key", "tools"} <= set(levels)
+    assert set(levels) == CHECKS | {"settings"}
+    (line,) = re.findall(r"not checked +([^:]*): no project and no credentials", told)
+    assert set(line.split(", ")) == CHECKS - {"credentials", "ssh key", "tools"}
 
 
 @pytest.mark.parametrize("content", [b"", b"half"])

@@ -87,6 +87,21 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
     assert "tick 0" in session.type("logs", "long").stdout
 
 
+def test_the_question_before_a_slice_goes_names_the_runs_that_go_with_it(session, long):
+    status, shown = at_a_terminal(session, "down", "big", until=lambda text: "[y/N]" in text, then=b"n\n")
+    assert status == 130
+    assert "and stop run long?" in " ".join(shown.split())
+    assert "stop run" not in session.type("down", "one", status=2).stderr
+    assert session.type("down", "big", "--dry-run").stdout.splitlines()[1].split()[-1] == "long"
+
+
+def test_quiet_leaves_errors_and_what_was_asked_for(session):
+    assert "nobody brings slice one back" in session.type("up", "one", "--no-wait").stderr
+    for words in (("up", "one", "--no-wait", "-q"), ("-q", "up", "one")):
+        done = session.type(*words)
+        assert (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.parametrize("number", ["0", "7", "99"])
 @pytest.mark.parametrize("follow", [(), ("-f",)])
 def test_an_attempt_that_does_not_exist_is_not_found(session, long, number, follow):

@@ -21,8 +21,10 @@ from tpuctl.core.checkup import (
 )
 from tpuctl.core.doctor import (
     ASKED_PERMISSIONS,
+    CHECKS,
     NEEDED_APIS,
     USEFUL_APIS,
+    all_others,
     check_buckets,
     check_credentials,
     check_watchdog,
@@ -30,6 +32,7 @@ from tpuctl.core.doctor import (
     is_near,
 )
 from tpuctl.core.doctor_quotas import side_findings, tpu_findings
+from tpuctl.core.finding import fold_unread
 from tpuctl.core.grants import Grant
 from tpuctl.core.model import QueuedState, Tier
 from tpuctl.core.quotas import (
@@ -43,7 +46,7 @@ from tpuctl.core.quotas import (
 )
 from tpuctl.core.reading import Reading
 from tpuctl.core.watch import Health, Heartbeat, Verdict
-from tpuctl.errors import DeniedError, NotFoundError, TransientError
+from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.resources import load_accelerators
 
 CATALOG = load_accelerators()
@@ -108,6 +111,22 @@ def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
     assert levels(found) == ["warning"]
     assert found[0].what == "not checked: no answer"
     assert found[0].fix == "try again"
+
+
+def test_what_one_thing_keeps_from_being_checked_is_told_in_one_line():
+    without = Reading(error=TpuctlError("no working credentials"))
+    names = ("services", "permissions", "project", "tpu_quotas", "holdings", "network")
+    found = examine(facts(**dict.fromkeys(names, without), regions={"us-central2": without}), CATALOG)
+    (told,) = [each for each in fold_unread(found) if each.level != "ok"]
+    assert (told.check, str(told.level)) == ("not checked", "warning")
+    assert told.what == "apis, permissions, tpu quota, side quotas, os login, vpc: no working credentials"
+
+
+def test_every_check_that_is_not_made_is_named():
+    made = examine(facts(), CATALOG)
+    assert [each.check for each in all_others(made, "no project")] == ["settings"]
+    (told,) = fold_unread(all_others([], "no project"))
+    assert told.what == f"{', '.join(CHECKS)}: no project"
 
 
 def test_nothing_at_all_can_be_read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout, Yes
 from tpuctl.cli.slice import SliceOffer, confirm, settle_slice
-from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import BadConfigError, NotFoundError, TpuctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,8 +119,8 @@ def _load(context: AppContext, file: Path | None) -> _Loaded:
     from tpuctl.core.plan_fleet import WantedFleet
 
     path = _find(file)
-    found = _parse(path)
     context.shared.project_file = path
+    found = _parse(context, path)
     problems: list[Problem] = []
     code: dict[str, CodeBundle] = {}
     slices = _settle_slices(context, found, problems)
@@ -140,21 +141,53 @@ def _find(file: Path | None) -> Path:
     return path
 
 
-def _parse(path: Path) -> FleetFile:
-    """The file by itself. Raises BadConfigError with all that is wrong in it, settings included."""
-    from tpuctl.config import read_text
-    from tpuctl.core.config_file import SECTIONS, frame_problems
-    from tpuctl.core.fleet_file import parse_fleet_file
-    from tpuctl.core.marked import parse_marked
+def _parse(context: AppContext, path: Path) -> FleetFile:
+    """The file by itself. Raises BadConfigError with all that is wrong in it, and in all settings."""
+    from tpuctl.core.config_file import joined
 
-    text = read_text(path) or ""
-    marked = parse_marked(text, str(path))
-    found, problems = parse_fleet_file(marked, str(path))
-    framed = frame_problems(marked, text, SECTIONS)
-    _raise(str(path), framed or problems if found is None else [*framed, *problems])
+    errors = []
+    try:
+        _ = context.config
+    except BadConfigError as error:
+        errors.append(error)
+    try:
+        found = _read_fleet(path, alone=bool(errors))
+    except BadConfigError as error:
+        errors.append(error)
+    if errors:
+        raise joined(errors) from errors[0]
     if found is None:
         raise UsageError(f"{path} holds no fleet", hint="fleet: {name: lab, slices: {…}}")
     return found
+
+
+def _read_fleet(path: Path, *, alone: bool) -> FleetFile | None:
+    """The fleet in a file. `alone`: settings cannot be read; what needs none is checked here, and that there is
+    no fleet is told another time, because one of those mistakes may be the reason."""
+    from tpuctl.config import read_text
+    from tpuctl.core.fleet_file import parse_fleet_file
+    from tpuctl.core.marked import MarkedMapping, parse_marked
+
+    marked = parse_marked(read_text(path) or "", str(path))
+    if alone and not (isinstance(marked, MarkedMapping) and "fleet" in marked.entries):
+        return None
+    found, problems = parse_fleet_file(marked, str(path))
+    if found is not None and alone:
+        _check_types(found, problems)
+    _raise(str(path), problems)
+    return found
+
+
+def _check_types(file: FleetFile, problems: list[Problem]) -> None:
+    from tpuctl.core.acquisition import find_accelerator
+    from tpuctl.core.wishes import limits_of
+    from tpuctl.resources import load_accelerators
+
+    for name, wish in file.fleet.slices.items():
+        if wish.accelerator is not None:
+            named = partial(find_accelerator, load_accelerators(), wish.accelerator, wish.topology)
+            _collect(file, problems, ("slices", name), named)
+        _collect(file, problems, ("slices", name), partial(limits_of, wish))
 
 
 def _raise(path: str, problems: Sequence[Problem]) -> None:
@@ -164,7 +197,9 @@ def _raise(path: str, problems: Sequence[Problem]) -> None:
         raise file_error(path, problems)
 
 
-def _collect(file: FleetFile, problems: list[Problem], keys: tuple[str, ...], work: Callable[[], None]) -> None:
+def _collect(
+    file: FleetFile, problems: list[Problem], keys: tuple[str, ...], work: Callable[[], object]
+) -> None:
     """Runs a check of the item below `keys`; bad input becomes a problem with its place, all else is raised."""
     try:
         work()

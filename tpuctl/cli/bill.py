@@ -74,7 +74,7 @@ def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
     rows = [_row(line) for payer in order for line in found.of(payer)]
     console.table(rows, COLUMNS, empty="nothing found that can cost money")
     for each in found.unread:
-        console.warn(f"not read: {each.what}: {each.why}" + (f" ({each.hint})" if each.hint else ""))
+        console.caveat(f"not read: {each.what}: {each.why}" + (f" ({each.hint})" if each.hint else ""))
     console.say(_total(found))
     if found.per_hour:
         console.say(f"prices: TPUs: {data['prices']['tpu']}; others: {data['prices']['other']}")

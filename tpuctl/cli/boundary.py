@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,10 +50,39 @@ def guarded(shared: Invocation, work: Callable[[], T]) -> T:
         raise _report(shared, _bug(shared, error)) from error
 
 
+_UP, _DOWN, _SHOW = ("up", "add", "install"), ("down", "rm", "uninstall"), ("status", "show")
+_ELSEWHERE: Mapping[str, Sequence[str]] = {
+    "cancel": ("stop", "uninstall"),
+    "check": ("doctor", "status", "show"),
+    "create": _UP,
+    "delete": _DOWN,
+    "describe": _SHOW,
+    "destroy": _DOWN,
+    "get": ("ls", *_SHOW),
+    "jobs": ("runs",),
+    "kill": ("stop", "down"),
+    "launch": ("run --up v4-8", *_UP),
+    "list": ("ls", *_SHOW),
+    "ps": ("ls",),
+    "queue": ("runs",),
+    "remove": _DOWN,
+    "resize": ("up",),
+    "rm": _DOWN,
+    "scale": ("up",),
+    "scp": ("cp",),
+    "start": _UP,
+    "stop": _DOWN,
+    "submit": ("run",),
+    "terminate": _DOWN,
+}
+"""Verbs of gcloud, kubectl and SkyPilot, and ours in their place: the first that the noun has."""
+
+
 def unknown_command(name: str, known: Sequence[str], *, group: str = "") -> UsageError:
-    """The error for a word that is no command, with the nearest one."""
+    """The error for a word that is no command, with ours for what it means elsewhere, or the nearest."""
     prefix = f"tpuctl {group}".strip()
-    near = difflib.get_close_matches(name, known, n=1)
+    ours = [word for word in _ELSEWHERE.get(name.lower(), ()) if word.partition(" ")[0] in known]
+    near = ours or difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean `{prefix} {near[0]}`?" if near else f"{prefix} --help"
     return UsageError(f"no such command: {prefix} {name}", hint=hint)
 

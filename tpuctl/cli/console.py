@@ -210,11 +210,18 @@ class Console:
             self.err.flush()
 
     def warn(self, text: str) -> None:
-        """Talk that --quiet does not silence."""
+        """Talk about what may go wrong; none with --quiet or --json."""
+        if not self.quiet:
+            self._talk(text, "warning: ", "warning")
+
+    def caveat(self, text: str) -> None:
+        """What a result lacks: a part of the answer, which --quiet does not silence."""
         self._talk(text, "warning: ", "warning")
 
     def alarm(self, text: str, hint: str) -> None:
         """A warning that must not be overlooked: red where a person looks."""
+        if self.quiet:
+            return
         self._talk(text, "warning: ", "failed")
         if not self.json_mode:
             self.err.write(f"{hint_lines(hint, self.err)}\n")

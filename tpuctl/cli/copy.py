@@ -133,7 +133,7 @@ def _push(
     have = "has" if good == 1 else "have"
     context.console.say(f"{good} of {counted(len(targets), 'worker')} {have} it: sent {sent}")
     if left_out:
-        context.console.warn(f"left out {_kinds(left_out)}")
+        context.console.caveat(f"left out {_kinds(left_out)}")
     return list(pushed.results)
 
 
@@ -169,5 +169,5 @@ def _pull(
     if pulled.workers:
         context.console.say(f"{what} {'is' if pulled.files == 1 else 'are'} in {where}: {took}")
     if pulled.left_out:
-        context.console.warn(f"left out {_kinds(pulled.left_out)}")
+        context.console.caveat(f"left out {_kinds(pulled.left_out)}")
     return list(pulled.results), pulled.workers > 0

@@ -11,12 +11,16 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuctl.cli.console import put
+from tpuctl.cli.console import Console, put
+from tpuctl.core.settings import SIM_PROFILE
 from tpuctl.errors import TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.sim.options import SimOptions
 
 SLICE = "v4-32"
 STEPS = 120
@@ -29,24 +33,36 @@ PACE = ("--var", "STEP_SECONDS=0.15")
 
 
 class Stage:
-    """An empty state directory and work directory of its own, and commands typed into it."""
+    """An empty state directory and work directory of its own, and commands typed into it.
+
+    Whoever types what is shown, the exports first, reaches the same simulator, which ends with this process.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.work = root / "work"
+        self.work, self.state = root / "work", root / "state"
         self.work.mkdir()
         hidden = ("TPUCTL_", "CLOUDSDK_", "STORAGE_EMULATOR_")
-        self._environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-        self._environ["TPUCTL_STATE_DIR"] = str(root / "state")
+        own = {"TPUCTL_STATE_DIR": str(self.state), "TPUCTL_PROFILE": SIM_PROFILE}
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)} | own
+        put(f"$ export {' '.join(f'{name}={shlex.quote(value)}' for name, value in own.items())}")
+        put(f"$ cd {shlex.quote(str(self.work))}")
+
+    def start_simulator(self, options: SimOptions) -> None:
+        """`sim up`, but of a simulator that ends with this process."""
+        from tpuctl.cli.sim import show_facts
+        from tpuctl.sim import control
+
+        put(f"$ tpuctl sim up --speed {options.speed:g} --hosts {options.hosts}")
+        info = control.up(self.state / SIM_PROFILE, options, bound=True)
+        show_facts(Console(json_mode=False, quiet=False, label=SIM_PROFILE), info)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Shows and starts one command; its output is merged."""
         put(f"$ tpuctl {shlex.join(words)}")
-        command = [sys.executable, "-c", "from tpuctl.cli.main import main; main()", *words]
-        environ = {**self._environ, **({} if words[0] == "sim" else {"TPUCTL_PROFILE": "sim"})}
         return subprocess.Popen(
-            command,
+            [sys.executable, "-c", "from tpuctl.cli.main import main; main()", *words],
             cwd=self.work,
-            env=environ,
+            env=self._environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -110,10 +126,12 @@ def demo(
 
 def _play(stage: Stage, hosts: str) -> None:
     from tpuctl.resources import read_template
+    from tpuctl.sim.options import SimOptions
 
     (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
-    stage.type("sim", "up", "--speed", "30", "--hosts", hosts)
+    stage.start_simulator(SimOptions(speed=30.0, hosts=hosts))
     stage.type("up", SLICE, "--spot", "--pay")
+    stage.type("watch", "once")
     unbroken = _final(
         stage.type("run", "--name", "unbroken", "--checkpoint-dir", f"{BUCKET}/unbroken", *SETTINGS, "train.py")
     )

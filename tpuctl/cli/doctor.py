@@ -102,7 +102,7 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
 
 def _without_project(context: AppContext, error: BadConfigError) -> list[Finding]:
     """No project: what does not need one is looked at; without settings only the tools."""
-    from tpuctl.core.doctor import LOGIN, judge_key, judge_tools
+    from tpuctl.core.doctor import LOGIN, all_others, judge_key, judge_tools
     from tpuctl.core.finding import ok, problem
     from tpuctl.local.surroundings import find_credentials
     from tpuctl.local.tools import list_tools
@@ -111,14 +111,17 @@ def _without_project(context: AppContext, error: BadConfigError) -> list[Finding
     try:
         config = context.config
     except BadConfigError:
-        return [*found, *judge_tools(list_tools(needs_ssh=False))]
+        found += judge_tools(list_tools(needs_ssh=False))
+        return [*found, *all_others(found, "the settings cannot be used")]
     login = find_credentials(os.environ, Path.home(), config.token_file)
     if login.kind == "none":
         found.append(problem("credentials", "no Google credentials on this machine", LOGIN))
     else:
         found.append(ok("credentials", f"{login.kind} {login.path}; not tried without a project"))
     machine = ThisMachine(context)
-    return [*found, judge_key(machine.key()), *judge_tools(machine.tools())]
+    found += [judge_key(machine.key()), *judge_tools(machine.tools())]
+    without = "no project" if login.kind != "none" else "no project and no credentials"
+    return [*found, *all_others(found, without)]
 
 
 def _examine(context: AppContext) -> Sequence[Finding]:
@@ -162,6 +165,9 @@ def _wanted(context: AppContext) -> Wanted:
 
 def _report(console: Console, findings: Sequence[Finding]) -> None:
     """The findings on stdout. Raises `typer.Exit` with 1 when there is a problem."""
+    from tpuctl.core.finding import fold_unread
+
+    findings = findings if console.json_mode else fold_unread(findings)
     counts = {level: sum(1 for each in findings if each.level == level) for level in ("problem", "warning")}
     if console.json_mode:
         rows: list[dict[str, Any]] = [

@@ -94,7 +94,7 @@ def import_(
         context.console.table([to_data(found) for found in wanted], COLUMNS)
         for line in unread_lines(letter, types):
             hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
-            context.console.warn(f"not understood: {line!r}; {hint}")
+            context.console.caveat(f"not understood: {line!r}; {hint}")
         if any(found.ends is None for found in wanted):
             context.console.say("the letter names no last day; say it with --ends YYYY-MM-DD")
 

@@ -175,7 +175,7 @@ def _show(context: AppContext, report: QuotaReport) -> None:
             held = row.holding
             console.warn(f"{held.name} in {held.zone} is {held.state} and still holds quota: {row.collect}")
     for each in report.unread:
-        console.warn(f"not read: {each.what}: {each.why}{f' ({each.fix})' if each.fix else ''}")
+        console.caveat(f"not read: {each.what}: {each.why}{f' ({each.fix})' if each.fix else ''}")
     unpriced = f", and {report.unpriced} without a known price" if report.unpriced else ""
     text = f"about ${report.cost:.2f} per hour at list prices{unpriced} ({report.prices_note})"
     console.line()

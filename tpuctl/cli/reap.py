@@ -111,7 +111,7 @@ def _show_table(context: AppContext, found: Survey) -> None:
             f"{each.found.name} looks like ours, unlabelled: left alone; {command} takes it over"
         )
     if found.unread:
-        context.console.warn(f"not read: {', '.join(found.unread)}; nothing there was touched")
+        context.console.caveat(f"not read: {', '.join(found.unread)}; nothing there was touched")
 
 
 def _show_json(context: AppContext, found: Survey, results: list[Reaped]) -> None:

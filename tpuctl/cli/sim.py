@@ -63,7 +63,7 @@ def _facts(info: SimInfo) -> dict[str, Any]:
     return {**{key: facts[key] for key in keys}, "delays": control.waits(info)}
 
 
-def _show_facts(console: Console, info: SimInfo) -> None:
+def show_facts(console: Console, info: SimInfo) -> None:
     facts = _facts(info)
     console.fields(facts if console.json_mode else {**facts, "delays": _delays_in_words(facts["delays"])})
 
@@ -126,13 +126,14 @@ def up(
     before = SimOptions() if running is None else SimOptions(**running.options)
     options = replace(before, **{name: values[name] for name in typed})
     if foreground:
-        from tpuctl.sim.server import run_foreground
+        from tpuctl.sim.guardian import run_foreground
 
+        console_of(ctx).say("runs until Ctrl-C; `tpuctl sim status` shows where it answers")
         run_foreground(_state_dir(), options)
         return
     info = control.up(_state_dir(), options)
     console = console_of(ctx)
-    _show_facts(console, info)
+    show_facts(console, info)
     console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
 
 
@@ -161,7 +162,7 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     if console.json_mode:
         console.data({**_facts(info), "state": state, "faults": control.faults(info)})
         return
-    _show_facts(console, info)
+    show_facts(console, info)
     nodes = [
         {"name": str(node.get("name", "")).rsplit("/", 1)[-1], "state": node.get("state")}
         for node in state.get("nodes", [])

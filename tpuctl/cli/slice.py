@@ -335,8 +335,8 @@ def down(
         if dry_run:
             _show_what_goes(context, records)
             return
-        whose = "its" if len(names) == 1 else "their"
-        confirm(context, f"delete {', '.join(names)} and everything on {whose} hosts?", yes=yes)
+        if not yes:
+            confirm(context, _what_goes(context, names), yes=False)
         again = f"tpuctl down {' '.join(names)} --yes"
         context.shared.if_interrupted = (
             f"what is being deleted goes on: `{again}` waits for it and does the rest"
@@ -357,13 +357,34 @@ def down(
             context.console.data(results[0] if len(results) == 1 else results)
 
 
+def _live_runs(context: AppContext, names: Sequence[str]) -> dict[str, list[str]]:
+    """The runs that are not over, by slice."""
+    from tpuctl.workflows.documents import readable_runs
+
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for run in readable_runs(context)[0]:
+        if run.slice_name in found and not run.state.final:
+            found[run.slice_name].append(run.id)
+    return found
+
+
+def _what_goes(context: AppContext, names: Sequence[str]) -> str:
+    """The question before slices are taken down, with the runs that would be lost."""
+    whose = "its" if len(names) == 1 else "their"
+    runs = [run for each in _live_runs(context, names).values() for run in each]
+    stopped = f", and stop run{'s' if len(runs) > 1 else ''} {', '.join(runs)}" if runs else ""
+    return f"delete {', '.join(names)} and everything on {whose} hosts{stopped}?"
+
+
 def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:
+    runs = _live_runs(context, [record.name for record in records])
     rows = [
         {
             "name": record.name,
             "node": record.incarnation.cloud_name if record.incarnation else "",
             "zone": record.spec.zone,
             "state": str(record.state),
+            "stops": ", ".join(runs[record.name]),
         }
         for record in records
     ]
@@ -372,6 +393,7 @@ def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:
         Column("node", "NODE"),
         Column("zone", "ZONE"),
         Column("state", "STATE"),
+        Column("stops", "STOPS RUN", give=1),
     )
     context.console.table(rows, columns)
 
@@ -417,7 +439,7 @@ def ls(
         if mine:
             rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
         if unread:
-            context.console.warn(f"not read: {', '.join(unread)}; what is there is unknown")
+            context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
         shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
         alone = all(row["user"] == context.user for row in rows)
         columns = FLEET[:-1] if alone else FLEET

@@ -255,7 +255,7 @@ def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
 def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
     for trouble in beat.troubles:
         passes = counted(trouble.passes, "pass", "passes")
-        context.console.warn(f"{_told(trouble)} ({passes} on {beat.host})")
+        context.console.caveat(f"{_told(trouble)} ({passes} on {beat.host})")
     if beat.note:
         context.console.warn(f"{beat.host}: {beat.note}")
     if beat.version != __version__:

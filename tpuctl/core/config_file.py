@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpuctl.core.counting import counted
 from tpuctl.core.marked import Marked, MarkedMapping, Place, plain
@@ -92,16 +92,38 @@ def _stray(marked: MarkedMapping, stray: Sequence[str], text: str) -> Problem:
 
 def file_error(path: str, problems: Sequence[Problem]) -> BadConfigError:
     """All problems of a file as one error, in the order of the file."""
-    ordered = sorted(problems, key=lambda problem: problem.place)
-    lines = [f"{path}:{problem.place}: {problem.message}" for problem in ordered]
+    return _files_error({path: problems})
+
+
+def joined(errors: Sequence[BadConfigError]) -> BadConfigError:
+    """One error for the mistakes in all files; what else is wrong waits until those are mended."""
+    found: dict[str, dict[Problem, None]] = {}
+    for error in errors:
+        for each in error.details.get("problems", ()):
+            problem = Problem(Place(each["line"], each["column"]), each["message"], each["hint"])
+            found.setdefault(each["file"], {})[problem] = None
+    return _files_error({path: list(problems) for path, problems in found.items()}) if found else errors[0]
+
+
+def _files_error(problems: Mapping[str, Sequence[Problem]]) -> BadConfigError:
+    ordered = [(path, each) for path in problems for each in sorted(problems[path], key=lambda p: p.place)]
+    lines = [f"{path}:{problem.place}: {problem.message}" for path, problem in ordered]
     details = {
         "problems": [
-            {"line": p.place.line, "column": p.place.column, "message": p.message, "hint": p.hint}
-            for p in ordered
+            {
+                "file": path,
+                "line": p.place.line,
+                "column": p.place.column,
+                "message": p.message,
+                "hint": p.hint,
+            }
+            for path, p in ordered
         ]
     }
     if len(lines) == 1:
-        return BadConfigError(lines[0], hint=ordered[0].hint, details=details)
-    told = [f"{p.place}: {p.hint}" for p in ordered if p.hint]
-    message = f"{counted(len(lines), 'problem')} in {path}\n" + "\n".join(f"  {line}" for line in lines)
+        return BadConfigError(lines[0], hint=ordered[0][1].hint, details=details)
+    alone = len(problems) == 1
+    told = [f"{p.place if alone else f'{path}:{p.place}'}: {p.hint}" for path, p in ordered if p.hint]
+    message = f"{counted(len(lines), 'problem')} in {' and '.join(problems)}\n"
+    message += "\n".join(f"  {line}" for line in lines)
     return BadConfigError(message, hint="\n      ".join(told) or None, details=details)

@@ -13,7 +13,14 @@ from tpuctl.core.ask_values import OS_LOGIN
 from tpuctl.core.checkup import BucketPlace, Facts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.core.doctor_quotas import side_findings, tpu_findings
 from tpuctl.core.doctor_store import judge_shared, shared_findings
-from tpuctl.core.finding import Finding, not_checked, ok, problem, warning
+from tpuctl.core.finding import (
+    Finding,
+    because,
+    not_checked,
+    ok,
+    problem,
+    warning,
+)
 from tpuctl.core.manifest import render_time
 from tpuctl.core.naming import region_of
 from tpuctl.core.nearness import is_near as is_near
@@ -76,10 +83,23 @@ def examine(facts: Facts, catalog: Catalog) -> tuple[Finding, ...]:
     silent = _nothing_answers(facts)
     if silent is None:
         return tuple(found)
-    # One cause, told once: all that was not read for it says nothing more.
     renewal = facts.credentials.error is not None and facts.credentials.error.code == "transient"
-    kept = [each for each in found if not each.unread and not (renewal and each.check == "credentials")]
-    return (problem("network", f"no API answers: {silent.message}", silent.hint), *kept)
+    kept = [each for each in found if not (renewal and each.check == "credentials")]
+    cause = problem("network", f"no API answers: {silent.message}", silent.hint)
+    return (cause, *dict.fromkeys(because(kept, "no API answers")))
+
+
+CHECKS = (
+    *("settings", "credentials", "clock", "apis", "permissions", "tpu quota", "side quotas", "ssh key"),
+    *("os login", "vpc", "buckets", "store", "watchdog", "tools"),
+)
+"""Every check, as its findings name it."""
+
+
+def all_others(found: Sequence[Finding], why: str) -> list[Finding]:
+    """The checks that are not among those of `found`."""
+    made = {each.check for each in found}
+    return [not_checked(check, TpuctlError(why)) for check in CHECKS if check not in made]
 
 
 def _nothing_answers(facts: Facts) -> TpuctlError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
@@ -25,8 +26,8 @@ class Finding:
     level: Level
     what: str
     fix: str | None = None
-    unread: bool = False
-    """Its facts could not be read."""
+    unread: str = ""
+    """Why its facts could not be read; empty where they were."""
 
 
 def ok(check: str, what: str) -> Finding:
@@ -44,6 +45,30 @@ def problem(check: str, what: str, fix: str | None = None) -> Finding:
 def not_checked(check: str, error: TpuctlError | None) -> Finding:
     """The facts of this check could not be read. That the credentials are refused is a finding of its own."""
     if error is not None and error.details.get("status") == HTTPStatus.UNAUTHORIZED:
-        return replace(warning(check, "not checked: the credentials are refused"), unread=True)
+        return _unread(check, "the credentials are refused")
     why = "nothing is known" if error is None else error.message
-    return replace(warning(check, f"not checked: {why}", error.hint if error else None), unread=True)
+    return _unread(check, why, error.hint if error else None)
+
+
+def _unread(check: str, why: str, fix: str | None = None) -> Finding:
+    return replace(warning(check, f"not checked: {why}", fix), unread=why)
+
+
+def because(found: Sequence[Finding], why: str) -> list[Finding]:
+    """The same findings, where what could not be read has one reason."""
+    return [_unread(each.check, why) if each.unread else each for each in found]
+
+
+def fold_unread(found: Sequence[Finding]) -> list[Finding]:
+    """For people: what was not checked for one reason in one line, behind the rest."""
+    alike: dict[tuple[str, str | None], list[str]] = {}
+    for each in found:
+        if each.unread:
+            alike.setdefault((each.unread, each.fix), []).append(each.check)
+    together = {cause: checks for cause, checks in alike.items() if len(checks) > 1}
+    kept = [each for each in found if (each.unread, each.fix) not in together]
+    lines = [
+        warning("not checked", f"{', '.join(dict.fromkeys(checks))}: {why}", fix)
+        for (why, fix), checks in together.items()
+    ]
+    return [*kept, *lines]

@@ -94,13 +94,18 @@ def parse_marked(text: str, origin: str) -> Marked | None:
         finally:
             loader.dispose()
     except RecursionError as error:  # PyYAML composes by recursion, before there is a node to look at
-        raise BadConfigError(f"{origin}: its lists and mappings are nested too deep") from error
+        raise _error(origin, Place(1, 1), "its lists and mappings are nested too deep") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{origin}:{mark.line + 1}:{mark.column + 1}" if mark else origin
-        raise BadConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
+        at = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        raise _error(origin, at, f"not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise BadConfigError(f"{origin}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise _error(origin, Place(1, 1), f"not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _error(origin: str, at: Place, message: str) -> BadConfigError:
+    problem = {"file": origin, "line": at.line, "column": at.column, "message": message, "hint": None}
+    return BadConfigError(f"{origin}:{at}: {message}", details={"problems": [problem]})
 
 
 def plain(marked: Marked | None) -> Any:
@@ -183,7 +188,7 @@ class _Reader:
         return mappings
 
     def _error(self, node: Any, message: str) -> BadConfigError:
-        return BadConfigError(f"{self._origin}:{_place(node)}: {message}")
+        return _error(self._origin, _place(node), message)
 
 
 def _place(node: Any) -> Place:

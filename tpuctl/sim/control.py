@@ -147,11 +147,11 @@ def guardian_lock(state_dir: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
+def up(state_dir: Path, options: SimOptions | None = None, *, bound: bool = False) -> SimInfo:
     """Starts the simulator in the background and waits until it answers; one that runs already is kept.
 
-    Raises ConflictError when that one has other options, and TpuctlError with the log's last lines when none
-    comes up.
+    `bound`: it ends with this process, however that ends; call from the main thread then. Raises ConflictError
+    when the one that runs has other options, and TpuctlError with the log's last lines when none comes up.
     """
     options = options or SimOptions()
     options.check()
@@ -162,7 +162,10 @@ def up(state_dir: Path, options: SimOptions | None = None) -> SimInfo:
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state_dir / LOG_FILE).open("wb") as log:
         guardian = subprocess.Popen(
-            [sys.executable, "-m", "tpuctl.sim.guardian", str(state_dir), json.dumps(options.to_json())],
+            [
+                *(sys.executable, "-m", "tpuctl.sim.guardian", str(state_dir), json.dumps(options.to_json())),
+                *([str(os.getpid())] if bound else []),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -199,10 +202,15 @@ def _wait_until_up(state_dir: Path, guardian: subprocess.Popen[bytes]) -> SimInf
     else:
         guardian.terminate()
         guardian.wait()
+    raise failure(state_dir, "the simulator did not start")
+
+
+def failure(state_dir: Path, what: str) -> TpuctlError:
+    """What went wrong, with the last lines of the log."""
     log = state_dir / LOG_FILE
     lines = log.read_text(errors="replace").strip().splitlines()[-5:]
-    raise TpuctlError(
-        "the simulator did not start: " + (" | ".join(lines) or "it wrote nothing"),
+    return TpuctlError(
+        f"{what}: " + (" | ".join(lines) or "it wrote nothing"),
         hint=f"the whole log is in {log}",
     )
 

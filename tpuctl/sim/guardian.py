@@ -6,6 +6,7 @@ kills what is left; when the guardian itself is killed, the server gets SIGTERM 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -14,9 +15,12 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
-from tpuctl.sim.control import guardian_lock, status, sweep
-from tpuctl.sim.processes import adopt_orphans, kill_descendants
+from tpuctl.errors import ConflictError
+from tpuctl.sim.control import LOG_FILE, failure, guardian_lock, status, sweep
+from tpuctl.sim.options import SimOptions
+from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants
 
 TURN_TIMEOUT_S = 15.0
 """A predecessor needs this long at most to kill its hosts."""
@@ -36,13 +40,34 @@ def guard(state_dir: Path, options: str) -> int:
     return 1
 
 
-def _run_server(state_dir: Path, options: str) -> int:
+def run_foreground(state_dir: Path, options: SimOptions) -> None:
+    """The simulator below this process, until Ctrl-C, and never longer than this process. Raises ConflictError
+    when one runs here already.
+
+    Call it from the main thread: it takes over the signals that end it.
+    """
+    options.check()
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with guardian_lock(state_dir) as ours, (state_dir / LOG_FILE).open("ab") as log:
+        if not ours:
+            raise ConflictError(
+                f"a simulator runs already with state in {state_dir}", hint="`tpuctl sim down` ends it"
+            )
+        log.truncate(0)
+        if _run_server(state_dir, json.dumps(options.to_json()), log):
+            raise failure(state_dir, "the simulator failed")
+
+
+def _run_server(state_dir: Path, options: str, log: BinaryIO | None = None) -> int:
+    """`log` gets what the server says, where that is not for this process's own stderr."""
     sweep(state_dir)
     adopt_orphans()
     world_id = secrets.token_hex(4)
     server = subprocess.Popen(
         [sys.executable, "-m", "tpuctl.sim.server", str(state_dir), options, world_id, str(os.getpid())],
         stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
     )
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -59,6 +84,10 @@ def _run_server(state_dir: Path, options: str) -> int:
 
 def main() -> int:
     state_dir, options = sys.argv[1:3]
+    for owner in sys.argv[3:]:  # whose simulator it is: it ends with that process
+        die_with_parent()
+        if os.getppid() != int(owner):
+            return 1  # gone before the kernel was told to tell us
     return guard(Path(state_dir), options)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -13,22 +12,20 @@ import threading
 import time
 from pathlib import Path
 
-from tpuctl.errors import ConflictError
 from tpuctl.sim.control import (
     BUCKETS_FOLDER,
     INFO_FILE,
+    PROFILE_FILE,
     TOKEN_FILE,
     SimInfo,
-    guardian_lock,
     save_info,
-    sweep,
     world_folder,
     write_private,
 )
 from tpuctl.sim.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT, write_gcloud_account
 from tpuctl.sim.oauth import authorized_user
 from tpuctl.sim.options import SimOptions
-from tpuctl.sim.processes import adopt_orphans, die_with_parent, kill_descendants, kill_world, start_time
+from tpuctl.sim.processes import die_with_parent, kill_world, start_time
 from tpuctl.sim.simulator import Simulator, new_token
 
 SIGNAL_POLL_S = 0.1
@@ -77,28 +74,11 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
     try:
         wait_for_end(simulator.stopped)
     finally:
-        (state_dir / INFO_FILE).unlink(missing_ok=True)
+        for name in (INFO_FILE, PROFILE_FILE):  # nobody else does, if the guardian was killed
+            (state_dir / name).unlink(missing_ok=True)
         simulator.close()
         kill_world(world_id)
         shutil.rmtree(root, ignore_errors=True)
-
-
-def run_foreground(state_dir: Path, options: SimOptions) -> None:
-    """The simulator in this process, until Ctrl-C; raises ConflictError when one runs here already.
-
-    Call it from the main thread: it takes over the signals that end it.
-    """
-    options.check()
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with guardian_lock(state_dir) as ours:
-        if not ours:
-            raise ConflictError(
-                f"a simulator runs already with state in {state_dir}", hint="`tpuctl sim down` ends it"
-            )
-        sweep(state_dir)
-        adopt_orphans()
-        serve(state_dir, options, secrets.token_hex(4), os.getpid())
-        kill_descendants()
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def _ask(
 ) -> dict[str, Reading[Any]]:
     """Without credentials nothing is asked: every answer would be the same."""
     if credentials.error is not None:
-        error = TpuctlError("there are no working credentials")
+        error = TpuctlError("no working credentials")
         return dict.fromkeys(looks, Reading(error=error))
     return look_at_all(looks, timeout_s=timeout_s)
 
