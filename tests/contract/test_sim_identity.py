@@ -77,7 +77,7 @@ import json
 import google.auth
 from google.auth.exceptions import InvalidOperation
 from google.auth.transport.requests import Request
-from google.cloud import storage
+from google.cloud import storage, tpu_v2
 
 credentials, project = google.auth.default()
 credentials.refresh(Request())
@@ -92,6 +92,10 @@ print(json.dumps({
     "read": storage.Client().bucket("sim-bucket").blob("from/host").download_as_text(),
     "account": credentials.service_account_email,
     "anonymous": forgotten,
+    "by gRPC": [
+        node.name.rpartition("/")[2]
+        for node in tpu_v2.TpuClient().list_nodes(parent="projects/sim-project/locations/us-central2-b")
+    ],
 }))
 """
 
@@ -104,4 +108,5 @@ def test_googles_libraries_work_as_on_a_real_host(session: Session) -> None:
         "read": "kept",
         "account": DEFAULT_ACCOUNT,
         "anonymous": "Anonymous credentials cannot be refreshed.",
+        "by gRPC": ["one-1"],
     }

@@ -44,8 +44,8 @@ CA_VARIABLES = (
     "TENSORSTORE_CA_BUNDLE",
 )
 """By which programs are told whom to trust; each kind of program reads another one."""
-LOCAL = "localhost,127.0.0.1,127.0.0.0/8,::1,metadata.google.internal,169.254.169.254"
-"""What needs no proxy."""
+LOCAL = "localhost,127.0.0.1,127.0.0.0/8,10.192.0.0/10,::1,metadata.google.internal,169.254.169.254"
+"""What needs no proxy: this machine, hosts of both tiers among themselves, the metadata server."""
 
 
 def trust_environment(ca_file: str) -> dict[str, str]:
@@ -54,10 +54,13 @@ def trust_environment(ca_file: str) -> dict[str, str]:
 
 
 def proxy_environment(proxy: str) -> dict[str, str]:
-    """Variables with which programs reach HTTPS servers through `proxy`, but for gRPC."""
+    """Variables with which programs reach HTTPS servers through `proxy`."""
     return {
         "HTTPS_PROXY": proxy,
         "NO_PROXY": LOCAL,
+        # gRPC reads lower case only (grpc, src/core/handshaker/http_connect/http_proxy_mapper.cc).
+        "https_proxy": proxy,
+        "no_proxy": LOCAL,
         # gcsfs heeds a proxy only if it is told to (aiohttp, ClientSession(trust_env)).
         "FSSPEC_GCS": json.dumps({"session_kwargs": {"trust_env": True}}),
     }
@@ -102,9 +105,6 @@ def https_environment(info: SimInfo) -> dict[str, str]:
         **_common(info),
         **trust_environment(info.ca_file),
         **proxy_environment(info.https),
-        # gRPC reads lower case only (grpc, src/core/handshaker/http_connect/http_proxy_mapper.cc).
-        "https_proxy": info.https,
-        "no_proxy": LOCAL,
         "GOOGLE_APPLICATION_CREDENTIALS": str(Path(info.token_file).parent / CREDENTIALS_FILE),
     }
 
