@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from tests.support.session import Session, open_session
+from tpuctl.sim import control
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +73,53 @@ def test_default_constructed_clients_of_google_run_unchanged(session: Session, h
     }
 
 
-def test_tpuctl_as_built_for_the_real_cloud_tells_a_whole_story(
-    session: Session, https: dict[str, str]
-) -> None:
-    real = Session.__new__(Session)
-    real.root, real.work = session.root, session.work
-    real.environ = {
-        **plain(session, https),
-        "TPUCTL_PROJECT": "sim-project",
-        "TPUCTL_SSH_PORT": https["TPUCTL_SIM_SSH_PORT"],
-    }
-    shown = real.json("config", "show")
-    assert "https://tpu.googleapis.com" in json.dumps(shown)
-    said = real.type("up", "v4-16", "door", "--spot", "--pay").stderr
-    assert "[sim]" not in said
-    assert real.type("exec", "door", "--", "hostname").stdout.count("t1v-n-") == 2
-    (real.work / "ok.py").write_text("print('trained')\n")
-    assert "trained" in real.type("run", "ok.py", "--on", "door", "--no-checkpoint").stdout
-    real.type("down", "door", "--yes")
-    assert real.json("ls") == []
+PROGRAM = """
+import os, time
+print("attempt", os.environ["TPUCTL_ATTEMPT"], "of rank", os.environ["TPUCTL_RANK"], flush=True)
+time.sleep(600 if os.environ["TPUCTL_ATTEMPT"] == "1" else 0)
+print("rank", os.environ["TPUCTL_RANK"], "trained", flush=True)
+"""
+
+
+def test_tpuctl_as_built_for_the_real_cloud_tells_a_whole_story() -> None:
+    """Up, exec, run, preemption, recovery, down: with the delays of the real cloud, a hundred times as fast."""
+    with open_session("--speed", "100") as session:
+        https = session.json("sim", "env", "--https")
+        real = Session.__new__(Session)
+        real.root, real.work = session.root, session.work
+        real.environ = {
+            **plain(session, https),
+            "TPUCTL_PROJECT": "sim-project",
+            "TPUCTL_SSH_PORT": https["TPUCTL_SIM_SSH_PORT"],
+        }
+        shown = real.json("config", "show")
+        assert "https://tpu.googleapis.com" in json.dumps(shown)
+        assert "http://127.0.0.1" not in json.dumps(shown)
+        said = real.type("up", "v4-16", "door", "--spot", "--pay").stderr
+        assert "[sim]" not in said
+        assert real.type("exec", "door", "--", "hostname").stdout.count("t1v-n-") == 2
+        (real.work / "train.py").write_text(PROGRAM)
+        running = real.start("run", "train.py", "--on", "door", "--no-checkpoint", "--name", "story")
+        assert running.stdout is not None
+        seen: list[str] = []
+        while not all(f"attempt 1 of rank {rank}" in "".join(seen) for rank in (0, 1)):
+            seen.append(running.stdout.readline())
+            assert seen[-1], f"the run ended: {seen}"
+        session.type("sim", "preempt", "door-1")
+        done = real.finish(running, timeout_s=300)
+        assert done.returncode == 0, done.stderr
+        assert [done.stdout.count(f"attempt 2 of rank {rank}") for rank in (0, 1)] == [1, 1]
+        assert [done.stdout.count(f"rank {rank} trained") for rank in (0, 1)] == [1, 1]
+        [run] = real.json("runs")
+        assert (run["state"], run["attempts"], run["failures"], run["preemptions"]) == ("succeeded", 2, 0, 1)
+        [row] = real.json("ls")
+        assert (row["name"], row["node"]) == ("door", "door-2")
+        real.type("down", "door", "--yes")
+        assert real.json("ls") == []
+        info = control.status(session.root / "state" / "sim")
+        assert info is not None
+        left = control.state(info)
+        assert (left["nodes"], left["queuedResources"]) == ([], [])
 
 
 def test_no_request_for_google_leaves_and_none_for_others_passes(https: dict[str, str]) -> None:
