@@ -234,6 +234,10 @@ def test_root_help_lists_every_command_once_in_groups() -> None:
     assert shown.index("Every day:") < shown.index("Set up and try:")
 
 
+SUMMARY_WIDTH = 62
+"""What a list of verbs has room for, in 80 columns."""
+
+
 def test_help_has_no_noise_and_examples_that_can_be_typed() -> None:
     paths = set()
     for path, command, context in groups():
@@ -241,8 +245,11 @@ def test_help_has_no_noise_and_examples_that_can_be_typed() -> None:
         assert "<list[str]>" not in text, path
         assert "x>=" not in text, path
         assert "[required]" not in text.partition("Options:")[0], path
-        first = (command.help or "").strip().splitlines()[0]
+        first, *below = (command.help or "").strip().splitlines()
         assert first[:1].isupper(), path
+        assert first.endswith("."), path
+        assert len(first) <= SUMMARY_WIDTH, path
+        assert below[:1] in ([], [""]), f"{path}: the summary is one line"
         words = path.partition(" ")[2]
         if words in EXAMPLES:
             paths.add(words)

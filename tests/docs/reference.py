@@ -130,8 +130,8 @@ def render_errors() -> str:
         "Exit status and error codes",
         'With `--json` an error is a document on stdout: `{"error": {"code", "message", "hint", "details"}}`.',
         _table(("exit", "codes", "meaning"), rows),
-        "`exec` on one worker passes on the exit status of the command. So does `ssh`, which returns 255 "
-        "when there was no connection.",
+        "`exec` on one worker passes on the exit status of the command; on several it is 0, 3 when some "
+        "failed, 1 when all did. `ssh` passes it on, too, and returns 255 when there was no connection.",
     )
 
 

@@ -28,9 +28,10 @@ def adopt(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Make a slice of a TPU that was made without tpuctl, or by a store that is lost.
+    """Take over a TPU that was created without tpuctl.
 
-    One that was made without tpuctl is deleted by nothing but `tpuctl down NAME`.
+    Nothing but `tpuctl down NAME` deletes it then. Also takes back what belongs to a lost store; this is
+    managed as before.
     """
     from tpuctl.core.naming import check_zone_name
     from tpuctl.resources import load_accelerators

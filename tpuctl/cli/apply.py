@@ -66,10 +66,10 @@ def apply(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Bring everything to what the fleet file says: ask for slices, submit runs, and wait until they are there.
+    """Create and change what the fleet file describes.
 
-    The same file again changes nothing. What is there in another form is a conflict, and then nothing is
-    applied. A run that has ended is not repeated.
+    Requests slices, submits runs, and waits until they are there. The same file again changes nothing. What
+    is there in another form is a conflict, and then nothing is applied. A run that has ended is not repeated.
     """
     from tpuctl.core.plan_fleet import How
 
@@ -89,7 +89,10 @@ def diff(
     file: File = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show what `apply` would change, and why. Exits with 10 if there is something, with 0 if not."""
+    """Show what `apply` would change, and why.
+
+    Exits with 10 if there is something, with 0 if not.
+    """
     from tpuctl.core.plan_fleet import How
 
     with open_context(ctx) as context:

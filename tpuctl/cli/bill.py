@@ -41,9 +41,10 @@ def bill(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """List everything in the project that can cost money, in all locations, ours or not.
+    """List everything in the project that can cost money.
 
-    Exit status 0: all was read and nothing is to be paid. 1: something is. 3: not everything could be read.
+    Looks in all locations, whoever made it. Exit status 0: all was read and nothing is to be paid. 1:
+    something is. 3: not everything could be read.
     """
     from tpuctl.resources import load_accelerators, load_other_prices
     from tpuctl.workflows.bill import bill_data, bill_of

@@ -35,7 +35,7 @@ def types(
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """List accelerator types: chips, hosts, topology, zones, and a list price per hour where one is known.
+    """List accelerator types: chips, hosts, zones, prices.
 
     A line for each generation, unless one or a zone is named.
 

@@ -14,17 +14,17 @@ from tpuctl.cli.options import DryRun, Json
 from tpuctl.core.counting import counted
 from tpuctl.errors import ConflictError, NotFoundError, UsageError
 
-app = new_group("Show settings and where each came from; move the store.")
+app = new_group("Show settings and where each came from; share the store.")
 
 
 @app.callback()
 def config() -> None:
-    """Show settings and where each came from; move the store."""
+    """Show settings and where each came from; share the store."""
 
 
 @app.command("show")
 def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Print every setting with its value and the place that set it."""
+    """Show every setting with its value and where it came from."""
     from tpuctl.core.settings import BY_NAME
     from tpuctl.core.settings import show as settings_of
 
@@ -64,7 +64,7 @@ def init(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move this machine's store into a bucket, or join one that is there, so that a team shares a fleet.
+    """Share a fleet: move the store into a bucket, or join one.
 
     Copies everything, compares, and only then uses the new place; after a crash, the same command goes on. What
     runs is not touched.

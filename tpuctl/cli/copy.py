@@ -40,7 +40,7 @@ def cp(
     worker: Workers = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy files and directories to all workers of a slice, or from them.
+    """Copy files and directories to or from the workers of a slice.
 
     From several workers each copy gets a directory of its own, TARGET/NAME-WORKER. Equal files do not travel,
     and the same command again goes on where one broke off.

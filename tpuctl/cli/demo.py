@@ -104,9 +104,10 @@ def demo(
         str, typer.Option(metavar="TIER", help="process, or isolated (root on Linux); see `tpuctl sim up`.")
     ] = "process",
 ) -> None:
-    """Show the main job on the simulated cloud: a slice comes up, a training run is preempted, it recovers.
+    """Show a training run that survives a preemption.
 
-    Needs no account and no money. The first time, it downloads JAX from the Python package index.
+    It runs on the simulated cloud and needs no account and no money. The first time, it downloads JAX from the
+    Python package index.
     """
     began = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="tpuctl-demo-"))

@@ -79,9 +79,9 @@ class ThisMachine:
 
 
 def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Check everything that can keep tpuctl from working, and print the command that mends what is wrong.
+    """Check the set-up, and print the fix of each problem.
 
-    Credentials, clock, APIs, permissions, quotas with the hidden ones, SSH key, OS Login, buckets, store,
+    Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, buckets, store,
     watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings alone end with 0.
     """
     with open_context(ctx) as context:

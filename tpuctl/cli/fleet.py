@@ -64,7 +64,10 @@ def pause(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to everybody.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Stop every watchdog of this fleet; commands that you type go on working."""
+    """Pause all watchdogs of this fleet.
+
+    Commands that you type go on working.
+    """
     from tpuctl.workflows.pausing import pause_fleet, paused_why
 
     with open_context(ctx) as context:
@@ -77,7 +80,7 @@ def pause(
 
 
 def resume(ctx: typer.Context, dry_run: DryRun = False) -> None:
-    """Let the watchdogs work again."""
+    """End a pause of the watchdogs."""
     from tpuctl.workflows.pausing import paused_why, resume_fleet
 
     with open_context(ctx) as context:
@@ -98,7 +101,7 @@ def capacity(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show what was learnt about capacity: per zone and type, how often it came, how soon, and for how long."""
+    """Show where there was capacity, how soon and for how long."""
     from tpuctl.core.codec import to_data
     from tpuctl.resources import load_accelerators
     from tpuctl.workflows.capacity import count_open, list_notes

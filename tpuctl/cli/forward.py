@@ -29,7 +29,7 @@ def forward(
     ],
     worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
 ) -> None:
-    """Make a port of a worker reachable on this machine until Ctrl-C.
+    """Forward a local port to a worker, until Ctrl-C.
 
     It follows the slice: after a preemption the next connection goes to the new worker.
     """

@@ -20,7 +20,7 @@ from tpuctl.input_files import TEXT_LIMIT, read_file
 if TYPE_CHECKING:
     from tpuctl.core.grants import Grant
 
-app = new_group("Say what may be used without paying; everything else needs --pay.")
+app = new_group("Record what you may use without --pay.")
 
 COLUMNS = (
     Column("zone", "ZONE"),
@@ -44,7 +44,7 @@ Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last d
 
 @app.callback()
 def grant() -> None:
-    """Say what may be used without paying; everything else needs --pay."""
+    """Record what you may use without --pay."""
 
 
 @app.command("show")
@@ -67,7 +67,7 @@ def import_(
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Read the grants out of a TPU Research Cloud letter and keep them.
+    """Add the grants of a TPU Research Cloud letter.
 
     Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text.
     """
@@ -110,7 +110,10 @@ def add(
     at_end: AtEnd = "keep",
     dry_run: DryRun = False,
 ) -> None:
-    """Add one grant, or replace the one for the same zone, tier and generation."""
+    """Add one grant.
+
+    It replaces the one for the same zone, tier and generation.
+    """
     from dataclasses import replace
 
     from tpuctl.core.naming import check_zone_name
@@ -134,7 +137,10 @@ def add(
 
 @app.command("rm")
 def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
-    """Forget one grant; what runs under it goes on running."""
+    """Remove one grant.
+
+    Slices that it covers stay.
+    """
     with open_context(ctx) as context:
         key = _grant(zone, tier, generation, 0, None).key
         document = context.store.get(key)

@@ -59,6 +59,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "sim reboot": ("tpuctl sim reboot big-1 --worker 0",),
     "sim fault": ("tpuctl sim fault stockout --set times=3", "tpuctl sim fault --clear"),
     "sim quota": ("tpuctl sim quota us-central2-b/v4=16",),
+    "sim set": (
+        "tpuctl sim set big-1 state=REPAIRING health=UNHEALTHY_TENSORFLOW",
+        "tpuctl sim set big-1 maintenance=SCHEDULED",
+        "tpuctl sim set big-1 state=READY health=HEALTHY",
+    ),
+    "sim reservation": ("tpuctl sim reservation ours --zone us-central2-b --generation v4 --chips 32",),
+    "sim delay": ("tpuctl sim delay node_create=300 preempt_visible=0",),
 }
 """What people type, by the words behind `tpuctl`."""
 

@@ -59,10 +59,11 @@ def quota(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show TPU quotas, the side quotas that hosts use up, who holds what, grants, and the cost per hour.
+    """Show quotas, who uses them, grants, and the cost per hour.
 
-    Shown are the zones of your settings, your grants and whatever exists; all zones if there are none. The API
-    tells limits of TPU quotas but not their use: that is counted from what the project has.
+    Hosts also use up quotas of Compute Engine (addresses, instances, health checks): these are the side
+    quotas. Shown are the zones of your settings, your grants and whatever exists; all zones if there are
+    none. The API tells limits of TPU quotas but not their use: that is counted from what the project has.
     """
     from tpuctl.core.naming import check_zone_name
     from tpuctl.resources import load_accelerators

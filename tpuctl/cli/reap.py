@@ -40,9 +40,10 @@ def reap(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Delete your TPUs that no slice wants any more, in all zones, until the cloud says not-found.
+    """Delete TPUs of yours that no slice uses any more.
 
-    Acts on what carries the labels of this fleet and of you. What only looks like yours is listed.
+    Looks in all zones, and deletes until the cloud says not-found. Acts on what carries the labels of this
+    fleet and of you. What only looks like yours is listed.
     """
     from tpuctl.core.reap import Fate
     from tpuctl.workflows.reap import caller_of, survey

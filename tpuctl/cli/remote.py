@@ -50,9 +50,10 @@ def exec_(
     ] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Run one command on the workers of a slice; it ends when this command ends.
+    """Run one command on the workers of a slice.
 
-    On one worker its exit status is passed through; on several it is 0, 3 when some failed, 1 when all did.
+    It ends when this command ends. On one worker its exit status is passed through; on several it is 0, 3
+    when some failed, 1 when all did.
 
     Standard input that is a pipe or a file goes to a command on one worker; for several it is refused when it
     has something. Of a file, such as that of a `while read` loop, what the command does not read stays for
@@ -206,9 +207,10 @@ def ssh(
     worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the ssh command instead.")] = False,
 ) -> None:
-    """Open a shell on one worker with the real ssh, its host key pinned.
+    """Open a shell on one worker.
 
-    The exit status is that of ssh: the command's own, or 255 when there was no connection.
+    Uses the real ssh, with the host key pinned. The exit status is that of ssh: the command's own, or 255
+    when there was no connection.
     """
     import shlex
 

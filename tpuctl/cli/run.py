@@ -128,12 +128,12 @@ def run(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Run a script, module or command on every worker, and start it again after preemptions.
+    """Run a script, module or command on every worker.
 
-    The code is frozen at the first start. The same command again follows the run that is under way;
-    under another --name it is refused. The run outlives this command: Ctrl-C leaves, and the run goes on;
-    `tpuctl stop` ends it.
-    Options of the program stand behind a `--` of their own: `tpuctl run train.py -- --lr 3e-4`.
+    After a preemption it is started again. The code is frozen at the first start. The same command again
+    follows the run that is under way; under another --name it is refused. The run outlives this command:
+    Ctrl-C leaves, and the run goes on; `tpuctl stop` ends it. Options of the program stand behind a `--` of
+    their own: `tpuctl run train.py -- --lr 3e-4`.
     """
     from tpuctl.core.naming import check_run_id, parse_secret, parse_var
     from tpuctl.workflows.runs import check_new_id

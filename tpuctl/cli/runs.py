@@ -63,7 +63,10 @@ def logs(
         int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
     ] = None,
 ) -> None:
-    """Print what the workers wrote, as kept on this machine. Ctrl-C leaves; the run goes on."""
+    """Print the output of a run.
+
+    It is read from this machine, where the output is kept. Ctrl-C leaves; the run goes on.
+    """
     from tpuctl.core.fold import parse_workers
     from tpuctl.workflows.documents import get_run
 
@@ -141,7 +144,10 @@ def stop(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Stop a run: TERM to every process of it, then KILL after the grace period."""
+    """Stop a run.
+
+    Every process of it gets TERM, and KILL after the grace period.
+    """
     from tpuctl.workflows.documents import get_run
     from tpuctl.workflows.runs import stop_error
 
@@ -180,7 +186,10 @@ def attach(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Follow a run that was started before, from this or another machine. Ctrl-C leaves; the run goes on."""
+    """Follow a run that was started earlier.
+
+    It may have been started on another machine. Ctrl-C leaves; the run goes on.
+    """
     from tpuctl.workflows import progress
     from tpuctl.workflows.documents import get_run
 
@@ -199,7 +208,10 @@ def manifest(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Print the manifest of an attempt: what ran, where, with which versions, and how it ended."""
+    """Show what an attempt ran, where, and with which versions.
+
+    This is its manifest, which also says how it ended.
+    """
     from tpuctl.workflows.documents import get_run
     from tpuctl.workflows.report import manifest_of
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 SLOW_S = 60.0
 """A first try that takes longer than this wants an explanation."""
 
-app = new_group("Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.")
+app = new_group("Start and control the simulated cloud.")
 
 
 @app.callback()
 def sim() -> None:
-    """Run the simulated cloud: the Cloud TPU and storage APIs with real processes as hosts.
+    """Start and control the simulated cloud.
 
     Its hosts are processes of yours on this machine, isolated ones too: it is no security boundary.
     """
@@ -107,7 +107,10 @@ def up(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Start the simulator, or keep the one that runs; options that it was not started with are refused."""
+    """Start the simulator; one that runs stays.
+
+    Options with which that one was not started are refused.
+    """
     from tpuctl.sim import control
     from tpuctl.sim.options import SimOptions
 
@@ -144,7 +147,10 @@ def _was_typed(ctx: typer.Context, parameter: str) -> bool:
 
 @app.command("down")
 def down(ctx: typer.Context) -> None:
-    """Stop the simulator; its hosts and everything on them are gone, its buckets stay for the next one."""
+    """Stop the simulator.
+
+    Its hosts and everything on them are gone; its buckets stay for the next one.
+    """
     from tpuctl.sim import control
 
     was_running = control.down(_state_dir())
@@ -153,7 +159,7 @@ def down(ctx: typer.Context) -> None:
 
 @app.command("status")
 def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Show where the simulator answers and what is in it."""
+    """Show the addresses of the simulator and what is in it."""
     from tpuctl.sim import control
 
     info = running_sim()
@@ -179,7 +185,7 @@ def env(
     ] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Print variables that point gcloud and the Google libraries at the simulator.
+    """Print variables for gcloud and other clients.
 
     Use them as: eval "$(tpuctl sim env)"
 
@@ -207,7 +213,10 @@ def preempt(
         str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
     ] = None,
 ) -> None:
-    """Take a node away, as the cloud does: its hosts are shut down in order, then their disks are wiped."""
+    """Preempt a node.
+
+    As in the cloud, its hosts are shut down in order, then their disks are wiped.
+    """
     from tpuctl.sim import control
 
     for name in control.preempt(running_sim(), node, zone):
@@ -225,8 +234,10 @@ def reboot(
         str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
     ] = None,
 ) -> None:
-    """Reboot the hosts of a node, as maintenance does: programs get SIGTERM, disks stay, the node stays
-    READY."""
+    """Reboot the hosts of a node, as maintenance does.
+
+    Programs get SIGTERM, disks stay, the node stays READY.
+    """
     from tpuctl.sim import control
 
     for name in control.reboot(running_sim(), node, zone, worker or ()):
@@ -243,7 +254,7 @@ def fault(
     clear: Annotated[bool, typer.Option("--clear", help="Forget the faults that are still to strike.")] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Plan something to go wrong; without arguments, list what is planned.
+    """Add a fault; without arguments, list those that are set.
 
     Presets: stockout, stockout-now and reserved-shortage (for nodes asked for with --direct), queued-internal,
     queued-quota, flapping, rate-limit, conflict, blip, late-create, slow-operation, lost-response,
@@ -305,7 +316,7 @@ def quota(
     limits: Annotated[list[str] | None, typer.Argument(metavar="[KEY=N]...", help="What to limit.")] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Limit what the simulated project may have; without arguments, list the limits that are set.
+    """Set quotas; without arguments, list those that are set.
 
     KEY is ZONE or REGION, either with /GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without
     /REGION, or HEALTH_CHECKS. What nobody limits is plenty.
@@ -335,7 +346,10 @@ def _parse_quotas(words: list[str]) -> dict[str, int]:
 
 @app.command("reset")
 def reset(ctx: typer.Context) -> None:
-    """Empty the simulated cloud, its buckets too; addresses and token stay."""
+    """Delete everything in the simulated cloud, buckets too.
+
+    Addresses and token stay.
+    """
     from tpuctl.sim import control
 
     control.reset(running_sim())

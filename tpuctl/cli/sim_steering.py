@@ -23,16 +23,11 @@ def set_fields(
         str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
     ] = None,
 ) -> None:
-    """Make the API show something of a node: any state, health, symptom or announced maintenance.
+    """Set what the API shows of a node: state, health, maintenance.
 
     Fields of a node are state, health, healthDescription, symptom (OUT_OF_MEMORY, or OUT_OF_MEMORY:3 for
     worker 3) and maintenance (SCHEDULED, UNSCHEDULED); NONE takes the last three away again. A queued resource
     has state. Only what is shown changes: hosts live on.
-
-    Examples:
-      tpuctl sim set big-1 state=REPAIRING health=UNHEALTHY_TENSORFLOW
-      tpuctl sim set big-1 maintenance=SCHEDULED
-      tpuctl sim set big-1 state=READY health=HEALTHY
     """
     from tpuctl.sim import control
     from tpuctl.sim.steering import parse_fields
@@ -49,7 +44,7 @@ def capacity(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Take capacity away from a zone and give it back; without arguments, list what is limited.
+    """Limit the capacity of a zone; without arguments, list limits.
 
     Nodes that are there stay: preempt them. What is asked for with --direct runs into a stockout, queued
     requests wait until there is room.
@@ -72,12 +67,9 @@ def reservation(
     chips: Annotated[int, typer.Option(metavar="N", help="How many; 0 removes it.")] = 0,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Make, change or remove a reservation of the simulated project; without arguments, list them.
+    """Set a reservation; without arguments, list them.
 
     Whoever asks for reserved capacity gets it from one of these, or none.
-
-    Examples:
-      tpuctl sim reservation ours --zone us-central2-b --generation v4 --chips 32
     """
     from tpuctl.sim import control
 
@@ -106,7 +98,7 @@ def crash(
         str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
     ] = None,
 ) -> None:
-    """Let hosts of a node die at once and stay off, while the API goes on calling the node READY."""
+    """Kill hosts of a node, while the API still says READY."""
     from tpuctl.sim import control
 
     for name in control.crash(running_sim(), node, zone, worker or ()):
@@ -121,12 +113,9 @@ def delay(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Say how long single things take from now on; without arguments, list all delays.
+    """Set delays; without arguments, list them.
 
     Seconds are those of the real cloud: --speed divides them.
-
-    Examples:
-      tpuctl sim delay node_create=300 preempt_visible=0
     """
     from tpuctl.sim import control
     from tpuctl.sim.steering import parse_seconds

@@ -58,9 +58,10 @@ def up(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Bring a slice up: ask for it, wait for capacity, and check that every host answers.
+    """Bring a slice up and wait until every host answers.
 
-    The same command again means the same slice and changes nothing once it is ready.
+    Creates the request, waits for capacity, then checks every host over SSH. The same command again means the
+    same slice and changes nothing once it is ready.
     """
     with open_context(ctx) as context:
         began = context.store.now()
@@ -320,7 +321,10 @@ def down(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Take your slices down: stop their runs, keep the logs, delete until the cloud says not-found."""
+    """Delete slices, and wait until nothing is left in the cloud.
+
+    Stops their runs and fetches the logs first.
+    """
     from tpuctl.core.plan import waiting_words
     from tpuctl.workflows.documents import get_slice
     from tpuctl.workflows.fleet import take_down
@@ -428,7 +432,10 @@ def ls(
     mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """List everybody's slices and all other TPUs of the project, as recorded and as the cloud shows them."""
+    """List the slices and all other TPUs of the project.
+
+    STATE is what the store has, CLOUD what the API shows now.
+    """
     from tpuctl.core.naming import label_value
     from tpuctl.core.standing import fold_remarks
     from tpuctl.workflows.pausing import paused_why

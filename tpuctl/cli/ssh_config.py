@@ -25,9 +25,10 @@ def ssh_config(
         bool, typer.Option("--write", help="Keep them in a file that follows the slice; prints how to use it.")
     ] = False,
 ) -> None:
-    """Print entries for ~/.ssh/config: the workers as NAME-0, NAME-1, …, with pinned host keys.
+    """Print ssh config entries for the workers of a slice.
 
-    Your own ~/.ssh/config is never changed.
+    The workers are called NAME-0, NAME-1, …; their host keys are pinned. Your own ~/.ssh/config is never
+    changed.
     """
     from tpuctl.core.records import SliceState
     from tpuctl.workflows.documents import get_slice, list_slices

@@ -16,7 +16,7 @@ from tpuctl.core.counting import counted
 if TYPE_CHECKING:
     from tpuctl.workflows.prune import Waste
 
-app = new_group("Show and tidy what the store keeps for all machines.")
+app = new_group("Clean up the store, and manage its machines.")
 
 COLUMNS = (
     Column("kind", "WHAT"),
@@ -28,7 +28,7 @@ COLUMNS = (
 
 @app.callback()
 def store() -> None:
-    """Show and tidy what the store keeps for all machines."""
+    """Clean up the store, and manage its machines."""
 
 
 @app.command("prune")
@@ -52,11 +52,12 @@ def prune(
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Remove old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
-    journals, and the journals of runs that ended 180 days ago.
+    """Remove content and records that nothing refers to any more.
 
-    Watchdogs do this once a day. A slice that comes back under a pruned name goes on counting where it was.
-    Runs and manifests stay unless you ask: those of live slices and of fleet files stay in any case.
+    That is: old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
+    journals, and the journals of runs that ended 180 days ago. Watchdogs do this once a day. A slice that
+    comes back under a pruned name goes on counting where it was. Runs and manifests stay unless you ask:
+    those of live slices and of fleet files stay in any case.
     """
     from tpuctl.core.prune import parse_runs_age
     from tpuctl.workflows.prune import find_waste
@@ -128,7 +129,7 @@ def forget(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Remove one damaged record from the store, so that the rest can go on.
+    """Remove one damaged record from the store.
 
     The TPU of a slice stays: `tpuctl adopt NAME` takes it over, `tpuctl reap` deletes it. A record that can be
     read is refused.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.local.pass_log import PassLog
     from tpuctl.workflows.watch import PassReport
 
-app = new_group("Keep slices and runs as they are wanted.")
+app = new_group("Let a watchdog restore slices and runs, and look after it.")
 
 COLUMNS = (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("why", "WHY", give=1))
 WATCHDOGS = (
@@ -38,7 +38,7 @@ WATCHDOGS = (
 
 @app.callback()
 def watch() -> None:
-    """Keep slices and runs as they are wanted."""
+    """Let a watchdog restore slices and runs, and look after it."""
 
 
 app.command("install")(install)
@@ -59,7 +59,7 @@ def once(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Look at every slice and run once, do what is ready to be done, and return.
+    """Look at every slice and run once, and do what is due.
 
     Without a terminal only what is new is printed, so that cron mails nothing while all is well. Ends with 3
     when something needs a person. A pass that finds another one at work on this machine leaves it to that.
@@ -201,7 +201,7 @@ def _told(trouble: Trouble) -> str:
 
 @app.command("status")
 def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Show which machines pass over this store, when they last did, and what needs a person.
+    """Show which machines make passes, and what needs a person.
 
     Ends with 1 when no pass came within three intervals.
     """

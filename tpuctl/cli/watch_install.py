@@ -52,7 +52,7 @@ def install(
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Let cron pass over everything once a minute, so that slices and runs come back while nobody looks.
+    """Install the watchdog: cron starts a pass once a minute.
 
     Shows what it writes and asks. The same command again changes nothing; another --every replaces it.
     """
@@ -89,7 +89,10 @@ def uninstall(
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Remove what `watch install` wrote, and nothing else. Slices and runs stay as they are."""
+    """Remove what `watch install` wrote, and nothing else.
+
+    Slices and runs stay as they are.
+    """
     from tpuctl.core.watch_setup import unit_name
     from tpuctl.local.systemd import timer_exists, units_dir
     from tpuctl.workflows.watch import forget_heartbeat

@@ -13,7 +13,10 @@ from tpuctl.cli.options import Json, OwnSlice
 
 
 def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Show the decisions about a slice (or one run) and their reasons, oldest first."""
+    """Show the decisions about a slice or run, and their reasons.
+
+    The oldest comes first.
+    """
     from tpuctl.workflows.execute import resolve_slice
     from tpuctl.workflows.report import decisions, remark_on
 
