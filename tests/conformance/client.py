@@ -24,9 +24,11 @@ class Client:
     names the version that the table shows), or programs that must be on PATH (`bin:gcloud`).
     `run(env, work)` drives the client as a process with `env`, the whole environment: PATH has the virtual
     environment first, and the variables of `tpuctl sim env` are set. `work` is an empty folder. It returns its
-    checks, the failed ones too, and raises only when nothing could be checked.
+    checks, the failed ones too, and raises only when nothing could be checked. `hosts`: the tier of the
+    simulated hosts; `isolated`, which needs root, for a client that does there what nobody wants done here.
     """
 
     name: str
     requirements: tuple[str, ...]
     run: Callable[[Mapping[str, str], Path], list[Check]]
+    hosts: str = "process"

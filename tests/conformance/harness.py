@@ -146,6 +146,8 @@ def run_apart(client: Client) -> Result:
     absent = [each for each in _programs(client) if shutil.which(each) is None]
     if absent:
         return Result(client, "", missing=f"needs {', '.join(absent)}")
+    if client.hosts == "isolated" and os.geteuid() != 0:
+        return Result(client, "", missing="needs root, for isolated hosts")
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
         packages = [each for each in client.requirements if not each.startswith(PROGRAM)]
         venv = Path(folder) / "venv"
@@ -157,7 +159,7 @@ def run_apart(client: Client) -> Result:
 
 
 def _run(client: Client, version: str, venv: Path) -> Result:
-    with _simulator(venv) as (env, work):
+    with _simulator(client.hosts, venv) as (env, work):
         try:
             return Result(client, version, tuple(client.run(env, work)))
         except Exception as error:  # noqa: BLE001 - whatever ends a client is a failed check
@@ -180,7 +182,7 @@ def _version(client: Client, venv: Path) -> str:
 
 
 @contextmanager
-def _simulator(venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
+def _simulator(hosts: str, venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
     """The environment and the empty folder of one client, with a simulator that waits for nothing."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
         root = Path(folder)
@@ -189,7 +191,7 @@ def _simulator(venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env.update(HOME=str(work), TPUCTL_STATE_DIR=str(root / "state"))
         env.update(VIRTUAL_ENV=str(venv), PATH=f"{venv / 'bin'}:{env['PATH']}")
-        subprocess.run([TPUCTL, "sim", "up", "--instant"], env=env, check=True, capture_output=True)
+        subprocess.run([TPUCTL, "sim", "up", "--instant", "--hosts", hosts], env=env, check=True, capture_output=True)
         try:
             yield {**env, **_variables(env)}, work
         finally:

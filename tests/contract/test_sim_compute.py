@@ -19,6 +19,8 @@ from tpuctl.sim.world import World, WorldOptions
 ZONE = "us-central2-b"
 ROOT = "/compute/v1/projects/sim-project"
 DISKS = f"/zones/{ZONE}/disks"
+FIREWALLS = "/global/firewalls"
+TCP = {"IPProtocol": "tcp", "ports": ["8080"]}
 BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
 
 
@@ -231,7 +233,22 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
             "does not",
         ),
         ("POST", f"/zones/{ZONE}/instances", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
-        ("POST", "/global/firewalls", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
+        ("POST", "/global/networks", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
+        ("POST", FIREWALLS, {}, {"name": "a", "denied": [TCP]}, 400, "conditionNotMet", "does not implement"),
+        ("POST", FIREWALLS, {}, {"name": "a"}, 400, "invalid", "'resource.allowed'"),
+        ("POST", FIREWALLS, {}, {"name": "a", "allowed": [{"x": 1}]}, 400, "invalid", "Cannot find field."),
+        ("POST", FIREWALLS, {}, {"name": "a", "allowed": [TCP], "network": "n"}, 404, "notFound", "networks/n"),
+        (
+            "POST",
+            FIREWALLS,
+            {},
+            {"name": "default-allow-ssh", "allowed": [TCP]},
+            409,
+            "alreadyExists",
+            "exists",
+        ),
+        ("DELETE", f"{FIREWALLS}/default-allow-ssh", {}, None, 400, "conditionNotMet", "does not implement"),
+        ("DELETE", f"{FIREWALLS}/none", {}, None, 404, "notFound", "was not found"),
         ("GET", "/global/routers", {}, None, 400, "conditionNotMet", "does not implement"),
         ("GET", "/aggregated/images", {}, None, 400, "conditionNotMet", "does not implement"),
         ("PATCH", f"{DISKS}/a", {}, {}, 400, "conditionNotMet", "does not implement"),
@@ -249,6 +266,40 @@ def test_refusals_have_a_reason(
     assert error["message"] == answer["error"]["message"]
     assert text in error["message"]
     assert lab.get("/aggregated/disks") == before
+
+
+def test_a_firewall_rule_that_allows_something_is_made_listed_and_deleted(lab: Lab) -> None:
+    asked = {"name": "open", "allowed": [TCP], "targetTags": ["tpu"], "network": "global/networks/default"}
+    status, made = lab.call("POST", FIREWALLS, asked)
+    assert (status, made["operationType"]) == (200, "insert")
+    found = lab.get(f"{FIREWALLS}/open")
+    expected = {
+        **{"direction": "INGRESS", "priority": 1000, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["tpu"]},
+        "network": f"{BASE}/global/networks/default",
+    }
+    assert expected.items() <= found.items()
+    assert "labelFingerprint" not in found
+    assert {"open", "default-allow-ssh"} <= set(lab.names(FIREWALLS))
+    assert lab.call("POST", FIREWALLS, asked)[0] == 409
+    out = {"name": "out", "allowed": [TCP], "direction": "EGRESS"}
+    assert lab.call("POST", FIREWALLS, out)[0] == 200
+    assert lab.get(f"{FIREWALLS}/out")["destinationRanges"] == ["0.0.0.0/0"]
+    assert lab.call("DELETE", f"{FIREWALLS}/open")[0] == 200
+    assert lab.call("GET", f"{FIREWALLS}/open")[0] == 404
+
+
+def test_firewall_rules_are_there_while_their_operation_runs() -> None:
+    lab = Lab(compute_operation=10.0)
+    lab.call("POST", FIREWALLS, {"name": "open", "allowed": [TCP]})
+    assert "status" not in lab.get(f"{FIREWALLS}/open")
+
+
+def test_usable_subnetworks_are_listed_with_their_regions(lab: Lab) -> None:
+    found = lab.get("/aggregated/subnetworks/listUsable")["items"]
+    here = f"{BASE}/regions/us-central2/subnetworks/default"
+    [ours] = [each for each in found if each["subnetwork"] == here]
+    assert ours["network"] == f"{BASE}/global/networks/default"
+    assert "name" not in ours
 
 
 def test_a_global_address_may_say_its_version(lab: Lab) -> None:

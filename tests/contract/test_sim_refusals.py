@@ -200,6 +200,12 @@ def test_the_discovery_document_names_every_method_under_its_own_path(sim: Runni
     assert requests.get(f"{sim.endpoint}/$discovery/rest?version=v9", timeout=30).status_code == 400
 
 
+def test_who_asks_for_no_version_gets_the_preferred_one_and_its_scope(sim: RunningSim) -> None:
+    document = requests.get(f"{sim.endpoint}/$discovery/rest", timeout=30).json()
+    assert document["version"] == "v2"
+    assert list(document["auth"]["oauth2"]["scopes"]) == ["https://www.googleapis.com/auth/cloud-platform"]
+
+
 def test_v2alpha_is_v2alpha1_by_the_name_that_ray_uses(sim: RunningSim) -> None:
     make(sim, version="v2alpha")
     assert call(sim, "GET", f"/v2alpha/{PARENT}/nodes/a")[1]["apiVersion"] == "V2_ALPHA1"

@@ -1,7 +1,7 @@
 """Compute Engine v1 by REST: projects, zones and regions, and what a TPU project holds besides TPUs.
 
-Everything that it has can be got, and listed with filter, order and pages. Disks, snapshots, images and
-addresses can be made and deleted, by operations that take time. Every other method is refused.
+Everything that it has can be got, and listed with filter, order and pages. Disks, snapshots, images, addresses
+and firewall rules can be made and deleted, by operations that take time. Every other method is refused.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MAX_RESULTS = 500
 _PROJECT = re.compile(r"projects/([^/]+)")
 _PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
 _AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
+_USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
 _WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
 _SNAPSHOT = re.compile(r"projects/([^/]+)/zones/([^/]+)/disks/([^/]+)/createSnapshot")
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
@@ -81,6 +82,7 @@ class ComputeDoor:
             world.clock.now,
             self._attached,
             lambda: world.delays.compute_operation / world.options.speed,
+            {"firewalls": frozenset(name for _, name, _ in self._catalog.rows(KINDS["firewalls"]))},
         )
 
     def reset(self) -> None:
@@ -106,6 +108,9 @@ class ComputeDoor:
         if read and (match := _PLACE.fullmatch(path)):
             self._check_project(match.group(1))
             return self._places(match.group(2), match.group(3), request)
+        if read and (match := _USABLE.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._usable(request)
         if read and (match := _AGGREGATED.fullmatch(path)):
             self._check_project(match.group(1))
             return self._aggregated(match.group(2), request)
@@ -193,7 +198,7 @@ class ComputeDoor:
         """(scope, name, resource) of a collection, everywhere."""
         if kind.collection == "operations":
             return self._state.operations.rows()
-        return self._state.rows(kind) if kind.message else self._catalog.rows(kind)
+        return [*self._catalog.rows(kind), *(self._state.rows(kind) if kind.message else ())]
 
     def _aggregated(self, collection: str, request: Request) -> Json:
         """All scopes at once, in pages over the resources; scopes that cannot be read carry a warning."""
@@ -219,6 +224,13 @@ class ComputeDoor:
             "selfLink": f"{ROOT}/{here}",
         }
         return {**answer, "items": items, **({"unreachables": unread} if unread else {}), **page}
+
+    def _usable(self, request: Request) -> Json:
+        query = self._query("subnetworks.listUsable", request)
+        rows = [(each["subnetwork"], each) for each in self._catalog.usable_subnetworks()]
+        here = f"projects/{self._project_id}/aggregated/subnetworks/listUsable"
+        shown = {"kind": "compute#usableSubnetworksAggregatedList", "id": here, "selfLink": f"{ROOT}/{here}"}
+        return {**shown, **page_of(rows, query, "items")}
 
     def _resource(self, request: Request, scope: Scope, collection: str, name: str | None) -> Json:
         verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")

@@ -102,7 +102,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("addresses", "address", ("regions", GLOBAL), "Address"),
         Kind("diskTypes", "diskType", ("zones",)),
         Kind("disks", "disk", ("zones",), "Disk"),
-        Kind("firewalls", "firewall", (GLOBAL,)),
+        Kind("firewalls", "firewall", (GLOBAL,), "Firewall"),
         Kind("images", "image", (GLOBAL,), "Image"),
         Kind("instances", "instance", ("zones",)),
         Kind("machineTypes", "machineType", ("zones",)),
@@ -136,6 +136,14 @@ class ComputeCatalog:
             "networks": lambda _: [self._network()] if has_network("default") else [],
             "subnetworks": lambda scope: [self._subnetwork(scope)],
         }
+
+    def usable_subnetworks(self) -> list[Json]:
+        """Those in which machines can be made, each with less of it than elsewhere."""
+        found = []
+        for _, _, each in self.rows(KINDS["subnetworks"]):
+            kept = {key: each[key] for key in ("ipCidrRange", "network", "purpose", "stackType")}
+            found.append({**kept, "subnetwork": each["selfLink"]})
+        return found
 
     def regions(self) -> list[str]:
         return sorted({region_of(zone) for zone in self._zones})

@@ -1,6 +1,7 @@
-"""Disks, snapshots, images and addresses of the simulated project: what exists, and how calls change it.
+"""Disks, snapshots, images, addresses and firewall rules of the project: what exists, and how calls change it.
 
-Boot disks of TPU VMs are not here: they belong to the TPU service's own project, as in the real cloud.
+Firewall rules that allow something can be made: every port of a host is reached anyway. Boot disks of TPU VMs
+are not here: they belong to the TPU service's own project, as in the real cloud.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ _INPUTS: Mapping[str, frozenset[str]] = {
     "snapshots": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations"}),
     "images": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations", "family"}),
     "addresses": frozenset({"name", "description", "labels", "address", "addressType", "networkTier"}),
+    "firewalls": frozenset(
+        {
+            *("name", "description", "network", "direction", "priority", "allowed", "disabled"),
+            *("sourceRanges", "sourceTags", "destinationRanges", "targetTags"),
+        }
+    ),
 }
 """What the simulator does of a create; anything else that says something is refused, not dropped."""
 _DEFAULTS: tuple[object, ...] = (False, "", 0, "0", [], {}, None, "IPV4", "RAW")
@@ -79,7 +86,8 @@ class _Record:
 
 
 class ComputeState:
-    """Thread-safe. `attached` says which disks (`zone`, `name`) the hosts of nodes use, and as what."""
+    """Thread-safe. `attached` says which disks (`zone`, `name`) the hosts of nodes use, and as what; `given`
+    are the names of what the project has anyway, by collection."""
 
     def __init__(
         self,
@@ -87,8 +95,10 @@ class ComputeState:
         now: Callable[[], float],
         attached: Callable[[], Mapping[tuple[str, str], list[str]]],
         delay_s: Callable[[], float],
+        given: Mapping[str, frozenset[str]],
     ) -> None:
         self._project = project
+        self._given = given
         self._base = f"{ROOT}/projects/{project}"
         self._now = now
         self._attached = attached
@@ -151,13 +161,14 @@ class ComputeState:
         with self._lock:
             self._purge()
             key = (kind.collection, str(scope), name)
-            if key in self._found:
+            if key in self._found or self._is_given(kind, name):
                 path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
             if len(self._found) >= MAX_RESOURCES:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
             kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
+            labelled = kind.collection not in ("instances", "firewalls")
             data = {
                 "kind": f"compute#{kind.singular}",
                 "id": self._ids.node_id(),
@@ -165,7 +176,7 @@ class ComputeState:
                 "name": name,
                 "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
                 **kept,
-                **({} if kind.collection == "instances" else {"labelFingerprint": FINGERPRINT}),
+                **({"labelFingerprint": FINGERPRINT} if labelled else {}),
                 **place(self._base, scope),
                 **self._details(kind, scope, body),
             }
@@ -178,6 +189,9 @@ class ComputeState:
 
     def delete(self, kind: Kind, scope: Scope, name: str, slow: Fault | None, error: ApiError | None) -> Json:
         """Takes a resource away when the operation is done."""
+        if self._is_given(kind, name):
+            text = f"tpuctl's simulated cloud does not implement deleting {name}; nothing was changed."
+            raise ApiError(Code.FAILED_PRECONDITION, text)
         attached = self._attached()
         with self._lock:
             self._purge()
@@ -199,6 +213,9 @@ class ComputeState:
             self._purge()
             return operation
 
+    def _is_given(self, kind: Kind, name: str) -> bool:
+        return name in self._given.get(kind.collection, ())
+
     def _lose(self, key: tuple[str, str, str], at: float) -> None:
         self._found[key].gone_at = at
         self._going.add(key)
@@ -213,6 +230,8 @@ class ComputeState:
         """A resource as the API shows it now: disks with the machines that use them."""
         shown: Json = copy_json(record.data)
         collection = next(each for each, kind in KINDS.items() if shown["kind"] == f"compute#{kind.singular}")
+        if collection not in _UNDERWAY:
+            return shown
         if self._now() < record.ready_at:
             shown["status"] = _UNDERWAY[collection]
         elif not math.isinf(record.gone_at):
@@ -227,6 +246,8 @@ class ComputeState:
             return self._disk(scope, body)
         if kind.collection == "addresses":
             return self._address(body)
+        if kind.collection == "firewalls":
+            return self._firewall(body)
         return self._copy_of_a_disk(kind, body)
 
     def _disk(self, scope: Scope, body: Json) -> Json:
@@ -262,6 +283,28 @@ class ComputeState:
             "networkTier": str(body.get("networkTier") or "PREMIUM"),
             "description": str(body.get("description") or ""),
             "status": "RESERVED",
+        }
+
+    def _firewall(self, body: Json) -> Json:
+        """A rule with what the service fills in (cloud.google.com/compute/docs/reference/rest/v1/firewalls)."""
+        network = str(body.get("network") or "global/networks/default").rsplit("/", 1)[-1]
+        if network != "default":
+            path = f"projects/{self._project}/global/networks/{network}"
+            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+        if not body.get("allowed"):
+            raise invalid("resource.allowed", "", "Either allowed or denied must be specified.")
+        asked = {key: value for key, value in body.items() if key in _INPUTS["firewalls"]}
+        inward = asked.get("direction") != "EGRESS"
+        anywhere = "sourceRanges" if inward else "destinationRanges"
+        limited = any(asked.get(key) for key in (anywhere, *(("sourceTags",) if inward else ())))
+        return {
+            "direction": "INGRESS",
+            "priority": 1000,
+            "disabled": False,
+            **asked,
+            **({} if limited else {anywhere: ["0.0.0.0/0"]}),
+            "logConfig": {"enable": False},
+            "network": f"{self._base}/global/networks/{network}",
         }
 
     def _copy_of_a_disk(self, kind: Kind, body: Json) -> Json:

@@ -16,6 +16,10 @@ from tpuctl.sim.status import ApiError, Code
 from tpuctl.sim.tpu_rest import BODIES, ROUTES, TYPES_OF
 
 PATHS = ("/$discovery/rest", "/%24discovery/rest")
+PREFERRED = "v2"
+"""What SkyPilot and Ray get: they ask by a URL without a version, and say theirs where nobody reads it
+(sky/provision/gcp/instance_utils.py, ray/autoscaler/_private/gcp/config.py)."""
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _ROOT = "https://tpu.googleapis.com/"
 _VERBS: Mapping[str, str] = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _KINDS: Mapping[str, Json] = {
@@ -28,8 +32,9 @@ _KINDS: Mapping[str, Json] = {
 
 
 def answer_discovery(request: Request) -> Response:
-    """The document of the version that is asked for. Raises INVALID_ARGUMENT for one that nobody has."""
-    version = request.query.get("version", [""])[-1]
+    """The document of the version that is asked for, or else of the one that Google prefers. Raises
+    INVALID_ARGUMENT for one that nobody has."""
+    version = request.query.get("version", [PREFERRED])[-1]
     if version not in ROUTES:
         raise ApiError(Code.INVALID_ARGUMENT, f"Discovery document not found for version: {version}")
     return json_response(discovery_document(version))
@@ -50,6 +55,8 @@ def discovery_document(version: str) -> Json:
         "baseUrl": _ROOT,
         "servicePath": "",
         "batchPath": "batch",
+        # Without it googleapiclient calls with no credentials at all.
+        "auth": {"oauth2": {"scopes": {CLOUD_PLATFORM: {"description": "See, edit and configure your data"}}}},
         "parameters": {"alt": {"type": "string", "location": "query"}},
         "schemas": {},
         "resources": {},

@@ -5,6 +5,7 @@ Scripts run in the client's own virtual environment, where nothing of tpuctl is.
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +34,11 @@ def raises(kind, function, *args, **kwargs):
             return error
         raise
     raise AssertionError(f"nothing was raised, {kind} expected")
+
+
+def sim(*words):
+    """Has the simulator do something: `tpuctl sim …`."""
+    subprocess.run([os.environ["CONFORMANCE_TPUCTL"], "sim", *words], check=True, capture_output=True)
 
 
 def main():
