@@ -18,7 +18,7 @@ USER = "researcher"
 ZONE = "us-central2-b"
 PROXIES = "PySocks==1.7.1"
 """Without it httplib2, and so googleapiclient, goes past proxies (httplib2, `ProxyInfo.isgood`)."""
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 """How long a command whose line begins with `soon` is asked again."""
 TIMEOUT_S = 180.0
 
@@ -53,9 +53,11 @@ def _check(verdict: str, words: str, said: str, env: Mapping[str, str], work: Pa
 
 
 def _commands(table: str, env: Mapping[str, str], work: Path) -> list[Check]:
-    """Every command of a table, one after the other. A line begins with `ok`, `no` (does not end with 0), `soon`
-    (`ok` after a while) or `do`, which is no check but what the simulator is told to do meanwhile; after ` | `
-    comes what is printed, a regular expression."""
+    """Every command of a table, one after the other.
+
+    A line begins with `ok`, `no` (does not end with 0), `soon` (`ok` after a while) or `do`, which is no check
+    but what the simulator is told to do meanwhile; after ` | ` comes what is printed, a regular expression.
+    """
     own = {**https_of(env), "USER": USER, "LOGNAME": USER, "COLUMNS": "250"}
     (work / "train.py").write_text("print('step 1')\n")
     (work / "startup.sh").write_text("touch /started\n")
@@ -89,14 +91,24 @@ CLIENTS = [
         partial(_commands, "tpc.txt"),
         "isolated",
     ),
-    Client("SkyPilot's GCPTPUVMInstance", ("skypilot[gcp]==0.14.1", PROXIES), partial(_script, "skypilot_checks.py")),
+    Client(
+        "SkyPilot's GCPTPUVMInstance",
+        ("skypilot[gcp]==0.14.1", PROXIES),
+        partial(_script, "skypilot_checks.py"),
+    ),
     Client(
         "Ray's GCPTPU",
-        ("ray==2.60.0", *(f"google-{each}" for each in ("api-python-client==2.202.0", "auth-httplib2==0.4.4")), PROXIES),
+        (
+            "ray==2.60.0",
+            *(f"google-{each}" for each in ("api-python-client==2.202.0", "auth-httplib2==0.4.4")),
+            PROXIES,
+        ),
         partial(_script, "ray_checks.py"),
     ),
     Client(
-        "JAX's cluster detection", ("jax==0.10.2", "requests==2.34.2", "bin:gcloud"), partial(_commands, "jax.txt")
+        "JAX's cluster detection",
+        ("jax==0.10.2", "requests==2.34.2", "bin:gcloud"),
+        partial(_commands, "jax.txt"),
     ),
     Client("spotax", ("spotax==0.1.0", "bin:gcloud"), partial(_script, "spotax_checks.py"), "isolated"),
     Client("dstack's TPU parts", ("dstack[gcp]==0.22.5",), partial(_script, "dstack_checks.py"), "isolated"),

@@ -149,6 +149,7 @@ def run_apart(client: Client) -> Result:
     if client.hosts == "isolated" and os.geteuid() != 0:
         return Result(client, "", missing="needs root, for isolated hosts")
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
+        Path(folder).chmod(0o755)  # simulated hosts, which run as somebody else, may use it too
         packages = [each for each in client.requirements if not each.startswith(PROGRAM)]
         venv = Path(folder) / "venv"
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
@@ -191,7 +192,9 @@ def _simulator(hosts: str, venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env.update(HOME=str(work), TPUCTL_STATE_DIR=str(root / "state"))
         env.update(VIRTUAL_ENV=str(venv), PATH=f"{venv / 'bin'}:{env['PATH']}")
-        subprocess.run([TPUCTL, "sim", "up", "--instant", "--hosts", hosts], env=env, check=True, capture_output=True)
+        subprocess.run(
+            [TPUCTL, "sim", "up", "--instant", "--hosts", hosts], env=env, check=True, capture_output=True
+        )
         try:
             yield {**env, **_variables(env)}, work
         finally:

@@ -7,13 +7,23 @@ from collections.abc import Mapping
 _NO_STORAGE_BY_GRPC = (
     "Cloud Storage is simulated by its JSON and XML APIs; calls by gRPC are refused as not implemented"
 )
+_NO_OS_LOGIN = (
+    "there is no OS Login service; hosts where it is asked for take no keys of the metadata, as real ones"
+)
+_ONE_ADDRESS = "a simulated host has one address, which is both"
+_DISKS_UNSEEN = "data disks of a node are not looked up"
 
 REASONS: Mapping[tuple[str, str], str] = {
-    ("google-cloud-storage by gRPC", what): _NO_STORAGE_BY_GRPC
-    for what in (
-        "an object's metadata and ranges of it are read",
-        "an object is deleted",
-        "an object that is not there is NotFound",
-    )
+    **{
+        ("google-cloud-storage by gRPC", what): _NO_STORAGE_BY_GRPC
+        for what in (
+            "an object's metadata and ranges of it are read",
+            "an object is deleted",
+            "an object that is not there is NotFound",
+        )
+    },
+    ("spotax", "internal addresses are not the external ones"): _ONE_ADDRESS,
+    ("spotax", "the name to log in with, from OS Login"): _NO_OS_LOGIN,
+    ("tpunicorn2", "pu create b -z us-central2-b -a v4-8 -dd source=none,mode=read-only -y"): _DISKS_UNSEEN,
 }
 """By name of the client and of the check."""

@@ -2,7 +2,7 @@
 
 import os
 
-# Hosts of the simulator have no chips; with this variable JAX goes on as if they had (jax/_src/cloud_tpu_init.py).
+# Simulated hosts have no chips; with this variable JAX goes on as if they had (jax/_src/cloud_tpu_init.py).
 os.environ["JAX_FORCE_TPU_INIT"] = "1"
 
 from jax._src.clusters.cloud_tpu_cluster import GceTpuCluster, get_metadata, get_tpu_env_value

@@ -12,7 +12,9 @@ CONFIG = {
     "acceleratorType": "v4-8",
     "runtimeVersion": "tpu-ubuntu2204-base",
     "networkConfig": {"network": f"projects/{PROJECT}/global/networks/default", "enableExternalIps": True},
-    "metadata": {"ssh-keys": "sky:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6u0hZ2eQbVpVYc2YkX0C2Z9aV1mV0kq7Qv0g0Yz0aa sky"},
+    "metadata": {
+        "ssh-keys": "sky:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6u0hZ2eQbVpVYc2YkX0C2Z9aV1mV0kq7Qv0g0Yz0aa sky"
+    },
 }
 tpu = GCPTPUVMInstance
 seen = {}
@@ -175,8 +177,12 @@ def wrong_type():
 
 @check
 def wrong_zone():
-    """a zone that is none: an empty list, as SkyPilot knows the words of the refusal"""
-    assert tpu.filter(PROJECT, "us-mars1-a", None, None) == {}
+    """a zone that is none is refused; of one that the project may not use, SkyPilot knows the words"""
+    error = raises(gcp.http_error_exception(), tpu.filter, PROJECT, "us-mars1-a", None, None)
+    assert error.status_code == 403, error
+    text = "Location {zone} is not found or access is unauthorized."
+    sim("fault", "location-denied", "--set", "method=nodes.list", "--set", f"message={text}")
+    assert tpu.filter(PROJECT, ZONE, None, None) == {}
 
 
 @check

@@ -49,6 +49,12 @@ def addresses():
     """internal and external addresses of both hosts"""
     inside, outside = do(provider.get_node_internal_ips("pod")), do(provider.get_node_external_ips("pod"))
     assert len(set(inside)) == len(set(outside)) == 2
+
+
+@check
+def different():
+    """internal addresses are not the external ones"""
+    inside, outside = do(provider.get_node_internal_ips("pod")), do(provider.get_node_external_ips("pod"))
     assert set(inside).isdisjoint(outside)
 
 
