@@ -58,7 +58,7 @@ docs-check: $(READY) ## fail when a generated document is stale
 bench: $(READY) ## measure beside other tools, write docs/develop/benchmarks.md
 	$(BIN)/python -m tests.bench
 
-conformance: $(READY) ## other people's clients against the simulated cloud, write docs/conformance.md
+conformance: $(READY) ## other people's clients against the simulated cloud, write docs/develop/conformance.md
 	$(BIN)/python -m tests.conformance
 
 soak: $(READY) ## many seeds and long lives, trouble for a long time, and 2000 command lines made at random

@@ -1,4 +1,4 @@
-"""`make conformance`: other people's clients against the simulated cloud, as a table in docs/conformance.md.
+"""`make conformance`: other people's clients against the simulated cloud, a table in docs/develop.
 
 Names of clients as arguments run those alone; what the others saw before stays. The page is written when all
 clients of the versions that are asked for today have run.
@@ -14,14 +14,16 @@ from tests.conformance.harness import Result, discover, find_result, run_apart
 from tests.conformance.reasons import REASONS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "develop" / "conformance.md"
 KEPT = ROOT / "build" / "conformance"
 """What each client saw when it ran last."""
 HEAD = """# Conformance
 
 Written by `make conformance`: programs and libraries that others wrote, unchanged, against the simulated cloud.
 A check is one thing that a client did, errors included, compared with what the real API answers. Each client
-has a virtual environment and a simulator of its own; a sample of them runs in `make test`.
+has a virtual environment and a simulator of its own; a sample of them runs in `make test`. The checks are in
+`tests/conformance`. Those of storage clients run twice: with the variables of `tpuctl sim env`, and as
+`--https:` through the proxy of `tpuctl sim env --https`, where clients are not told any address.
 
 | client | version | run on | checks | as the real API | not |
 |---|---|---|---|---|---|

@@ -67,7 +67,7 @@ def find_result(client: Client, folder: Path) -> Result | None:
 
 
 def _file(folder: Path, client: Client) -> Path:
-    return folder / f"{re.sub('[^a-z0-9]+', '-', client.name.lower())}.json"
+    return folder / f"{re.sub('[^a-z0-9]+', '-', client.name.lower()).strip('-')}.json"
 
 
 def discover() -> list[Client]:
