@@ -19,7 +19,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import UsageError
-from tpuctl.sim.access import SERVICES
+from tpuctl.sim.access import PROJECT_NUMBER, SERVICES
 from tpuctl.sim.world import WorldOptions
 
 ZONE = "us-central2-b"
@@ -212,6 +212,32 @@ def test_tpu_quotas_are_shown_by_zone_in_their_own_unit(sim: RunningSim) -> None
     assert "us-east1-d" not in v6e[-1]["applicableLocations"]
     _, one, _ = ask(sim, f"{path}/TPUV6EPerProjectPerZoneForTPUAPI")
     assert one["quotaId"] == "TPUV6EPerProjectPerZoneForTPUAPI"
+
+
+def test_a_quota_refusal_names_every_limit_that_is_in_the_way(sim: RunningSim) -> None:
+    ask(sim, "/_sim/quotas", "POST", {f"{ZONE}/v4": 4, "us-central2/v4": 4})
+    status, body = create(sim, "big")
+    assert status == 429
+    region, zone = (f"TPUV4sPodPerProjectPer{kind}ForTPUAPI" for kind in ("Region", "Zone"))
+    assert body["error"]["message"].startswith(
+        f"Quota limit '{region},{zone}' has been exceeded. Limit: 4,4 in "
+    )
+    [failure] = [each for each in body["error"]["details"] if "violations" in each]
+    assert [each["description"] for each in failure["violations"]] == [
+        f"Quota '{region}' exhausted. Limit 4 in region us-central2",
+        f"Quota '{zone}' exhausted. Limit 4 in zone {ZONE}",
+    ]
+
+
+def test_googles_own_accounts_and_quotas_go_by_the_projects_number(sim: RunningSim) -> None:
+    _, body, _ = ask(sim, f"/v2/{PARENT}:generateServiceIdentity", "POST", {})
+    assert body["identity"]["email"] == f"service-{PROJECT_NUMBER}@cloud-tpu.iam.gserviceaccount.com"
+    path = "/v1/projects/sim-project/locations/global/services/tpu.googleapis.com/quotaInfos"
+    assert ask(sim, path)[1]["quotaInfos"][0]["name"].startswith(f"projects/{PROJECT_NUMBER}/locations/global/")
+    _, body, _ = ask(sim, "/storage/v1/projects/sim-project/serviceAccount")
+    assert body["email_address"] == f"service-{PROJECT_NUMBER}@gs-project-accounts.iam.gserviceaccount.com"
+    _, policy, _ = ask(sim, "/storage/v1/b/sim-bucket/iam")
+    assert "roles/storage.legacyBucketOwner" in [each["role"] for each in policy["bindings"]]
 
 
 def test_reset_gives_quotas_and_metadata_back(sim: RunningSim) -> None:

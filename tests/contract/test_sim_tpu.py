@@ -249,6 +249,10 @@ def test_guest_attributes_hold_the_host_keys_of_the_asked_workers(client: tpu_v2
     assert keys("1") == [keys("")[1]]
     assert len({each["ssh-ed25519"] for each in keys("")}) == 2
     assert [each["hostname"][-4:] for each in keys("")] == ["-w-0", "-w-1"]
+    found = client.get_guest_attributes(request={"name": made.name, "query_path": "deviceInfo/hostname"})
+    assert {item.namespace for one in found.guest_attributes for item in one.query_value.items} == {
+        "deviceInfo"
+    }
     with pytest.raises(exceptions.GoogleAPICallError, match="Invalid worker id"):
         keys("7")
 

@@ -140,6 +140,22 @@ def test_time_alone_makes_progress_and_reads_do_not(sim: Setup) -> None:
     assert done["metadata"]["target"] == f"{PARENT}/nodes/a"
 
 
+def test_a_list_of_every_zone_takes_seconds_and_a_list_of_one_none() -> None:
+    pauses: list[float] = []
+
+    class Patient(ManualClock):
+        def pause(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    world = World(MemoryHosts(), WorldOptions(speed=2.0), clock=Patient())
+    everywhere = {"parent": "projects/sim-project/locations/-"}
+    world.call("ListNodes", {"parent": PARENT}, "v2")
+    world.call("ListNodes", everywhere, "v2")
+    world.steering.set_delays({"list_everywhere": 30})
+    world.call("ListQueuedResources", everywhere, "v2")
+    assert pauses == [1.0, 15.0]
+
+
 def test_speed_divides_the_delays() -> None:
     sim = build(speed=10.0)
     sim.create()
