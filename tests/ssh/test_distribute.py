@@ -19,6 +19,7 @@ import pytest
 
 from tests.ssh.conftest import HELPER
 from tests.ssh.test_copy import SystemClock, send
+from tests.support.soak import soak
 from tests.support.sshd import SshFarm
 from tpuctl.code_bundle import freeze
 from tpuctl.core.model import HostTarget
@@ -53,23 +54,24 @@ def project(folder: Path, files: int, size: int) -> Path:
     return folder
 
 
-def test_twenty_megabytes_to_thirty_two_hosts_leave_this_machine_once(
-    farm: SshFarm, helper: HostHelper, tmp_path: Path
+@pytest.mark.parametrize("hosts", [12, soak(32)])
+def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
+    farm: SshFarm, helper: HostHelper, tmp_path: Path, hosts: int
 ) -> None:
     data = tmp_path / "big.bin"
     data.write_bytes(os.urandom(20 << 20))
-    targets = [farm.add(worker) for worker in range(32)]
+    targets = [farm.add(worker) for worker in range(hosts)]
     first = send(helper, targets, data, "in/")
     assert all(result.ok for result in first.results), first.results
     assert first.relayed
     assert first.sent_bytes <= 1.1 * (20 << 20)
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    for worker in range(32):
+    for worker in range(hosts):
         copied = farm.folder / f"home-{worker}/in/big.bin"
         assert hashlib.sha256(copied.read_bytes()).hexdigest() == digest
     again = send(helper, targets, data, "in/")
     assert all(result.ok for result in again.results)
-    assert again.sent_bytes < 32 * 1000, "content travelled again"
+    assert again.sent_bytes < hosts * 1000, "content travelled again"
     assert not [line for line in farm.processes().values() if "helper-" in line]
 
 
