@@ -34,7 +34,8 @@ demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take
 	$(BIN)/tpuctl demo
 
 test: lint docs-check $(READY) ## everything: style, types, import contracts, docs freshness, all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 $(PYTEST_FLAGS)
+	@# Three workers for two processors: time-outs, cron and training at its own pace leave them idle.
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit -m "not slow" $(PYTEST_FLAGS)
