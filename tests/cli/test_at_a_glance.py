@@ -60,6 +60,22 @@ def test_a_usual_row_of_the_list_fits_in_one_line_of_80_characters(state, cloud)
     assert max(map(len, lines)) <= 80
 
 
+def test_a_long_name_stands_above_its_row_and_breaks_nothing():
+    row = {
+        **dict.fromkeys((column.key for column in FLEET), ""),
+        **{"name": "a-rather-long-name-for-a-slice", "type": "v4-16", "zone": "us-central2-b", "tier": "spot"},
+        **{"hosts": 2, "state": "provisioning", "cloud": "READY", "created": "2026-11-22T05:20:59Z"},
+        **{"payer": "you", "usd_per_hour": 7.73},
+    }
+    short = {**row, "name": "one", "state": "ready"}
+    cells = [fleet_cells(each, 1795000000.0) for each in (row, short)]
+    head, name, long, one = render_table(cells, FLEET[:-1], width=74)
+    assert name == "a-rather-long-name-for-a-slice"
+    assert long.split()[:4] == ["v4-16", "us-central2-b", "spot", "2"]
+    assert one.split()[:3] == ["one", "v4-16", "us-central2-b"]
+    assert long.index("v4-16") == one.index("v4-16") == head.index("TYPE")
+
+
 def test_a_command_that_fails_everywhere_says_so_once_and_names_every_worker(session):
     session.type("up", "v4-32", "lost", "--spot", "--pay")
     session.type("sim", "preempt", "lost-1")

@@ -197,6 +197,35 @@ def test_a_damaged_record_can_be_removed_and_no_other(session):
         session.type("reap", "--yes")
 
 
+def test_a_slice_that_lives_on_without_its_record_is_not_asked_for_beside_it(session):
+    words = ("up", "v4-8", "lost", "--spot")
+    session.type(*words)
+    session.type("sim", "preempt", "lost-1")
+    session.type(*words)
+    with sqlite3.connect(store_of(session)) as db:
+        db.execute("UPDATE documents SET data = '{}' WHERE key = 'slices/lost'")
+    session.type("store", "forget", "slices/lost", "--yes")
+    before = session.sim_journal()
+    refused = session.type(*words, status=6)
+    assert "lost-2 in us-central2-b is READY: slice lost lives on without its record" in refused.stderr
+    assert "`tpuctl adopt lost-2` takes it over" in refused.stderr
+    assert session.sim_journal() == before
+    session.type("adopt", "lost-2", "--yes")
+    assert "lost-2 is READY" in session.type(*words).stderr
+    session.type("down", "lost", "--yes")
+
+
+def test_a_request_that_the_cloud_refuses_says_how_to_clear_it_away(session):
+    words = ("up", "v4-8", "nowhere", "--zone", "us-east1-d", "--spot", "--pay")
+    assert "`tpuctl down nowhere` clears the refused request away" in session.type(*words, status=2).stderr
+    assert "`tpuctl down nowhere` clears it away" in session.type("status", "nowhere").stderr
+    session.type("down", "nowhere", "--yes")
+    assert "nowhere" not in session.type("ls").stdout
+    before = everything(session)
+    session.type("up", "v4-8", "nowhere", "--zone", "us-east9-z", "--spot", "--pay", status=2)
+    assert everything(session) == before
+
+
 def test_whatever_kind_of_record_is_damaged_the_hint_removes_it(session):
     session.type("store", "forget", "leases/b", "--yes", status=6)
     with sqlite3.connect(store_of(session)) as db:

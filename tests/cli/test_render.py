@@ -11,7 +11,7 @@ from tpuctl.cli.bill import COLUMNS as BILL
 from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
 from tpuctl.cli.fleet import CAPACITY
 from tpuctl.cli.quota import HOLDERS
-from tpuctl.cli.render import LineFolder, Renderer, render_seconds
+from tpuctl.cli.render import LineFolder, Renderer, render_seconds, squeeze
 from tpuctl.cli.runs import RUNS
 from tpuctl.cli.slice import FLEET
 from tpuctl.cli.wrapping import hint_lines, wrap
@@ -227,13 +227,16 @@ def test_without_a_terminal_every_change_is_one_plain_line_with_the_mark() -> No
     assert "\x1b" not in console.err.getvalue()
 
 
-def test_quiet_silences_talk_but_not_warnings() -> None:
+def test_quiet_silences_talk_and_warnings_but_not_what_an_answer_lacks() -> None:
     console = _console(quiet=True)
     renderer = Renderer(console)
     renderer(StepStarted("big", "create", "why"))
     renderer(Warn("big", "look out"))
     renderer.close()
-    assert console.err.getvalue() == "[sim] warning: big: look out\n"
+    console.alarm("look out", "tpuctl watch install")
+    assert console.err.getvalue() == ""
+    console.caveat("not read: us-central2-b")
+    assert console.err.getvalue() == "[sim] warning: not read: us-central2-b\n"
 
 
 def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> None:
@@ -276,3 +279,26 @@ def test_a_path_is_broken_at_a_slash_and_a_number_never() -> None:
         "store.sqlite, schema 1",
     ]
     assert "$185.47" in wrap("128 chips, spot, about $185.47 per hour", 27)[1]
+
+
+def test_a_status_line_that_is_too_long_keeps_its_verb_and_loses_the_middle_of_names() -> None:
+    name = "a-rather-long-name-for-a-slice"
+    text = f"0:01  {name}: queued resource {name}-1 is WAITING_FOR_RESOURCES"
+    shown = squeeze(text, 79)
+    assert len(shown) <= 79
+    assert shown.startswith("0:01  a-rat")
+    assert shown.endswith("-1 is WAITING_FOR_RESOURCES")
+    assert squeeze(text, len(text)) == text
+
+
+def test_a_reason_without_room_on_the_status_line_is_told_in_full_above_it(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    console = _console(live=True)
+    renderer = Renderer(console, lambda: 100.0)
+    why = "could not read the queued resource: the name of the service is not known on this machine; waiting on"
+    for _ in range(3):
+        renderer(Waiting("big", why, 100.0))
+    renderer.close()
+    told = console.err.getvalue()
+    assert " ".join(told.split()).count("waiting on (since") == 1
+    assert max(map(len, re.split(r"[\r\n]", told.replace("\x1b[2K", "")))) <= 80

@@ -75,11 +75,16 @@ def render_table(
 ) -> list[str]:
     """Lines of at most `width` characters: the header, then the rows, on several lines where a cell needs them.
 
-    A last column that is left with too little room goes beneath its row instead.
+    A last column that is left with too little room goes beneath its row instead; a name in the first column
+    that would have to be broken stands on a line of its own, above its row.
     """
     cells = [[cell(row.get(column.key)) for column in columns] for row in rows]
     stacks = [[column.title, *(line[i] for line in cells)] for i, column in enumerate(columns)]
     widths = _fit(stacks, columns, width)
+    above = max(len(word) for text in stacks[0] for word in text.split()) > widths[0]
+    if above:
+        shown = [text for text in stacks[0] if len(text) <= width // 6]
+        widths = _fit([shown, *stacks[1:]], columns, width)
     longest = max(map(len, stacks[-1]))
     beneath = len(columns) > 1 and columns[-1].give > 0 and widths[-1] < min(longest, MIN_ROOM)
     if beneath:
@@ -89,6 +94,9 @@ def render_table(
         [column.title for column in columns], columns, widths, width if beneath else 0, colour=False
     )
     for texts in cells:
+        if above and len(texts[0]) > widths[0]:
+            lines += wrap(texts[0], width)
+            texts = ["", *texts[1:]]
         lines += _row_lines(texts, columns, widths, width if beneath else 0, colour=colour)
     return lines
 

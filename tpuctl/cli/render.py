@@ -26,6 +26,8 @@ MAX_PARTIAL = 64 * 1024
 """A line without an end is shown in pieces of this size."""
 REPEAT_WAIT_S = 60.0
 """Without a terminal, a wait that goes on says so this often."""
+SHORTEST_NAME = 12
+"""Longer words than this give way on a status line that is too long."""
 TRANSFER_LINE_S = 10.0
 """Without a terminal, a transfer says this often how far it is."""
 
@@ -47,6 +49,24 @@ def render_timer(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def squeeze(text: str, room: int) -> str:
+    """`text` in `room` columns if that can be had of its longest words, the names: they lose their middle, and
+    what is said of them stays."""
+    words = text.split(" ")
+    shown = text
+    for longest in range(max(map(len, words)), SHORTEST_NAME - 1, -1):
+        if len(shown) <= room:
+            break
+        shown = " ".join(_squeezed(word, longest) for word in words)
+    return shown
+
+
+def _squeezed(word: str, room: int) -> str:
+    """States of the cloud are in capitals: they are what is said."""
+    tail = room // 2
+    return word if len(word) <= room or word.isupper() else f"{word[: room - tail - 1]}…{word[-tail:]}"
 
 
 def render_clock(at: float) -> str:
@@ -219,6 +239,8 @@ class Renderer:
         changed = old is None or (old.subject, old.why) != (event.subject, event.why)
         self._waiting = event
         if self._live:
+            if changed:
+                self._in_full(event)
             self._draw_waiting()
         elif changed or self._now() - self._said_at >= REPEAT_WAIT_S:
             self._said_at = self._now()
@@ -266,12 +288,22 @@ class Renderer:
         until = f"until {render_clock(event.until)}  " if event.until else ""
         return f"{elapsed}  {until}{event.subject}: {event.why}"
 
+    def _in_full(self, event: Waiting) -> None:
+        """A reason that has no room on the status line even with short names is told once above it."""
+        room = self._room - len(self._console.mark) - len("|  ")
+        if len(squeeze(self._live_text(event, self._now()), room)) > room:
+            self._console.say(self._waiting_text(event))
+
+    @property
+    def _room(self) -> int:
+        return terminal_width(self._console.err) - 1
+
     def _set_status(self, text: str) -> None:
         """Rewrites the one status line of a terminal."""
         if not self._live or (not text and not self._status):
             return
-        room = terminal_width(self._console.err) - 1
-        shown = text if len(text) <= room else text[: room - 1] + "…"
+        room, shown = self._room, squeeze(text, self._room)
+        shown = shown if len(shown) <= room else shown[: room - 1] + "…"
         self._console.err.write(
             f"\r\x1b[2K{shown}" if wants_colour(self._console.err) else f"\r{shown:<{room}}\r"
         )

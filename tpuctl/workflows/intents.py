@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 from tpuctl.core.hunt import choose_zone
 from tpuctl.core.idle import extend_lifetime
+from tpuctl.core.model import USER_LABEL
+from tpuctl.core.naming import label_value, parse_cloud_name
 from tpuctl.core.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
 from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.workflows.capacity import read_notes, zone_backoffs
 from tpuctl.workflows.documents import Loaded, find_run, find_slice, get_slice, save
 from tpuctl.workflows.enrolment import enroll_machine
 from tpuctl.workflows.journal import record_decision
+from tpuctl.workflows.parallel import look_at_all
 from tpuctl.workflows.retired import retired_numbers
 from tpuctl.workflows.services import Services
 
@@ -144,10 +147,26 @@ def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mappi
     return replace(wish.spec, zone=choice.zone), backoffs
 
 
+def _check_unrecorded(services: Services, name: str, number: int) -> None:
+    """Raises ConflictError when the cloud has a later life of this slice than `number`: its record was lost,
+    and names would be used twice. What cannot be read hinders nothing."""
+    looks = {"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued}
+    for reading in look_at_all(looks).values():
+        for found in reading.value.items if reading.value is not None else ():
+            ours = found.labels.get(USER_LABEL) == label_value(services.user)
+            base, later = parse_cloud_name(found.name) or ("", 0)
+            if ours and base == name and later > number:
+                raise ConflictError(
+                    f"{found.name} in {found.zone} is {found.state}: slice {name} lives on without its record",
+                    hint=f"`tpuctl adopt {found.name}` takes it over, `tpuctl reap` deletes it",
+                )
+
+
 def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
     now = services.store.now()
     spec, backoffs = _begin(services, name, wish)
     number = retired_numbers(services.store, name).incarnation + 1
+    _check_unrecorded(services, name, number)
     incarnation = Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now)
     record = SliceRecord(
         name=name,

@@ -126,11 +126,18 @@ def _create_refused(held: HeldSlice, error: TpuctlError) -> Outcome:
         if again:
             held.journal("still-denied", error.message)
         lose(held, DENIED, error.message, failed=True, state=SliceState.REFUSED, told=again)
-        return Outcome(Failed(error), acted=True)
+        return Outcome(Failed(_with_way_out(held, error)), acted=True)
     loss = Loss(held.services.store.now(), "refused", error.message)
     held.journal("refused", error.message)
     held.save(replace(held.record, state=SliceState.REFUSED, loss=loss))
-    return Outcome(Failed(error), acted=True)
+    return Outcome(Failed(_with_way_out(held, error)), acted=True)
+
+
+def _with_way_out(held: HeldSlice, error: TpuctlError) -> TpuctlError:
+    """The record of what was refused stays until it is asked for again or taken down: `status` says why."""
+    first = f"{error.hint}; " if error.hint else ""
+    hint = f"{first}`tpuctl down {held.record.name}` clears the refused request away"
+    return type(error)(error.message, hint=hint, details=error.details)
 
 
 def renew_incarnation(held: HeldSlice) -> Outcome:
