@@ -302,3 +302,17 @@ def test_a_reason_without_room_on_the_status_line_is_told_in_full_above_it(monke
     told = console.err.getvalue()
     assert " ".join(told.split()).count("waiting on (since") == 1
     assert max(map(len, re.split(r"[\r\n]", told.replace("\x1b[2K", "")))) <= 80
+
+
+def test_a_status_line_gives_up_times_to_come_before_its_reason(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    console = _console(live=True)
+    renderer = Renderer(console, lambda: 100.0)
+    renderer(Waiting("r261122-082534-7p5x", "a second look: worker 0 exited with 1", 100.0, until=190.0))
+    renderer.close()
+    assert "a second look: worker 0 exited with 1" in console.err.getvalue()
+    assert "until" not in console.err.getvalue()
+
+
+def test_a_number_keeps_its_unit() -> None:
+    assert wrap("prepared on 4 workers (after 15 s)", 31) == ["prepared on 4 workers (after", "15 s)"]

@@ -277,7 +277,7 @@ class Renderer:
             return
         now = self._now()
         spinner = "|/-\\"[int(now * 4) % 4]
-        self._set_status(f"{self._console.mark}{spinner} {self._live_text(self._waiting, now)}")
+        self._set_status(f"{self._console.mark}{spinner} {self._fitting(self._waiting, now)}")
 
     def _live_text(self, event: Waiting, now: float) -> str:
         """How long already, beside how long usually, and for what; short, to fit on a line of 80 columns."""
@@ -288,10 +288,17 @@ class Renderer:
         until = f"until {render_clock(event.until)}  " if event.until else ""
         return f"{elapsed}  {until}{event.subject}: {event.why}"
 
+    def _fitting(self, event: Waiting, now: float) -> str:
+        """The text of a wait for one line: with short names, and without times to come, if it takes that."""
+        room = self._room - len(self._console.mark) - len("| ")
+        text = squeeze(self._live_text(event, now), room)
+        if len(text) <= room:
+            return text
+        return squeeze(f"{render_timer(now - event.since)}  {event.subject}: {event.why}", room)
+
     def _in_full(self, event: Waiting) -> None:
-        """A reason that has no room on the status line even with short names is told once above it."""
-        room = self._room - len(self._console.mark) - len("|  ")
-        if len(squeeze(self._live_text(event, self._now()), room)) > room:
+        """A reason that has no room on the status line even then is told once above it."""
+        if len(self._console.mark) + len("| ") + len(self._fitting(event, self._now())) > self._room:
             self._console.say(self._waiting_text(event))
 
     @property

@@ -33,7 +33,8 @@ _QUOTED = re.compile(r"`[^`]+`[^\s`]*")
 _JOINT = re.compile(r"(?<=\w)(?:[-_/=]|(?<!\d)[,.:]|[,.:](?!\d))+(?=\w)")
 """Between words, never within a number."""
 _GLUE = "\x00"
-"""Stands for a blank inside a quoted command while lines are broken."""
+"""Stands for a blank that holds while lines are broken: inside a quoted command, before a unit."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:s|min|h|[KMGT]i?B)\b)")
 
 
 def terminal_width(stream: TextIO) -> int:
@@ -60,7 +61,7 @@ def _wrap_line(text: str, width: int) -> list[str]:
         return [text]
     indent = " " * min(len(text) - len(text.lstrip()), width // 2)
     lines, line = [], indent
-    for word in _QUOTED.sub(lambda found: _glued(found[0], width), text).split():
+    for word in _UNIT.sub(_GLUE, _QUOTED.sub(lambda found: _glued(found[0], width), text)).split():
         gap = " " if line.strip() else ""
         if line.strip() and len(line) + len(gap) + len(word) > width:
             lines.append(line)
