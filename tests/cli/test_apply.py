@@ -261,3 +261,24 @@ def test_the_example_of_the_documents_comes_up_and_its_policy_changes_in_place(s
     write(session, "fleet: {name: readme-lab}")
     session.type("apply", "--prune", "--yes")
     assert [row for row in session.json("ls") if row["name"] in ("readme", "small")] == []
+
+
+def test_a_run_that_ended_unseen_is_replaced_and_keeps_its_true_end(session):
+    text = LAB.replace("name: lab", "name: unseen-lab").replace("big", "unseen").replace("train:", "unseen:")
+    write(session, text)
+    session.type("apply")
+    [run] = [run for run in session.json("runs") if run["slice"] == "unseen"]
+    session.type(
+        "exec",
+        "unseen",
+        "--",
+        "sh",
+        "-c",
+        "while pgrep -f '[m]ain.py --steps 3' >/dev/null; do sleep 0.1; done",
+    )
+    write(session, text.replace("[--steps, 3]", "[--steps, 4]"))
+    done = session.type("apply", "--replace", "--yes")
+    assert "--steps" not in done.stdout
+    found = {each["id"]: each["state"] for each in session.json("runs") if each["slice"] == "unseen"}
+    assert len(found) == 2
+    assert found[run["id"]] == "succeeded"

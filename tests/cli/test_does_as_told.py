@@ -122,6 +122,15 @@ def test_output_that_another_machine_fetched_is_said_to_be_elsewhere(session):
     assert session.type("logs", "told").stdout == "one-0 │ hi\n"
 
 
+def test_a_stop_prints_nothing_of_what_the_program_wrote(session):
+    program = "echo loud; sleep 600"
+    words = ("--on", "one", "--name", "loud", "--no-checkpoint", "--", "sh", "-c", program)
+    session.type("run", "-d", "-q", *words)
+    done = session.type("stop", "loud", "--yes", "--grace", "0")
+    assert "one-0" not in done.stdout + done.stderr
+    assert session.type("logs", "loud").stdout == "one-0 │ loud\n"
+
+
 def test_a_failed_run_ends_with_one_and_only_a_partial_one_with_three(session):
     session.type(
         "run",

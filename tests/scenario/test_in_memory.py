@@ -17,6 +17,7 @@ from tpuctl.core.plan import Blind
 from tpuctl.core.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
 from tpuctl.core.timeouts import STEP_MAX_S
 from tpuctl.core.tree import make_tree
+from tpuctl.errors import ConflictError
 from tpuctl.workflows.copy import push
 from tpuctl.workflows.documents import find_run, get_run, get_slice, save
 from tpuctl.workflows.enrolment import enroll_machine
@@ -27,8 +28,9 @@ from tpuctl.workflows.follow import follow_run, start_run
 from tpuctl.workflows.host_helper import HostHelper
 from tpuctl.workflows.intents import request_slice
 from tpuctl.workflows.pull import pull
-from tpuctl.workflows.runs import advance_run, request_stop
+from tpuctl.workflows.runs import advance_run, look_for_end, request_stop
 from tpuctl.workflows.slices import advance_slice
+from tpuctl.workflows.stops import settle_stop, stop_error
 from tpuctl.workflows.targets import host_targets
 
 HOUR = 3600.0
@@ -501,3 +503,69 @@ def test_a_node_taken_between_two_reads_of_it_is_looked_at_again(place, services
     gone = {"kind": "error", "method": "nodes.getGuestAttributes", "code": 5, "message": "was not found"}
     place.world.faults.add({**gone, "times": 3})
     assert bring_up(services, "big").state is SliceState.READY
+
+
+def run_whose_stop_one_worker_did_not_hear(place, services):
+    """Stopped while its last worker, which works on, could not be reached; with that host."""
+    place.hosts.programs["main.py"] = scripted(10 * HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "as main.py says", policy=Policy(grace_s=1.0))
+    start_run(services, run.id)
+    host = place.hosts.all()[-1]
+    host.refuse()
+    host.cut()
+    request_stop(services, run.id)
+    return follow_run(services, run.id), host
+
+
+def test_a_stop_that_a_worker_did_not_hear_says_which_until_a_second_one_ends_it(place, services):
+    stopped, host = run_whose_stop_one_worker_did_not_hear(place, services)
+    error = stop_error(services, stopped)
+    assert (stopped.state, error.exit_code, error.details["workers"]) == (RunState.STOPPED, 3, [1])
+    assert "worker 1 of big did not answer" in error.message
+    assert f"tpuctl stop {stopped.id}" in error.hint
+    again = settle_stop(services, stopped.id)
+    assert stop_error(services, again).details["workers"] == [1]
+    host.recover()
+    assert stop_error(services, settle_stop(services, stopped.id)) is None
+    assert place.hosts.all()[-1].processes == []
+    assert get_run(services, stopped.id).record.attempt.ends[1].note == "stopped"
+
+
+def test_nothing_of_a_stopped_run_is_left_to_prove_when_its_hosts_are_gone(place, services):
+    stopped, _host = run_whose_stop_one_worker_did_not_hear(place, services)
+    take_down(services, "big")
+    assert stop_error(services, settle_stop(services, stopped.id)) is None
+
+
+def test_a_pass_ends_what_a_stop_could_not_reach(place, services):
+    stopped, host = run_whose_stop_one_worker_did_not_hear(place, services)
+    run_pass(services)
+    assert stop_error(services, get_run(services, stopped.id).record) is not None
+    host.recover()
+    pass_for(place, services, 180.0)
+    assert stop_error(services, get_run(services, stopped.id).record) is None
+    assert host.processes == []
+
+
+@pytest.mark.parametrize(("status", "state"), [(0, RunState.SUCCEEDED), (7, RunState.FAILED)])
+def test_a_run_that_ended_unseen_does_not_hold_its_slice(place, services, status, state):
+    place.hosts.programs["main.py"] = scripted(60.0, exit_status=status)
+    bring_up(services, "big")
+    first = submit(services, "big", "as main.py says", policy=Policy(max_failures=0))
+    start_run(services, first.id)
+    with pytest.raises(ConflictError, match=f"run {first.id} is still running"):
+        submit(services, "big", "another")
+    place.clock.advance(HOUR)
+    second = submit(services, "big", "another")
+    assert second.id != first.id
+    assert get_run(services, first.id).record.state is state
+
+
+def test_a_look_for_the_end_of_a_run_that_works_changes_nothing(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    started = start_run(services, submit(services, "big", "as main.py says").id)
+    began = services.clock.now()
+    assert look_for_end(services, started.id) == started
+    assert services.clock.now() - began < 5.0

@@ -22,7 +22,8 @@ from tpuctl.workflows.documents import get_run, get_slice, list_attempts
 from tpuctl.workflows.execute import execute
 from tpuctl.workflows.follow import follow_run
 from tpuctl.workflows.report import manifest_of
-from tpuctl.workflows.runs import request_stop, stop_error
+from tpuctl.workflows.runs import request_stop
+from tpuctl.workflows.stops import stop_error
 from tpuctl.workflows.targets import host_targets
 
 
@@ -121,7 +122,7 @@ def test_a_stop_ends_a_program_whose_supervisor_died(services, tmp_path):
 
     ended = meanwhile(services, run, act)
     assert ended.state is RunState.STOPPED
-    assert stop_error(ended) is None
+    assert stop_error(services, ended) is None
     pids = [int(pid) for mark in (tmp_path / "marks").glob("1-*") for pid in mark.read_text().split()]
     assert [pid for pid in pids if alive(pid)] == []
 
@@ -142,7 +143,7 @@ def test_what_a_stop_cannot_end_is_shown_and_named_until_a_person_ends_it(servic
     bring_up(services, "big")
     run = submit(services, "big", ROOTS_CHILD, policy=Policy(grace_s=0.5))
     ended = meanwhile(services, run, lambda: request_stop(services, run.id))
-    error = stop_error(ended)
+    error = stop_error(services, ended)
     assert ended.state is RunState.STOPPED
     assert error is not None
     assert error.exit_code == 3

@@ -397,6 +397,7 @@ def _carry_out(
     )
     order = Order(loaded.wanted, {name: frozen_code(code) for name, code in loaded.code.items()}, permit)
     deadline = None if timeout is None else context.clock.now() + timeout
+    context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
     apply_fleet(context, order, changes, wait=wait, deadline=deadline)
     context.emit.close()
     if loaded.wanted.slices or loaded.wanted.runs:

@@ -305,7 +305,12 @@ def _submit(
     from tpuctl.workflows.runs import request_run
     from tpuctl.workflows.submit import freeze_run
 
-    return request_run(context, freeze_run(context, run_id, request, frozen_code(code)), named=named)
+    record = freeze_run(context, run_id, request, frozen_code(code))
+    context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
+    try:
+        return request_run(context, record, named=named)
+    finally:
+        context.emit.show_only(None)
 
 
 def _refused(

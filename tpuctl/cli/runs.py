@@ -149,7 +149,7 @@ def stop(
     Every process of it gets TERM, and KILL after the grace period.
     """
     from tpuctl.workflows.documents import get_run
-    from tpuctl.workflows.runs import stop_error
+    from tpuctl.workflows.stops import settle_stop, stop_error
 
     with open_context(ctx) as context:
         record = get_run(context, run_id).record
@@ -159,9 +159,12 @@ def stop(
         if not record.state.final:
             confirm(context, f"stop run {record.id}?", yes=yes)
         invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
+        context.emit.show_only(())  # what it wrote is for `tpuctl logs`
         stopped = stop_run(context, record.id, grace, timeout)
+        if record.state.final:
+            stopped = settle_stop(context, record.id)
         context.emit.close()
-        error = None if record.state.final else stop_error(stopped)
+        error = stop_error(context, stopped)
         if error is not None:
             raise error
         print_run(context, record.id)

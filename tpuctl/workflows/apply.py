@@ -30,7 +30,7 @@ from tpuctl.workflows.follow import step_run_and_slice
 from tpuctl.workflows.intents import request_down, request_slice
 from tpuctl.workflows.journal import record_decision
 from tpuctl.workflows.loop import Outcome
-from tpuctl.workflows.runs import active_run, request_run, request_stop
+from tpuctl.workflows.runs import active_run, look_for_end, request_run, request_stop
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice
 from tpuctl.workflows.submit import FrozenCode, freeze_run
@@ -290,7 +290,7 @@ class _RunItem:
 
     def _ended(self) -> bool:
         """One step of ending the run that is in the way."""
-        run = get_run(self._services, self._ends_first).record
+        run = look_for_end(self._services, self._ends_first)
         if not run.state.final:
             request_stop(self._services, run.id)
             step_run_and_slice(self._services, run.id)

@@ -40,6 +40,7 @@ from tpuctl.workflows.runs import active_run, may_look_although_cut_off, never_b
 from tpuctl.workflows.services import Services
 from tpuctl.workflows.slices import advance_slice, wait_until_gone
 from tpuctl.workflows.ssh_entries import follow_slices
+from tpuctl.workflows.stops import is_settled, settle_once, stop_error
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def run_pass(services: Services) -> list[PassLine]:
     follow_slices(services, [loaded.record for loaded in slices])
     loaded_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
-    unread = [*unread_slices, *unread_runs]
+    unread = [*unread_slices, *unread_runs, *_settle_stops(services, [loaded.record for loaded in loaded_runs])]
     now = services.store.now()
     if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
         return unread
@@ -94,6 +95,16 @@ def run_pass(services: Services) -> list[PassLine]:
         why = f"nothing in the cloud could be read: {snapshot.unread}"
         unread.append(PassLine("fleet", "failed", why, acted=False))
     return [*unread, *_Pass(services, slices, runs, snapshot).work()]
+
+
+def _settle_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
+    """Ends what stops did not reach, where workers answer again, and says what is still open."""
+    lines = []
+    for run in runs:
+        error = None if is_settled(run) else stop_error(services, settle_once(services, run))
+        if error is not None:
+            lines.append(PassLine(run.id, "waiting", error.message, acted=False))
+    return lines
 
 
 def _of_interest(record: SliceRecord, now: float) -> bool:

@@ -26,7 +26,7 @@ from tpuctl.core.records import (
     SliceState,
 )
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
-from tpuctl.workflows.attempts import attempt_hosts, kill_hint
+from tpuctl.workflows.attempts import attempt_hosts
 from tpuctl.workflows.documents import (
     Loaded,
     find_run,
@@ -59,6 +59,7 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
     """
+    looked = False
     # Waits are counted, not hours: a laptop that was closed in between has not waited.
     for left in reversed(range(_REQUEST_TRIES)):
         try:
@@ -68,7 +69,30 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
             if not left:
                 raise
             services.clock.sleep(timeouts.POLL_FIRST_S)
+        except ConflictError:
+            other = active_run(services, run.slice_name)
+            if looked or other is None or not look_for_end(services, other.id).state.final:
+                raise
+            looked = True
     raise AssertionError("unreachable")
+
+
+def look_for_end(services: Services, run_id: str) -> RunRecord:
+    """A run that nobody follows may be over on its hosts: notes that, within the time of a second look at one
+    that failed. Begins and stops nothing."""
+    give_up_at = services.clock.now() + 2 * timeouts.VERDICT_READ_GAP_S
+    while True:
+        run = get_run(services, run_id).record
+        attempt = run.attempt
+        if attempt is None or attempt.state not in {AttemptState.RUNNING, AttemptState.ENDING}:
+            return run
+        acted = advance_run(services, run_id).acted
+        attempt = get_run(services, run_id).record.attempt
+        in_trouble = attempt is not None and attempt.suspect_since is not None
+        if not acted and (not in_trouble or services.clock.now() >= give_up_at):
+            return get_run(services, run_id).record
+        if not acted:
+            services.clock.sleep(timeouts.POLL_FIRST_S)
 
 
 def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecord:
@@ -240,22 +264,6 @@ def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:
         return False
     life = listen_for_life(services, loaded.record, run.attempt.workers, others_answer=False)
     return life is Life.STILL
-
-
-def stop_error(run: RunRecord) -> PartialError | None:
-    """What a stop could not end, such as root's processes; None when nothing outlived it."""
-    every = run.attempt.ends if run.attempt else ()
-    ends = [end for end in every if end.survivors or end.note == WorkerState.RUNNING]
-    if not ends:
-        return None
-    named = "; ".join(f"worker {end.worker}: {end.note}" for end in ends)
-    first = ends[0]
-    processes = f"tpuctl exec --worker {first.worker} {run.slice_name} -- ps -ef"
-    return PartialError(
-        f"run {run.id} is {run.state}, but processes of it live on: {named}",
-        hint=kill_hint(run.slice_name, first.worker, first.survivors) if first.survivors else processes,
-        details={"workers": [end.worker for end in ends], "exits": to_data(ends)},
-    )
 
 
 def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:
