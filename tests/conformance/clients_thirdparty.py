@@ -56,7 +56,8 @@ def _commands(table: str, env: Mapping[str, str], work: Path) -> list[Check]:
     """Every command of a table, one after the other.
 
     A line begins with `ok`, `no` (does not end with 0), `soon` (`ok` after a while) or `do`, which is no check
-    but what the simulator is told to do meanwhile; after ` | ` comes what is printed, a regular expression.
+    unless it fails, but what the simulator is told to do meanwhile. What is printed comes
+    after ` | `, as a regular expression.
     """
     own = {**https_of(env), "USER": USER, "LOGNAME": USER, "COLUMNS": "250"}
     (work / "train.py").write_text("print('step 1')\n")
@@ -71,7 +72,11 @@ def _commands(table: str, env: Mapping[str, str], work: Path) -> list[Check]:
         verdict, _, rest = filled.partition(" ")
         words, _, said = rest.partition(" | ")
         if verdict == "do":
-            subprocess.run([TPUCTL, *shlex.split(words)], env=env, cwd=work, check=True, capture_output=True)
+            done = subprocess.run(
+                [TPUCTL, *shlex.split(words)], env=env, cwd=work, capture_output=True, text=True
+            )
+            if done.returncode:
+                checks.append(Check(f"tpuctl {words}", False, f"exit {done.returncode}: {done.stderr[-300:]}"))
         else:
             checks.append(_check(verdict, words, said, own, work))
     return checks
