@@ -51,6 +51,7 @@ class SshFarm:
         self.marker = f"TPUCTL_TEST_FARM={folder}"
         self._loop = asyncio.new_event_loop()
         self._servers: list[Any] = []
+        self._children: list[asyncio.subprocess.Process] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="farm", daemon=True)
         self._thread.start()
 
@@ -106,9 +107,13 @@ class SshFarm:
             for server in self._servers:
                 server.close()
                 await server.wait_closed()
-            for task in asyncio.all_tasks():
-                if task is not asyncio.current_task():
-                    task.cancel()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for child in self._children:
+                # One that is left open says "Event loop is closed" later, in whatever test runs then.
+                child._transport.close()  # type: ignore[attr-defined]
             await asyncio.sleep(0)
 
         for _ in range(50):
@@ -142,7 +147,7 @@ class SshFarm:
             address,
             port,
             server_host_keys=[key],
-            process_factory=_runner(home, environment),
+            process_factory=_runner(home, environment, self._children),
             encoding=None,
             line_editor=False,
         )
@@ -150,7 +155,9 @@ class SshFarm:
         return int(server.get_port())
 
 
-def _runner(home: Path, environment: dict[str, str]) -> Callable[[Any], Coroutine[Any, Any, None]]:
+def _runner(
+    home: Path, environment: dict[str, str], children: list[asyncio.subprocess.Process]
+) -> Callable[[Any], Coroutine[Any, Any, None]]:
     async def serve(process: Any) -> None:
         child = await asyncio.create_subprocess_exec(
             "/bin/sh",
@@ -163,6 +170,7 @@ def _runner(home: Path, environment: dict[str, str]) -> Callable[[Any], Coroutin
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
+        children.append(child)
         feed = asyncio.ensure_future(_feed(process.stdin, child.stdin))
         await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
         status = await child.wait()
