@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.crashing import Crash, CrashPoint, make_crashing
+from tests.support.hosts import shared_folder
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
@@ -49,7 +50,7 @@ class Life:
         self.tally = directory / "tally"
         self.name = name
         self.processes = 0
-        directory.mkdir()
+        shared_folder(directory)
 
     def commands(self) -> list[Callable[[SimServices], None]]:
         return [self.up, self.run, self.down]

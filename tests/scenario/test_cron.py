@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.support.cron import real_cron
+from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
 
 PROGRAM = """
@@ -30,7 +31,7 @@ def run_row(session: Session) -> dict[str, object]:
 @pytest.mark.timeout(60 * (CRON_MINUTES + 2))
 def test_cron_brings_a_preempted_slice_and_its_run_back_with_no_terminal() -> None:
     with open_session() as session, real_cron():
-        tally = session.root / "tally"
+        tally = shared_folder(session.root / "shared") / "tally"
         (session.work / "train.py").write_text(PROGRAM)
         session.type("up", "v4-16", "big", "--spot", "--pay", "--zone", "us-central2-b")
         words = ("--on", "big", "--detach", "--no-checkpoint", "--name", "night", "--var", f"TALLY={tally}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
 from tests.support.soak import soak
 
@@ -47,7 +48,7 @@ DOWN = ("down", "NAME", "--yes")
     ],
 )
 def test_the_same_command_after_a_kill_converges_and_leaves_nothing(session, tmp_path, command, at, when):
-    name, tally = f"{command}-{at}-{when}", tmp_path / "tally"
+    name, tally = f"{command}-{at}-{when}", shared_folder(tmp_path / "shared") / "tally"
     for words in (UP, RUN, DOWN):
         typed = [word.replace("NAME", name).replace("FILE", str(tally)) for word in words]
         if typed[0] == command:

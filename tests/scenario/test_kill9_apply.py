@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
 from tests.support.soak import soak
 
@@ -60,7 +61,7 @@ PRUNE = ("apply", "--prune", "--yes")
 )
 def test_the_same_apply_after_a_kill_converges_and_leaks_nothing(session, tmp_path, killed, at, when):
     verb = killed[1][2:] if len(killed) > 1 else "apply"
-    name, tally = f"{verb}-{at}-{when}", tmp_path / "tally"
+    name, tally = f"{verb}-{at}-{when}", shared_folder(tmp_path / "shared") / "tally"
     text = FILE.replace("NAME", name).replace("FILE", str(tally))
     larger = text.replace("v4-8", "v4-16")
     for words, content in ((APPLY, text), (REPLACE, larger), (PRUNE, EMPTY.replace("NAME", name))):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import alive, require_tier, wait_until
+from tests.support.hosts import alive, require_tier, shared_folder, wait_until
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.real_lab import RealClock
 from tests.support.services import SimServices, sim_services
@@ -95,7 +95,7 @@ while attempt == "1":
 
 
 def deaf_run(services: SimServices, marks: Path) -> RunRecord:
-    marks.mkdir()
+    shared_folder(marks)
     bring_up(services, "big")
     return submit(services, "big", DEAF, variables={"MARKS": str(marks)})
 

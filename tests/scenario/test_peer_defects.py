@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.session import Session, open_session
@@ -82,7 +83,7 @@ def test_looks_that_fail_for_a_moment_neither_delete_nor_create(sim, services):
 
 
 def test_a_dropped_connection_launches_nothing_twice(sim, services, tmp_path):
-    tally, go = tmp_path / "tally", tmp_path / "go"
+    tally, go = shared_folder(tmp_path / "shared") / "tally", tmp_path / "go"
     program = f"""
 import os, time
 open({str(tally)!r}, "a").write(os.environ["TPUCTL_RANK"] + "-" + os.environ["TPUCTL_ATTEMPT"] + " ")
@@ -111,7 +112,7 @@ print("finished", flush=True)
 
 @pytest.mark.slow
 def test_a_run_outlives_the_kill_of_its_client_and_is_found_again(session, tmp_path):
-    tally, go = tmp_path / "tally", tmp_path / "go"
+    tally, go = shared_folder(tmp_path / "shared") / "tally", tmp_path / "go"
     (session.work / "long.py").write_text(
         "import os, time\n"
         f"open({str(tally)!r}, 'a').write(os.environ['TPUCTL_RANK'] + ' ')\n"
@@ -133,7 +134,7 @@ def test_a_run_outlives_the_kill_of_its_client_and_is_found_again(session, tmp_p
 
 @pytest.mark.slow
 def test_a_later_attempt_runs_the_code_of_the_first_even_when_the_script_was_edited(session, tmp_path):
-    mark = tmp_path / "mark"
+    mark = shared_folder(tmp_path / "shared") / "mark"
     script = session.work / "frozen.py"
     script.write_text(
         "import os, time\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -74,8 +75,7 @@ def preempt_when_running(
 
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
 def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, services, tmp_path, queued):
-    marks = tmp_path / "marks"
-    marks.mkdir()
+    marks = shared_folder(tmp_path / "marks")
     bring_up(services, "big", queued=queued)
     preempter = preempt_when_running(sim, services, "run-0001", "big-1")
     run = run_to_end(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
@@ -95,8 +95,7 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
 
 
 def test_one_pass_after_another_recovers_without_anybody_following(sim, services, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
+    marks = shared_folder(tmp_path / "marks")
     bring_up(services, "big")
     run = submit(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
     run_pass(services)
@@ -156,7 +155,7 @@ def test_exit_status_75_starts_the_run_again(services):
 
 
 def test_a_stop_reaches_daemons_and_ends_the_run(services, tmp_path):
-    pids = tmp_path / "pids"
+    pids = shared_folder(tmp_path / "shared") / "pids"
     program = f"""
 import os, subprocess, time
 child = subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; echo $$ >> {pids}; exec sleep 600"])
@@ -174,7 +173,7 @@ time.sleep(600)
 
 
 def test_a_client_whose_connections_drop_starts_nothing_twice(sim, services, tmp_path):
-    tally = tmp_path / "tally"
+    tally = shared_folder(tmp_path / "shared") / "tally"
     go = tmp_path / "go"
     program = f"""
 import os, time
@@ -198,8 +197,7 @@ while not os.path.exists({str(go)!r}):
 def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second(
     sim, services, tmp_path, monkeypatch
 ):
-    marks = tmp_path / "marks"
-    marks.mkdir()
+    marks = shared_folder(tmp_path / "marks")
     monkeypatch.setenv("MY_TOKEN", "s3cret-é\n")
     program = FIRST_ATTEMPT_HANGS + "\nprint(repr(os.environ['TOKEN']), os.environ['NOTE'])\n"
     bring_up(services, "big")
@@ -334,7 +332,7 @@ def test_exec_reports_every_workers_own_status(services):
 
 
 def test_what_is_left_of_an_attempt_ends_before_the_next_one_starts(services, tmp_path):
-    tally = tmp_path / "tally"
+    tally = shared_folder(tmp_path / "shared") / "tally"
     program = f"""
 import os, time
 with open({str(tally)!r}, "a") as file:

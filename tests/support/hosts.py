@@ -21,6 +21,7 @@ import paramiko
 import pytest
 
 from tests.support.require import require_isolated_hosts
+from tpuctl.sim.hosts.hostinit import give_to_hosts
 from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
 from tpuctl.sim.hosts.isolated import IsolatedHosts
 from tpuctl.sim.hosts.process import ProcessHosts
@@ -46,6 +47,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
         if time.monotonic() > deadline:
             raise AssertionError("the condition did not come true in time")
         time.sleep(0.01)
+
+
+def shared_folder(path: Path) -> Path:
+    """Makes a folder into which programs of process hosts may write, who are nobody beside a root simulator."""
+    path.mkdir()
+    give_to_hosts(path)
+    return path
 
 
 @dataclass

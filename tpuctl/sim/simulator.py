@@ -15,6 +15,7 @@ from tpuctl.sim.clock import Clock
 from tpuctl.sim.compute import ComputeDoor
 from tpuctl.sim.discovery import answer_discovery
 from tpuctl.sim.environment import proxy_environment, trust_environment
+from tpuctl.sim.hosts.hostinit import RIGHTS_DROPPED, give_to_hosts
 from tpuctl.sim.hosts.interface import HostBackend
 from tpuctl.sim.hosts.process import ProcessHosts
 from tpuctl.sim.http import Handler, HttpServer, Router
@@ -51,6 +52,7 @@ class Simulator:
         self.token = token
         self.world_id = world_id
         self.stopped = on_shutdown or threading.Event()
+        self._wheels = wheel_cache()
         (root / "h").mkdir(parents=True, exist_ok=True)
         self.hosts = _make_hosts(options.hosts, root / "h", world_id)
         self.world = World(
@@ -109,7 +111,7 @@ class Simulator:
             **proxy_environment(f"http://{self._door}:{self.https.host_port}"),
             **STORAGE_BY_REST,
             # All hosts are on this machine: what one downloads, none downloads again.
-            "TPUCTL_WHEEL_CACHE": str(wheel_cache()),
+            "TPUCTL_WHEEL_CACHE": str(self._wheels),
         }
 
     def _doors(self) -> dict[str, Handler]:
@@ -161,7 +163,11 @@ def new_token() -> str:
 def wheel_cache() -> Path:
     """Where simulated hosts share downloaded wheels; it outlives the simulator, as a package cache should."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "wheels"
+    name = "wheels-of-nobody" if RIGHTS_DROPPED else "wheels"
+    folder = (Path(base) if base else Path.home() / ".cache") / "tpuctl" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    give_to_hosts(folder)
+    return folder
 
 
 NETWORK_PREFIXES = ("PIP_", "UV_", "SSL_CERT_DIR", "HTTP_PROXY")

@@ -4,6 +4,8 @@ Runs as a script of its own under the base interpreter (standard library only), 
 a process with the server: a child subreaper adopts daemons that forked twice, changed their session and
 cleaned their environment, so that nothing of a host escapes `killall`; see prctl(2), PR_SET_CHILD_SUBREAPER.
 
+Where the simulator is root, it stays root and what it starts is nobody: see `RIGHTS_DROPPED`.
+
 One nursery per backend forks one such process per host. Messages are a 4-byte length and JSON over a stream
 socket; file descriptors travel with the length. When the socket closes, even because the server was killed,
 it kills what is left and exits.
@@ -28,6 +30,13 @@ from typing import Any, NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_SECUREBITS = 28
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
+SECBIT_NO_SETUID_FIXUP = 1 << 2
+CAPABILITY_VERSION_3 = 0x20080522
+CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_NET_BIND_SERVICE = 2, 6, 7, 8, 10
+NOBODY = 65534
+"""User and group; the same on every Linux distribution."""
 KILL_DEADLINE_S = 10.0
 """A process in uninterruptible sleep cannot be killed; do not wait for it for ever."""
 
@@ -62,6 +71,62 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
             break
         chunks += chunk
     return chunks
+
+
+def _may_drop_rights() -> bool:
+    with open("/proc/self/status") as status:  # noqa: PTH123
+        held = int(status.read().partition("CapEff:")[2].split()[0], 16)
+    needed = (CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SETPCAP)
+    return os.geteuid() == 0 and all(held >> each & 1 for each in needed)
+
+
+RIGHTS_DROPPED = _may_drop_rights()
+"""Whether programs of hosts run as nobody. What they may still do as root is read: the interpreter, code and
+the hosts' own folders are often below root's home. A container that withholds that (Docker's default, without
+CAP_DAC_READ_SEARCH) could not run them otherwise, so they stay root there."""
+
+
+def _keep_only(*capabilities: int) -> None:
+    """Of the calling thread; see capset(2)."""
+    low = sum(1 << each for each in capabilities)
+    header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, struct.pack("6I", low, low, low, 0, 0, 0)) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _prctl(*arguments: int) -> None:
+    """All five are read as long: the kernel refuses what is left over in the upper half of an unused one."""
+    words = [ctypes.c_ulong(each) for each in (*arguments, 0, 0, 0, 0)[:5]]
+    if ctypes.CDLL(None, use_errno=True).prctl(*words) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def drop_rights_of_thread() -> None:
+    """The calling thread, and those that it starts, make, change and remove files as nobody, but may listen on
+    any port. The other threads of the process stay root: credentials belong to threads, credentials(7)."""
+    if not RIGHTS_DROPPED:
+        return
+    _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)  # without it, access(2) heeds no capability of nobody's
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(NOBODY)
+    libc.setfsuid(NOBODY)
+    _keep_only(CAP_DAC_READ_SEARCH, CAP_NET_BIND_SERVICE)
+
+
+def give_to_hosts(folder: str | os.PathLike[str]) -> None:
+    """Lets programs of hosts write there."""
+    if RIGHTS_DROPPED:
+        os.chown(folder, NOBODY, NOBODY)
+
+
+def _drop_rights() -> None:
+    """The calling process becomes nobody for good, and so does what it executes."""
+    _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    _keep_only(CAP_DAC_READ_SEARCH)
+    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
 
 
 def children_of(pid: int) -> list[int]:
@@ -139,7 +204,9 @@ def _exec_child(message: Mapping[str, Any], fds: list[int], control: socket.sock
         for target, source in enumerate(fds if len(fds) == 3 else fds * 3):
             os.dup2(source, target)
         os.umask(0o022)
-        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nothing on a host becomes root
+        if RIGHTS_DROPPED:
+            _drop_rights()
+        _prctl(PR_SET_NO_NEW_PRIVS, 1)  # nothing on a host becomes root
         os.chdir(message["cwd"])
         os.execve(message["program"], message["argv"], message["env"])  # noqa: S606 - the point of it
     except OSError as error:
@@ -234,8 +301,7 @@ class HostInit:
 
 
 def become_subreaper() -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _reap_inits(inits: set[int]) -> None:

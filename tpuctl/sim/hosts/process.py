@@ -1,7 +1,8 @@
 """The process tier of simulated hosts: a pure-Python SSH server per host on a loopback address of its own.
 
 Any Linux, no root, nothing to install. Each host has its own HOME, TMPDIR and process tree, but shares the
-machine's file system, uid and network: this is no security boundary.
+machine's file system, uid and network: this is no security boundary. Where the simulator is root, programs of
+hosts are nobody, so that a script which cleans up as root does it to nothing of the machine's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from tpuctl.sim.hosts import hostinit
 from tpuctl.sim.hosts.addresses import AddressPool
 from tpuctl.sim.hosts.children import Nursery, base_interpreter
 from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
@@ -45,14 +47,20 @@ class ProcessHosts(HostBackend):
         self.ssh_port = self._addresses.ssh_port
         self._bin = self._root / ".bin"
         self._make_bin()
+        hostinit.give_to_hosts(self._root)
         self._nodes: dict[str, list[Worker]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._closed = False
         self._callbacks = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="sim-host-callback")
         self._nursery = Nursery()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sim-hosts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sim-hosts", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        """What servers of hosts do for clients (SFTP, homes, terminals) they do as the programs do."""
+        hostinit.drop_rights_of_thread()
+        self._loop.run_forever()
 
     def door(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
         return "127.0.0.1"
