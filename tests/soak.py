@@ -25,10 +25,10 @@ from tests.support.crashing import CrashPoint
 from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.records import RunState, SliceState
 from tpuctl.errors import TpuctlError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.documents import get_slice, list_runs
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.state.repository import get_slice, list_runs
 
 FAULTS = (
     "stockout",

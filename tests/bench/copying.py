@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.bench.gcloud import must, plain_python
 from tests.bench.harness import BenchError, Budget, Contender, Plan, Report, compare, lines, scratch
 from tests.bench.startup import TPUCTL, sim_environment
-from tpuctl.sim import control
-from tpuctl.sim.control import SimInfo
-from tpuctl.sim.options import SimOptions
+from tpuctl.sim.server import control
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
 
 SIZE = 20_000_000
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

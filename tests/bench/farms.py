@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.bench.harness import BenchError, pinned
-from tpuctl.remote.keys import ensure_keypair
+from tpuctl.ssh.keys import ensure_keypair
 
 READY_S = 30.0
 MAX_LISTEN = 16

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 from tests.bench.harness import BenchError, Budget, Contender, Plan, Report, compare, lines, scratch
 from tests.bench.startup import TPUCTL, sim_environment
-from tpuctl.sim import control
-from tpuctl.sim.options import SimOptions
+from tpuctl.sim.server import control
+from tpuctl.sim.server.options import SimOptions
 
 ZONE = "us-central2-b"
 THEIRS, OURS = "gcloud … ssh --worker=all", "tpuctl exec"

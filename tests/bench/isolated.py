@@ -11,9 +11,9 @@ from statistics import median
 
 from tests.bench.harness import Budget, Contender, Line, Plan, Report, compare, lines, scratch
 from tpuctl.errors import UsageError
-from tpuctl.sim.hosts.interface import HostSpec
-from tpuctl.sim.hosts.isolated import IsolatedHosts
-from tpuctl.sim.hosts.requirements import check_possible
+from tpuctl.sim.hosts.backend import HostSpec
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
+from tpuctl.sim.hosts.isolated.requirements import check_possible
 
 SIZES = (32, 64)
 WALL_LIMITS_S = (10.0, 20.0)

@@ -18,21 +18,21 @@ from tests.bench.harness import Budget, Contender, Plan, Report, compare, execut
 from tests.bench.startup import TPUCTL
 from tests.support.clocks import FakeClock, WatchedClock
 from tests.support.memory.host import MemoryHosts
-from tpuctl.core.codec import to_data
-from tpuctl.core.lifecycle import owner_labels
-from tpuctl.core.model import Endpoint, Tier
-from tpuctl.core.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState, Worker
-from tpuctl.core.settings import ENDPOINTS
-from tpuctl.core.topology import AcceleratorType
-from tpuctl.resources import load_accelerators
-from tpuctl.sim.access import STORAGE
-from tpuctl.sim.http import STORAGE_PREFIXES, HttpServer, Router
-from tpuctl.sim.messages import Request, Response
-from tpuctl.sim.options import Delays
-from tpuctl.sim.storage import Storage
-from tpuctl.sim.tpu_rest import TpuRestDoor
-from tpuctl.sim.world import World, WorldOptions
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.config.settings import ENDPOINTS
+from tpuctl.inventory.ownership import owner_labels
+from tpuctl.lib.codec import to_data
+from tpuctl.model.accelerators import AcceleratorType
+from tpuctl.model.cloud import Endpoint, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState, Worker
+from tpuctl.sim.api.http import STORAGE_PREFIXES, HttpServer, Router
+from tpuctl.sim.api.tpu_rest import TpuRestDoor
+from tpuctl.sim.gcs.door import Storage
+from tpuctl.sim.wire.messages import Request, Response
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.iam import STORAGE
+from tpuctl.sim.world.world import World, WorldOptions
+from tpuctl.state.sqlite import SqliteStore
 
 SLICES = 1000
 PAGE_SIZE = 500

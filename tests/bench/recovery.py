@@ -18,11 +18,11 @@ from statistics import median
 from tests.bench.gcloud import ZONE, must, plain_python
 from tests.bench.harness import BenchError, Budget, Line, Plan, Report, scratch
 from tests.bench.startup import TPUCTL, sim_environment
-from tpuctl.core.timeouts import POLL_MAX_S
-from tpuctl.resources import load_accelerators
-from tpuctl.sim import control
-from tpuctl.sim.control import SimInfo
-from tpuctl.sim.options import SimOptions
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.timeouts import POLL_MAX_S
+from tpuctl.sim.server import control
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
 
 LIMIT_S = 180.0
 PROGRAM = 'echo "up $TPUCTL_ATTEMPT:$TPUCTL_RANK:"; exec sleep 600'

@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
-from tpuctl.sim import control
-from tpuctl.sim.control import SimInfo
-from tpuctl.sim.options import SimOptions
+from tpuctl.sim.server import control
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
 
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 NODES = 20

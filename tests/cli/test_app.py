@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.docs.reference import groups
 from tests.support.typed import trouble
 from tpuctl.cli.app import COMMANDS, Entry, app, load_command
-from tpuctl.cli.helping import EXAMPLES
+from tpuctl.cli.help import EXAMPLES
 from tpuctl.errors import EXIT_MEANINGS
 
 runner = CliRunner()
@@ -147,10 +147,10 @@ def _raise(error: BaseException) -> Entry:
     def target() -> None:
         raise error
 
-    module = type(sys)("tpuctl.cli.test_only")
-    module.target = target  # type: ignore[attr-defined]
+    module = type(sys)("tpuctl.cli.commands.explode")
+    module.explode = target  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
-    return Entry("explode", "test_only", "target", "Raise.")
+    return Entry("explode", "Raise.")
 
 
 def test_an_unexpected_exception_leaves_a_crash_report_and_exit_70(

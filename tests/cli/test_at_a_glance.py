@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session import Session, open_session
+from tpuctl.cli.commands.ls import FLEET
 from tpuctl.cli.console import render_table
-from tpuctl.cli.slice import FLEET
-from tpuctl.cli.slice_status import fleet_cells
+from tpuctl.cli.slice_rows import fleet_cells
 
 
 @pytest.fixture(scope="module")

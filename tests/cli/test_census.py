@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session import Session, open_session
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.sqlite import SqliteStore
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tpuctl.sim import control
-from tpuctl.sim.hosts.network import run_ip, tag_of
+from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
+from tpuctl.sim.server import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

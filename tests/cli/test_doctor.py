@@ -219,7 +219,7 @@ def test_a_key_that_is_not_usable(
 
 
 def test_a_bucket_in_the_wrong_region(session: Session) -> None:
-    from tpuctl.sim import control
+    from tpuctl.sim.server import control
 
     info = control.status(state(session) / "sim")
     assert info is not None
@@ -336,7 +336,7 @@ def test_cron_is_gone(session: Session, tmp_path: Path) -> None:
 
 
 def test_os_login_of_the_project_is_told_and_no_problem(session: Session) -> None:
-    from tpuctl.sim import control
+    from tpuctl.sim.server import control
 
     info = control.status(state(session) / "sim")
     assert info is not None

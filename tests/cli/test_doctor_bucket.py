@@ -39,7 +39,7 @@ def mended(session: Session) -> Iterator[None]:
 
 
 def call(session: Session, method: str, path: str, body: bytes = b"") -> bytes:
-    from tpuctl.sim import control
+    from tpuctl.sim.server import control
 
     info = control.status(Path(session.environ["TPUCTL_STATE_DIR"]) / "sim")
     assert info is not None

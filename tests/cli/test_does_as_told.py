@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import TPUCTL, Session, open_session
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.sqlite import SqliteStore
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.support.session import Session, open_session
-from tpuctl.sim import control
+from tpuctl.sim.server import control
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.session import TPUCTL, Session, open_session
-from tpuctl.sim.faults import PRESETS
+from tpuctl.sim.world.faults import PRESETS
 
 
 @pytest.fixture(scope="module")

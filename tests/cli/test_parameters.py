@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from tpuctl.cli.parameters import spare
+from tpuctl.cli.typer_lazy import spare
 
 PARSED = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -76,7 +76,7 @@ def test_a_command_line_of_words_loads_no_converters(tmp_path: Path) -> None:
         "    app(['exec', 'nobody', '--worker', '0', '--', 'true'], prog_name='tpuctl')\n"
         "except SystemExit:\n"
         "    pass\n"
-        "print('pydantic' in sys.modules, 'tpuctl.workflows.execute' in sys.modules)\n"
+        "print('pydantic' in sys.modules, 'tpuctl.workers.exec' in sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True

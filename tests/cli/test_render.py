@@ -7,16 +7,16 @@ import re
 
 import pytest
 
-from tpuctl.cli.bill import COLUMNS as BILL
+from tpuctl.cli.commands.bill import COLUMNS as BILL
+from tpuctl.cli.commands.capacity import CAPACITY
+from tpuctl.cli.commands.ls import FLEET
+from tpuctl.cli.commands.quota import HOLDERS
+from tpuctl.cli.commands.runs import RUNS
 from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
-from tpuctl.cli.fleet import CAPACITY
-from tpuctl.cli.quota import HOLDERS
-from tpuctl.cli.render import LineFolder, Renderer, render_seconds, squeeze
-from tpuctl.cli.runs import RUNS
-from tpuctl.cli.slice import FLEET
+from tpuctl.cli.live import LineFolder, Renderer, render_seconds, squeeze
 from tpuctl.cli.wrapping import hint_lines, wrap
-from tpuctl.core.plan import waiting_words
-from tpuctl.workflows.events import Pace, StepDone, StepStarted, Waiting, Warn, WorkerOutput
+from tpuctl.engine.events import Pace, StepDone, StepStarted, Waiting, Warn, WorkerOutput
+from tpuctl.model.verdict import waiting_words
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
 

@@ -56,7 +56,7 @@ def test_what_a_person_removed_says_what_is_left_of_it_and_both_ways_on(session:
 
 def call_api(session: Session, verb: str, name: str) -> None:
     """What a person does with another tool."""
-    from tpuctl.sim import control
+    from tpuctl.sim.server import control
 
     info = control.status(session.root / "state" / "sim")
     assert info is not None

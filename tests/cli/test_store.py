@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Session, open_session
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.sqlite import SqliteStore
 
 DAY_S = 86400.0
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.session import TPUCTL, Session, open_session
 from tests.support.spool import Spool
-from tpuctl.local.surroundings import cron_runs
+from tpuctl.watch.install.preflight import cron_runs
 
 FOREIGN = b"MAILTO=ada\n# by hand, with a byte \xfc that is no UTF-8\n0 3 * * *\tbackup  --all\n"
 

@@ -14,10 +14,10 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from tests.support.json_api import JsonApi, json_api
-from tpuctl.cloud.client import GoogleCloud
-from tpuctl.core.model import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.engine.ports import Cloud
 from tpuctl.errors import BusyError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.ports import Cloud
+from tpuctl.model.cloud import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
 
 ZONE = "us-central2-b"
 PARENT = f"projects/p/locations/{ZONE}"

@@ -19,8 +19,7 @@ from google.oauth2.credentials import Credentials
 from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.buckets import GoogleObjects, translate
-from tpuctl.core.timeouts import LEASE_TTL_S
+from tpuctl.cloud.storage import GoogleObjects, translate
 from tpuctl.errors import (
     BadConfigError,
     ConflictError,
@@ -30,12 +29,13 @@ from tpuctl.errors import (
     RateLimitedError,
     TransientError,
 )
-from tpuctl.store.bucket import BucketStore, read_identity, write_identity
-from tpuctl.store.patience import patiently
-from tpuctl.workflows.documents import get_slice, list_slices
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.leases import lease
+from tpuctl.model.timeouts import LEASE_TTL_S
+from tpuctl.state.bucket import BucketStore, read_identity, write_identity
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.state.retry import patiently
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.exec import execute
 
 URI = "gs://sim-bucket/fleet"
 

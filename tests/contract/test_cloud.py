@@ -14,8 +14,8 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.cloud import WorldCloud
 from tests.support.memory.host import MemoryHosts
 from tests.support.sim import running_sim
-from tpuctl.cloud.client import GoogleCloud
-from tpuctl.core.model import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.engine.ports import Cloud
 from tpuctl.errors import (
     ConflictError,
     DeniedError,
@@ -25,10 +25,10 @@ from tpuctl.errors import (
     RateLimitedError,
     TransientError,
 )
-from tpuctl.ports import Cloud
-from tpuctl.sim.clock import ManualClock
-from tpuctl.sim.options import Delays
-from tpuctl.sim.world import World, WorldOptions
+from tpuctl.model.cloud import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.world import World, WorldOptions
 
 ZONE = "us-central2-b"
 LIMITED = "us-east1-d"

@@ -12,18 +12,27 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
-from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
-from tpuctl.core.host_protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply, LogNews
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.tree import Blob, Content, TreeFile, TreeLink, list_blobs, make_tree, parse_tree, render_tree
-from tpuctl.ports import Remote
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.resources import read_helper
-from tpuctl.workflows.copy import push
-from tpuctl.workflows.distribute import distribute
-from tpuctl.workflows.host_copies import inside
-from tpuctl.workflows.host_helper import Answer, HostHelper
-from tpuctl.workflows.pull import Pulled, pull
+from tpuctl.engine.ports import Remote
+from tpuctl.hosts.agent import Answer, HostHelper
+from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.hosts.protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply, LogNews
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.model.data import read_helper
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.transfer.distribute import distribute
+from tpuctl.transfer.host_copies import inside
+from tpuctl.transfer.tree import (
+    Blob,
+    Content,
+    TreeFile,
+    TreeLink,
+    list_blobs,
+    make_tree,
+    parse_tree,
+    render_tree,
+)
+from tpuctl.workers.copy_from import Pulled, pull
+from tpuctl.workers.copy_to import push
 
 CODE = make_tree({"main.py": b"print('hello')\n", "data/table": b"1,2\n"})
 BIG = make_tree({"main.py": b"x" * 700_000, "weights": bytes(range(256)) * 4000})

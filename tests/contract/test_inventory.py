@@ -11,10 +11,10 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.compute import GoogleInventory
 from tpuctl.cloud.rest import RestClient
-from tpuctl.core.assets import AssetKind
 from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.resources import load_accelerators, load_other_prices
-from tpuctl.workflows.bill import bill_data, bill_of
+from tpuctl.model.assets import AssetKind
+from tpuctl.model.data import load_accelerators, load_other_prices
+from tpuctl.money.bill_report import bill_data, bill_of
 
 ZONE = "us-central2-b"
 ROOT = "/compute/v1/projects/sim-project"

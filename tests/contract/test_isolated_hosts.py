@@ -18,14 +18,14 @@ import pytest
 
 from tests.support.require import require_isolated_hosts
 from tpuctl.errors import ConflictError, UsageError
-from tpuctl.sim import control
-from tpuctl.sim.hosts import requirements
-from tpuctl.sim.hosts.interface import HostSpec
-from tpuctl.sim.hosts.isolated import IsolatedHosts
-from tpuctl.sim.hosts.loops import attached_loops
-from tpuctl.sim.hosts.network import tag_of
-from tpuctl.sim.options import SimOptions
-from tpuctl.sim.processes import alive, descendants, members
+from tpuctl.sim.hosts.backend import HostSpec
+from tpuctl.sim.hosts.isolated import requirements
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
+from tpuctl.sim.hosts.isolated.loop_devices import attached_loops
+from tpuctl.sim.hosts.isolated.network import tag_of
+from tpuctl.sim.server import control
+from tpuctl.sim.server.options import SimOptions
+from tpuctl.sim.server.processes import alive, descendants, members
 
 WORLD = f"test-{os.getpid()}"
 

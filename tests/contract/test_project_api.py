@@ -15,10 +15,10 @@ from google.oauth2 import service_account
 from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.identity import describe_credentials
+from tpuctl.cloud.credentials import describe_credentials
 from tpuctl.cloud.project import GoogleProject
-from tpuctl.core.quotas import ADDRESSES, HEALTH_CHECKS
 from tpuctl.errors import DeniedError, NotFoundError, TransientError
+from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS
 
 ENDPOINTS = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
 

@@ -19,15 +19,15 @@ import pytest
 from tests.support.builders import a_run, a_slice
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.stores import KINDS, Place, open_places
-from tpuctl.core import timeouts
-from tpuctl.core.codec import to_data
-from tpuctl.core.prune import parse_runs_age
-from tpuctl.core.records import CodeState, EnvironmentRef, RunState, SliceState
-from tpuctl.core.tree import make_tree
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
-from tpuctl.workflows.prune import find_waste, prune, prune_if_due
-from tpuctl.workflows.retired import retired_numbers
-from tpuctl.workflows.submit import store_content
+from tpuctl.lib.codec import to_data
+from tpuctl.model import timeouts
+from tpuctl.model.records import CodeState, EnvironmentRef, RunState, SliceState
+from tpuctl.state.gc import find_waste, prune, prune_if_due
+from tpuctl.state.gc_plan import parse_runs_age
+from tpuctl.state.tombstones import retired_numbers
+from tpuctl.transfer.bundle import store_content
+from tpuctl.transfer.tree import make_tree
 
 DAY_S = 86400.0
 AGE_S = timeouts.PRUNE_AFTER_S
@@ -334,8 +334,8 @@ def test_one_of_many_machines_prunes_once_a_day(place, open_store):
 KILLED = """
 import sys
 from pathlib import Path
-from tpuctl.store.sqlite import SqliteStore
-from tpuctl.workflows.prune import prune
+from tpuctl.state.sqlite import SqliteStore
+from tpuctl.state.gc import prune
 store = SqliteStore(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

@@ -17,11 +17,11 @@ from tests.support import vocabulary as words
 from tests.support.memory.host import make_host_key
 from tests.support.remotes import LABS, SILENCE_S, SSHD, Lab
 from tests.support.require import require_isolated_hosts
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.shell import quote
+from tpuctl.engine.ports import Remote
 from tpuctl.errors import ConflictError
-from tpuctl.ports import Remote
-from tpuctl.remote.keys import KeyPair, ensure_keypair
+from tpuctl.lib.shell import quote
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
 
 no_sshd = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not installed")
 EVERYWHERE = ["memory", "simulated", "isolated", pytest.param("sshd", marks=no_sshd)]

@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.unit.test_sim_world import MemoryHosts
-from tpuctl.sim.clock import ManualClock
-from tpuctl.sim.compute import BATCH, ComputeDoor
-from tpuctl.sim.messages import Request
-from tpuctl.sim.options import Delays
-from tpuctl.sim.world import World, WorldOptions
+from tpuctl.sim.compute.rest import BATCH, ComputeDoor
+from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.world import World, WorldOptions
 
 ZONE = "us-central2-b"
 ROOT = "/compute/v1/projects/sim-project"

@@ -12,13 +12,13 @@ import pytest
 from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.sim import running_sim
 from tests.unit.test_sim_world import PARENT, build
-from tpuctl.resources import load_accelerators
-from tpuctl.sim.compute import ComputeDoor
-from tpuctl.sim.compute_operations import KEPT as COMPUTE_KEPT
-from tpuctl.sim.compute_state import MAX_RESOURCES
-from tpuctl.sim.messages import Request
-from tpuctl.sim.operations import KEPT as OPERATIONS_KEPT
-from tpuctl.sim.options import Delays
+from tpuctl.model.data import load_accelerators
+from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
+from tpuctl.sim.compute.rest import ComputeDoor
+from tpuctl.sim.compute.state import MAX_RESOURCES
+from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.operations import KEPT as OPERATIONS_KEPT
 
 ROUNDS, REQUESTS = 4, 400
 

@@ -19,9 +19,9 @@ import google_crc32c
 import pytest
 import requests
 
-from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.gcs_api import load_api
-from tpuctl.sim.http import HttpServer
+from tpuctl.sim.api.http import HttpServer
+from tpuctl.sim.gcs.methods import load_api
+from tpuctl.sim.gcs.server import GcsDoor
 
 CHUNK = 256 * 1024
 MIB = 1024**2

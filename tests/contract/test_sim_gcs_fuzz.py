@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.gcs_api import load_api
-from tpuctl.sim.messages import Request, Response
+from tpuctl.sim.gcs.methods import load_api
+from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.wire.messages import Request, Response
 
 VALUES = [
     *(None, True, 0, -1, 2**70, 1.5, "", "a", "bbb", "true", "-1", "9" * 20, "\ud800", "\x00", "é", "NaN"),

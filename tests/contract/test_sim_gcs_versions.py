@@ -14,8 +14,8 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from tpuctl.sim.gcs import GcsDoor
-from tpuctl.sim.http import HttpServer
+from tpuctl.sim.api.http import HttpServer
+from tpuctl.sim.gcs.server import GcsDoor
 
 WEEK_S = 7 * 86_400
 

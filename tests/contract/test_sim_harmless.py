@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import NODE, Lab, open_lab, populate, wait_until
-from tpuctl.sim.hosts.hostinit import NOBODY, RIGHTS_DROPPED
+from tpuctl.sim.hosts.init import NOBODY, RIGHTS_DROPPED
 
 
 @pytest.fixture

@@ -27,10 +27,10 @@ from tests.support.hosts import (
     start_daemons,
     wait_until,
 )
-from tpuctl.sim.hosts.interface import HostAddress
+from tpuctl.sim.hosts.backend import HostAddress
+from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
 from tpuctl.sim.hosts.metadata import etag_of
-from tpuctl.sim.hosts.process import ProcessHosts
-from tpuctl.sim.hosts.requirements import remove_leftovers
+from tpuctl.sim.hosts.process.backend import ProcessHosts
 
 ROOT = Path(__file__).parents[2]
 
@@ -267,7 +267,7 @@ SERVER = """
 import json, sys, time
 from pathlib import Path
 from tests.support.hosts import TIERS
-from tpuctl.sim.hosts.interface import HostSpec
+from tpuctl.sim.hosts.backend import HostSpec
 tier, root, world_id, keys, node = sys.argv[1:]
 hosts = TIERS[tier](Path(root), world_id)
 made = hosts.create([HostSpec(node, 0, "h", dict, dict)])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.hosts import TIERS, require_tier
 from tests.support.session import Session, open_session
-from tpuctl.sim.identity import DEFAULT_ACCOUNT
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 
 @pytest.fixture(scope="module", params=TIERS)

@@ -19,8 +19,8 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import UsageError
-from tpuctl.sim.access import PROJECT_NUMBER, SERVICES
-from tpuctl.sim.world import WorldOptions
+from tpuctl.sim.world.iam import PROJECT_NUMBER, SERVICES
+from tpuctl.sim.world.world import WorldOptions
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"

@@ -20,15 +20,16 @@ from typer.testing import CliRunner
 from tests.contract.test_sim_tpu import PARENT, VERSION
 from tests.docs.generate import ROOT
 from tpuctl.cli.app import app
-from tpuctl.core.settings import SIM_PROFILE
-from tpuctl.sim.clock import ManualClock
-from tpuctl.sim.control import SimInfo, save_info
-from tpuctl.sim.faults import METHODS, PRESETS
-from tpuctl.sim.oauth import PATHS as TOKEN_PATHS
-from tpuctl.sim.options import SimOptions
-from tpuctl.sim.processes import start_time
-from tpuctl.sim.simulator import Simulator, new_token
-from tpuctl.sim.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
+from tpuctl.config.settings import SIM_PROFILE
+from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
+from tpuctl.sim.server.control import save_info
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
+from tpuctl.sim.server.processes import start_time
+from tpuctl.sim.server.simulator import Simulator, new_token
+from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.faults import METHODS, PRESETS
+from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
 
 ZONE = "us-central2-b"
 NODES, QUEUE = f"/v2/{PARENT}/nodes", f"/v2/{PARENT}/queuedResources"

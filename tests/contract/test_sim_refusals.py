@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 
 from tests.contract.test_sim_tpu import PARENT, VERSION, grpc_channel, node, rest_client
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.tpu_rest import ROUTES, compile_route
+from tpuctl.sim.api.tpu_rest import ROUTES, compile_route
 
 NODE = {"acceleratorType": "v4-8", "runtimeVersion": VERSION}
 

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from google.oauth2.credentials import Credentials
 
-from tpuctl.cloud.buckets import GoogleObjects
-from tpuctl.core.settings import ENDPOINTS
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.config.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
-from tpuctl.sim import control
-from tpuctl.sim.control import SimInfo
-from tpuctl.sim.guardian import run_foreground
-from tpuctl.sim.options import SimOptions
-from tpuctl.sim.processes import alive, members
+from tpuctl.sim.server import control
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
+from tpuctl.sim.server.processes import alive, members
+from tpuctl.sim.server.supervisor import run_foreground
 
 INSTANT = SimOptions(delays="instant")
 NODE = {
@@ -221,7 +221,9 @@ def test_a_port_that_is_taken_is_reported_from_the_log(state_dir: Path) -> None:
     assert not below(other)
 
 
-FOREGROUND = "from tpuctl.sim.guardian import run_foreground; run_foreground(Path(sys.argv[1]), INSTANT)"
+FOREGROUND = (
+    "from tpuctl.sim.server.supervisor import run_foreground; run_foreground(Path(sys.argv[1]), INSTANT)"
+)
 BOUND = (
     "import time; from tpuctl.sim import control; control.up(Path(sys.argv[1]), INSTANT, bound=True); "
     "time.sleep(600)"
@@ -231,7 +233,8 @@ BOUND = (
 @pytest.mark.parametrize("code", [FOREGROUND, BOUND], ids=["foreground", "bound"])
 def test_a_simulator_of_a_process_ends_when_that_is_killed(state_dir: Path, code: str) -> None:
     options = (
-        "import sys; from pathlib import Path; from tpuctl.sim.options import SimOptions; "
+        "import sys; from pathlib import Path; "
+        "from tpuctl.sim.server.options import SimOptions; "
         "INSTANT = SimOptions(delays='instant'); "
     )
     process = subprocess.Popen([sys.executable, "-c", options + code, str(state_dir)])
@@ -250,8 +253,10 @@ def test_a_simulator_of_a_process_ends_when_that_is_killed(state_dir: Path, code
 
 def test_the_foreground_server_refuses_a_second_one_and_ends_on_a_signal(state_dir: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tpuctl.sim.options import SimOptions; "
-        "from tpuctl.sim.guardian import run_foreground; run_foreground(Path(sys.argv[1]), SimOptions())"
+        "import sys; from pathlib import Path; "
+        "from tpuctl.sim.server.options import SimOptions; "
+        "from tpuctl.sim.server.supervisor import run_foreground; "
+        "run_foreground(Path(sys.argv[1]), SimOptions())"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(state_dir)])
     try:

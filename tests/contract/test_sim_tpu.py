@@ -23,7 +23,7 @@ from google.oauth2.credentials import Credentials
 from google.protobuf import descriptor_pb2, descriptor_pool, field_mask_pb2
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.access import PROJECT_NUMBER
+from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"

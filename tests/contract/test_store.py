@@ -18,14 +18,14 @@ import pytest
 
 from tests.support.stores import KINDS, Place, open_places
 from tpuctl.errors import BadConfigError, ConflictError, NotFoundError, TpuctlError
-from tpuctl.store import sqlite as sqlite_store
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state import sqlite as sqlite_store
+from tpuctl.state.sqlite import SqliteStore
 
 OPEN_SQLITE = """
 import sys
 from pathlib import Path
 from tpuctl.errors import ConflictError
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.sqlite import SqliteStore
 store = SqliteStore(Path(sys.argv[1]))
 """
 

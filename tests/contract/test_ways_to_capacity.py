@@ -12,10 +12,10 @@ import requests
 from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.client import GoogleCloud
-from tpuctl.core.model import NodeRequest, NodeState, QueuedState, Tier
-from tpuctl.core.naming import node_names
+from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import InvalidRequestError, QuotaError
+from tpuctl.lib.names import node_names
+from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, Tier
 
 ZONE = "us-central2-b"
 FLEX_ZONE = "us-east5-a"

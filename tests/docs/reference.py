@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
+import tpuctl.cli.commands
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, GROUPS, app
-from tpuctl.core.ask_rules import WAYS
-from tpuctl.core.config_file import LOCAL_ONLY
-from tpuctl.core.fleet_file import FleetWish
-from tpuctl.core.fleet_schema import fleet_schema
-from tpuctl.core.hooks import OCCASION_NOTES
-from tpuctl.core.lifecycle import FINAL_STATES, STATE_NOTES
-from tpuctl.core.plan_fleet import CHANGE_NOTES
-from tpuctl.core.records import CAUSE_NOTES, RUN_STATE_NOTES
-from tpuctl.core.settings import SETTINGS
-from tpuctl.core.shape import About, registry, render_example
-from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, file_help
+from tpuctl.config.file import LOCAL_ONLY
+from tpuctl.config.hooks import OCCASION_NOTES
+from tpuctl.config.schema import About, registry, render_example
+from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
-from tpuctl.resources import load_accelerators
+from tpuctl.fleet.file import FleetWish
+from tpuctl.fleet.plan import CHANGE_NOTES
+from tpuctl.fleet.schema import fleet_schema
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
+from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, file_help
+from tpuctl.slices.rules import WAYS
+from tpuctl.slices.states import FINAL_STATES, STATE_NOTES
 
 WIDTH = 80
 WRITTEN = "<!-- Written by `make docs` from the code: do not edit. -->"
@@ -44,10 +46,12 @@ def render_command_table() -> str:
 
 def render_modules() -> str:
     """Where the code of each command is."""
-    rows = [
-        (f"`tpuctl {each.name}`", f"`tpuctl/cli/{each.module}.py`", f"`{each.target}`") for each in COMMANDS
-    ]
-    return _table(("command", "file", "name"), rows)
+    folder = Path(tpuctl.cli.commands.__file__).parent
+    rows = []
+    for each in COMMANDS:
+        file = each.module + ("/" if (folder / each.module).is_dir() else ".py")
+        rows.append((f"`tpuctl {each.name}`", f"`tpuctl/cli/commands/{file}`"))
+    return _table(("command", "file"), rows)
 
 
 def render_commands() -> str:

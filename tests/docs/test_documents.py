@@ -24,10 +24,10 @@ from tests.docs.generate import (
 )
 from tests.docs.reference import groups
 from tpuctl import __version__
-from tpuctl.core import launch
-from tpuctl.core.settings import SETTINGS
+from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
-from tpuctl.sim.faults import PRESETS
+from tpuctl.runs import process_env as launch
+from tpuctl.sim.world.faults import PRESETS
 
 PATHS = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 README_LINES = 250

@@ -9,7 +9,7 @@ from typing import Any
 from tests.fleet.observer import Broken
 from tests.fleet.training import EXIT_BUG, Kind, Start, Training
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core.progress import FRUITLESS_MAX
+from tpuctl.runs.checkpoints import FRUITLESS_MAX
 
 FINAL = frozenset({"succeeded", "failed", "stopped", "gave-up"})
 CLOUDS_DOING = frozenset({"preempted", "host-lost"})

@@ -13,13 +13,13 @@ from tests.fleet.training import Training
 from tests.fleet.weather import DAY, HOUR, MINUTE, ZONES, DrawnDelays, Weather
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.model import Tier
-from tpuctl.core.records import SliceSpec
-from tpuctl.sim.status import ApiError, Code
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.intents import request_down, request_slice
-from tpuctl.workflows.progress import go_on
-from tpuctl.workflows.runs import active_run
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import SliceSpec
+from tpuctl.runs.progress import go_on
+from tpuctl.runs.reconcile import active_run
+from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.watch.reconciler import run_pass
 
 RUNTIMES = {"v6e": "v2-alpha-tpuv6e", "v5e": "v2-alpha-tpuv5-lite", "v4": "tpu-ubuntu2204-base"}
 TYPES = {

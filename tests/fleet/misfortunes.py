@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tests.support.memory.host import Condition
 from tests.support.memory.services import MemoryPlace
-from tpuctl.sim.kernel import Node
+from tpuctl.sim.world.state import Node
 
 MINUTE, HOUR = 60.0, 3600.0
 MOVED = frozenset({"REPAIRING", "UNKNOWN", "STOPPED", "STARTING"})

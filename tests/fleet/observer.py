@@ -10,11 +10,11 @@ from typing import Any
 from tests.fleet.weather import MINUTE, Weather
 from tests.support.memory.host import Condition
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core import timeouts
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL
-from tpuctl.sim.kernel import Json
-from tpuctl.sim.paths import ResourcePath
-from tpuctl.sim.world import Resident, target_of
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL
+from tpuctl.sim.wire.status import Json
+from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.world import Resident, target_of
 
 ALIVE = frozenset({"CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING"})
 QUEUED_ALIVE = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"})

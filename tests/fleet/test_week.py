@@ -16,13 +16,13 @@ from tests.fleet.life import SMALL, Life, Plan, half_a_day, live, week
 from tests.fleet.observer import Broken
 from tests.fleet.weather import DAY, HOUR, MINUTE
 from tests.support.soak import soak
-from tpuctl.core import timeouts
-from tpuctl.core.codec import from_data
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
-from tpuctl.core.records import SliceSpec
-from tpuctl.sim.world import Resident
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.pausing import pause_fleet
+from tpuctl.lib.codec import from_data
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
+from tpuctl.model.records import SliceSpec
+from tpuctl.sim.world.world import Resident
+from tpuctl.slices.desired import request_slice
+from tpuctl.watch.pause import pause_fleet
 
 
 @pytest.mark.slow

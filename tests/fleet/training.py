@@ -11,10 +11,10 @@ from enum import StrEnum
 from tests.fleet.weather import MINUTE
 from tests.support.memory.process import Process, Steps, Wait
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import Policy, RunRecord
-from tpuctl.core.tree import make_tree
-from tpuctl.workflows.runs import request_run
-from tpuctl.workflows.submit import FrozenCode, RunRequest, freeze_run
+from tpuctl.model.records import Policy, RunRecord
+from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.submit import FrozenCode, RunRequest, freeze_run
+from tpuctl.transfer.tree import make_tree
 
 BUCKET = "gs://lab/runs"
 EXIT_BUG, EXIT_RESTART = 1, 75

@@ -18,8 +18,8 @@ from tests.fleet.misfortunes import Misfortunes
 from tests.support.memory.host import Condition
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import NotFoundError
-from tpuctl.sim.options import Delays
-from tpuctl.sim.world import Resident
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.world import Resident
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 MISFORTUNE_S = 12 * MINUTE

@@ -17,11 +17,11 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from tests.support.require import require_tool
-from tpuctl.cloud.client import GoogleCloud
-from tpuctl.core.model import NodeRequest, Tier
-from tpuctl.sim import control
-from tpuctl.sim.control import SimInfo
-from tpuctl.sim.options import SimOptions
+from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.model.cloud import NodeRequest, Tier
+from tpuctl.sim.server import control
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
 
 ZONE = "us-central2-b"
 VERSION = "tpu-ubuntu2204-base"

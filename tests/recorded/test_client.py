@@ -15,13 +15,11 @@ from google.oauth2.credentials import Credentials
 
 from tests.recorded.stories import EVIDENCE, Exchange, exchange, stories
 from tests.support.replay import replaying
-from tpuctl import ports
-from tpuctl.cloud.buckets import GoogleObjects
-from tpuctl.cloud.client import GoogleCloud
 from tpuctl.cloud.compute import GoogleInventory
 from tpuctl.cloud.project import GoogleProject
-from tpuctl.core.assets import AssetKind
-from tpuctl.core.model import NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.engine import ports
 from tpuctl.errors import (
     ConflictError,
     DeniedError,
@@ -30,6 +28,8 @@ from tpuctl.errors import (
     QuotaError,
     TpuctlError,
 )
+from tpuctl.model.assets import AssetKind
+from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, Tier
 
 ZONE = "us-central1-a"
 PLAIN = "tpuvirtualmachine-minimal-x1y2z3"

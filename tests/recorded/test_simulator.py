@@ -21,7 +21,7 @@ import yaml
 from tests.recorded.compare import Difference, differences
 from tests.recorded.stories import Exchange, Story, stories
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.options import Delays
+from tpuctl.sim.world.delays import Delays
 
 DIFFERENCES = yaml.safe_load((Path(__file__).parent / "differences.yaml").read_text())
 PRESENT_HEADERS = ("X-Goog-", "Location", "Content-Disposition", "ETag")

@@ -10,18 +10,18 @@ from tests.scenario.test_census import ZONE, deletions, make_node, names
 from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
-from tpuctl.core.plan import Blocked
-from tpuctl.core.reap import Fate
-from tpuctl.core.records import SliceRecord, SliceState
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.adopt import adopt, find_candidate
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.reap import survey
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.inventory.reap import survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.exec import execute
 
 PARENT = f"projects/sim-project/locations/{ZONE}"
 

@@ -10,12 +10,12 @@ import pytest
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core import timeouts
-from tpuctl.core.records import Doubt, Lifetime, Policy, RunState, SliceRecord, SliceState
-from tpuctl.workflows.documents import get_run, get_slice, save
-from tpuctl.workflows.enrolment import enroll_machine
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.follow import start_run
+from tpuctl.model import timeouts
+from tpuctl.model.records import Doubt, Lifetime, Policy, RunState, SliceRecord, SliceState
+from tpuctl.runs.follow import start_run
+from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.state.repository import get_run, get_slice, save
+from tpuctl.watch.reconciler import run_pass
 
 MINUTE, HOUR = 60.0, 3600.0
 SKEW_S = 600.0

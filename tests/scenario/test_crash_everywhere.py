@@ -23,26 +23,26 @@ from tests.support.stories import (
     state_of,
 )
 from tests.support.surviving import Accident, Repair, Story, accidents, cases, settled, survive_all
-from tpuctl.core.codec import to_data
-from tpuctl.core.grants import AtEnd, Grant
-from tpuctl.core.model import USER_LABEL, Tier
-from tpuctl.core.plan_fleet import How, WantedFleet, WantedRun, WantedSlice
-from tpuctl.core.reap import Fate
-from tpuctl.core.records import Desired, Policy, RunState, SliceSpec, SliceState
-from tpuctl.core.request import RunRequest
-from tpuctl.core.tree import make_tree
 from tpuctl.errors import PendingError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.adopt import adopt, find_candidate
-from tpuctl.workflows.apply import Order, apply_fleet, observe_and_plan
-from tpuctl.workflows.documents import find_slice, get_slice, list_runs, list_slices
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.pausing import current_pause, pause_fleet, resume_fleet
-from tpuctl.workflows.reap import caller_of, reap, survey
-from tpuctl.workflows.slices import wait_for_slice
-from tpuctl.workflows.submit import FrozenCode
+from tpuctl.fleet.apply import Order, apply_fleet, observe_and_plan
+from tpuctl.fleet.plan import How, WantedFleet, WantedRun, WantedSlice
+from tpuctl.inventory.reap import caller_of, reap, survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.lib.codec import to_data
+from tpuctl.model.cloud import USER_LABEL, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.money.grants import AtEnd, Grant
+from tpuctl.runs.follow import start_run
+from tpuctl.runs.request import RunRequest
+from tpuctl.runs.submit import FrozenCode
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import find_slice, get_slice, list_runs, list_slices
+from tpuctl.transfer.tree import make_tree
+from tpuctl.watch.pause import current_pause, pause_fleet, resume_fleet
+from tpuctl.watch.reconciler import run_pass, take_down
 
 ZONE, ELSEWHERE = SPEC.zone, "europe-west4-b"
 FULL = "europe-west1-b"

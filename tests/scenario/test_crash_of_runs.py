@@ -12,15 +12,15 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
-from tpuctl.core.records import Limits, Policy, RunRecord, RunState, SliceState
-from tpuctl.core.request import RunRequest
-from tpuctl.core.tree import make_tree
-from tpuctl.workflows.documents import get_slice, list_runs
-from tpuctl.workflows.follow import follow_run, start_run
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.runs import request_run, request_stop
-from tpuctl.workflows.slices import wait_for_slice
-from tpuctl.workflows.submit import FrozenCode, check_request, freeze_run
+from tpuctl.model.records import Limits, Policy, RunRecord, RunState, SliceState
+from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.reconcile import request_run, request_stop
+from tpuctl.runs.request import RunRequest
+from tpuctl.runs.submit import FrozenCode, check_request, freeze_run
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice, list_runs
+from tpuctl.transfer.tree import make_tree
 
 
 def programs_on(place: MemoryPlace) -> int:

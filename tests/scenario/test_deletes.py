@@ -10,23 +10,23 @@ import pytest
 
 from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.codec import to_data
-from tpuctl.core.grants import AtEnd, Grant
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
-from tpuctl.core.plan import Blocked
-from tpuctl.core.reap import Fate
-from tpuctl.core.records import SliceState
+from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.adopt import adopt, find_candidate
-from tpuctl.workflows.apply import end_slice
-from tpuctl.workflows.documents import Loaded, get_slice, save
-from tpuctl.workflows.events import Warn
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.reap import caller_of, reap, survey
-from tpuctl.workflows.report import decisions
-from tpuctl.workflows.slices import advance_slice
+from tpuctl.fleet.apply import end_slice
+from tpuctl.inventory.reap import caller_of, reap, survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.lib.codec import to_data
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.money.grants import AtEnd, Grant
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import advance_slice
+from tpuctl.state.repository import Loaded, get_slice, save
+from tpuctl.views.slices import decisions
+from tpuctl.watch.reconciler import run_pass, take_down
 
 ZONE = SPEC.zone
 

@@ -18,8 +18,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.environment import environment_files, parse_environment
-from tpuctl.sim.paths import storage_endpoint
+from tpuctl.envs.spec import environment_files, parse_environment
+from tpuctl.sim.world.paths import storage_endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

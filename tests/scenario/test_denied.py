@@ -9,16 +9,17 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core.hooks import Happening, Hook, parse_hooks
-from tpuctl.core.records import SliceState
-from tpuctl.core.watch import Heartbeat, Watcher, next_heartbeat
+from tpuctl.config.hooks import Hook, parse_hooks
 from tpuctl.errors import DeniedError
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import PassLine, run_pass, take_down
-from tpuctl.workflows.hooks import tell_hooks
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.report import decisions
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model.records import SliceState
+from tpuctl.notify.deliver import tell_hooks
+from tpuctl.notify.events import Happening
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.views.slices import decisions
+from tpuctl.watch.heartbeat import Heartbeat, Watcher, next_heartbeat
+from tpuctl.watch.reconciler import PassLine, run_pass, take_down
 
 NO_PERMISSION = {"preset": "no-permission"}
 

@@ -12,19 +12,19 @@ from tests.support.memory.host import make_host_key
 from tests.support.memory.process import scripted
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.nouns import FailureKind
-from tpuctl.core.records import RunState, SliceState
+from tpuctl.engine.events import Warn
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
-from tpuctl.workflows.documents import get_run, get_slice
-from tpuctl.workflows.enrolment import KEYS, enroll_machine, list_machines, remove_machine
-from tpuctl.workflows.events import Warn
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import PassLine, run_pass
-from tpuctl.workflows.follow import follow_run, start_run
-from tpuctl.workflows.leases import lease
-from tpuctl.workflows.probing import greet_workers
-from tpuctl.workflows.report import decisions
-from tpuctl.workflows.runs import request_stop
+from tpuctl.model.hosts import FailureKind
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.reconcile import request_stop
+from tpuctl.slices.enrollment import KEYS, enroll_machine, list_machines, remove_machine
+from tpuctl.slices.probing import greet_workers
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import get_run, get_slice
+from tpuctl.views.slices import decisions
+from tpuctl.watch.reconciler import PassLine, run_pass
+from tpuctl.workers.exec import execute
 
 ZONE = "us-central2-b"
 

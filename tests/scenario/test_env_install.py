@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.core.environment import environment_files, environment_key, parse_environment
+from tpuctl.envs.spec import environment_files, environment_key, parse_environment
 
 pytestmark = pytest.mark.slow
 

@@ -14,29 +14,29 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core import timeouts
-from tpuctl.core.codec import to_data
-from tpuctl.core.doctor import is_near
-from tpuctl.core.grants import AtEnd, Grant
-from tpuctl.core.model import INCARNATION_LABEL, NodeRequest, NodeState, QueuedState, Tier
-from tpuctl.core.plan import Blocked
-from tpuctl.core.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.engine.events import Warn
 from tpuctl.errors import UsageError
-from tpuctl.resources import load_accelerators
-from tpuctl.sim.options import Delays
-from tpuctl.workflows.capacity import list_notes
-from tpuctl.workflows.documents import get_run, get_slice, save
-from tpuctl.workflows.enrolment import enroll_machine, remove_machine
-from tpuctl.workflows.events import Warn
-from tpuctl.workflows.fleet import JUST_UP, PassLine, run_pass
-from tpuctl.workflows.intents import request_down, request_slice
-from tpuctl.workflows.observe import look_at_slice
-from tpuctl.workflows.pausing import pause_fleet, resume_fleet
-from tpuctl.workflows.payment import quote
-from tpuctl.workflows.progress import go_on
-from tpuctl.workflows.report import decisions, fleet_rows
-from tpuctl.workflows.slices import advance_slice, wait_for_slice, wait_until_gone
-from tpuctl.workflows.submit import RunRequest, check_request
+from tpuctl.lib.codec import to_data
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import INCARNATION_LABEL, NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.model.regions import is_near
+from tpuctl.model.verdict import Blocked
+from tpuctl.money.coverage import quote
+from tpuctl.money.grants import AtEnd, Grant
+from tpuctl.runs.progress import go_on
+from tpuctl.runs.submit import RunRequest, check_request
+from tpuctl.sim.world.delays import Delays
+from tpuctl.slices.capacity_notes import list_notes
+from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.slices.enrollment import enroll_machine, remove_machine
+from tpuctl.slices.observe import look_at_slice
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_gone
+from tpuctl.state.repository import get_run, get_slice, save
+from tpuctl.views.slices import decisions, fleet_rows
+from tpuctl.watch.pause import pause_fleet, resume_fleet
+from tpuctl.watch.reconciler import JUST_UP, PassLine, run_pass
 
 V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")

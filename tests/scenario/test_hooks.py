@@ -11,11 +11,12 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.hooks import Happening, Hook, Occasion, parse_hooks
-from tpuctl.core.timeouts import HOOK_TRIES, HOOKS_MAX_S
-from tpuctl.core.watch import Trouble
-from tpuctl.workflows.fleet import PassLine, run_pass
-from tpuctl.workflows.hooks import hook_state, tell_hooks
+from tpuctl.config.hooks import Hook, Occasion, parse_hooks
+from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
+from tpuctl.notify.deliver import hook_state, tell_hooks
+from tpuctl.notify.events import Happening
+from tpuctl.watch.heartbeat import Trouble
+from tpuctl.watch.reconciler import PassLine, run_pass
 
 ALL = ["preempted", "recovered", "gave-up", "needs-human"]
 

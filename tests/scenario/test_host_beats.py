@@ -12,16 +12,16 @@ from tests.support.memory.process import Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
-from tpuctl.core import timeouts
-from tpuctl.core.evidence import Life
-from tpuctl.core.records import AttemptState, Cause, Policy, RunState, SliceState
 from tpuctl.errors import DeniedError, PendingError, TransientError
-from tpuctl.workflows.documents import get_run, get_slice, list_runs
-from tpuctl.workflows.fleet import PassLine, run_pass, take_down
-from tpuctl.workflows.host_beats import beats_key
-from tpuctl.workflows.report import decisions, fleet_rows, remark_on, slice_status
-from tpuctl.workflows.runs import advance_run, request_stop
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model import timeouts
+from tpuctl.model.records import AttemptState, Cause, Policy, RunState, SliceState
+from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.slices.heartbeats import beats_key
+from tpuctl.slices.liveness import Life
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_run, get_slice, list_runs
+from tpuctl.views.slices import decisions, fleet_rows, remark_on, slice_status
+from tpuctl.watch.reconciler import PassLine, run_pass, take_down
 
 MINUTE, HOUR = 60.0, 3600.0
 

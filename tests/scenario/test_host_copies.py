@@ -11,17 +11,17 @@ from tests.support.jobs import bring_up, submit
 from tests.support.memory.host import MemoryAttempt, MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import RunState
-from tpuctl.core.timeouts import STEP_MAX_S
-from tpuctl.workflows.documents import get_run, get_slice
-from tpuctl.workflows.enrolment import enroll_machine
-from tpuctl.workflows.events import Note, Transfer
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.host_copies import COPY_MAX_S, SERVE_IDLE_S
-from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.runs import advance_run, request_stop
-from tpuctl.workflows.targets import host_targets
+from tpuctl.engine.events import Note, Transfer
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import RunState
+from tpuctl.model.timeouts import STEP_MAX_S
+from tpuctl.runs.follow import start_run
+from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.state.repository import get_run, get_slice
+from tpuctl.transfer.host_copies import COPY_MAX_S, SERVE_IDLE_S
+from tpuctl.watch.reconciler import run_pass
 
 EIGHT = {"accelerator_type": "v4-64", "hosts": 8, "chips": 32}
 MANY = {"accelerator_type": "v4-1024", "hosts": 128, "chips": 512}

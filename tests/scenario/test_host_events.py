@@ -13,10 +13,10 @@ from tests.support.hosts import require_tier, wait_until
 from tests.support.jobs import bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.records import Cause, Policy, RunRecord, RunState
-from tpuctl.workflows.documents import list_attempts
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.report import manifest_of
+from tpuctl.model.records import Cause, Policy, RunRecord, RunState
+from tpuctl.runs.follow import follow_run
+from tpuctl.state.repository import list_attempts
+from tpuctl.views.slices import manifest_of
 
 PROGRAM = """
 import os, signal, sys, time

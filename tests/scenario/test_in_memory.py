@@ -11,27 +11,27 @@ from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
-from tpuctl.core.environment import EnvironmentSpec, render_frozen
-from tpuctl.core.model import FailureKind
-from tpuctl.core.plan import Blind
-from tpuctl.core.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
-from tpuctl.core.timeouts import STEP_MAX_S
-from tpuctl.core.tree import make_tree
+from tpuctl.engine.events import Transfer, Warn
+from tpuctl.envs.spec import EnvironmentSpec, render_frozen
 from tpuctl.errors import ConflictError
-from tpuctl.workflows.copy import push
-from tpuctl.workflows.documents import find_run, get_run, get_slice, save
-from tpuctl.workflows.enrolment import enroll_machine
-from tpuctl.workflows.events import Transfer, Warn
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import follow_run, start_run
-from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.pull import pull
-from tpuctl.workflows.runs import advance_run, look_for_end, request_stop
-from tpuctl.workflows.slices import advance_slice
-from tpuctl.workflows.stops import settle_stop, stop_error
-from tpuctl.workflows.targets import host_targets
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import FailureKind
+from tpuctl.model.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
+from tpuctl.model.timeouts import STEP_MAX_S
+from tpuctl.model.verdict import Blind
+from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.reconcile import advance_run, look_for_end, request_stop
+from tpuctl.runs.stops import settle_stop, stop_error
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.slices.reconcile import advance_slice
+from tpuctl.state.repository import find_run, get_run, get_slice, save
+from tpuctl.transfer.tree import make_tree
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.copy_from import pull
+from tpuctl.workers.copy_to import push
+from tpuctl.workers.exec import execute
 
 HOUR = 3600.0
 

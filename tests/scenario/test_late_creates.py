@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core import timeouts
-from tpuctl.core.reap import Fate
-from tpuctl.core.records import SliceState
 from tpuctl.errors import PendingError
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.reap import survey
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.inventory.reap import survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.model import timeouts
+from tpuctl.model.records import SliceState
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass, take_down
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import SliceState
 from tpuctl.errors import QuotaError
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.report import decisions
+from tpuctl.model.records import SliceState
+from tpuctl.state.repository import get_slice
+from tpuctl.views.slices import decisions
+from tpuctl.watch.reconciler import run_pass
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 8 in region us-central2"
 HELD = "bob holds theirs-1 (v4-16, us-central2-b, READY)"

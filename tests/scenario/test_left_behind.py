@@ -15,9 +15,9 @@ import pytest
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tpuctl.core.host_commands import SILENCE_S
-from tpuctl.sim import control
-from tpuctl.sim.hosts.network import run_ip, tag_of
+from tpuctl.hosts.commands import SILENCE_S
+from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
+from tpuctl.sim.server import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

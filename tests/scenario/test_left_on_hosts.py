@@ -16,15 +16,15 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.real_lab import RealClock
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.records import Cause, Policy, RunRecord, RunState
 from tpuctl.errors import TpuctlError
-from tpuctl.workflows.documents import get_run, get_slice, list_attempts
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.report import manifest_of
-from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.stops import stop_error
-from tpuctl.workflows.targets import host_targets
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import Cause, Policy, RunRecord, RunState
+from tpuctl.runs.follow import follow_run
+from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.stops import stop_error
+from tpuctl.state.repository import get_run, get_slice, list_attempts
+from tpuctl.views.slices import manifest_of
+from tpuctl.workers.exec import execute
 
 
 @pytest.fixture

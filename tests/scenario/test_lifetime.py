@@ -14,12 +14,12 @@ import pytest
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.idle import HostActivity
-from tpuctl.core.records import Desired, SliceState
 from tpuctl.errors import ConflictError
-from tpuctl.workflows.documents import get_run, get_slice, save
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.lifetime import apply_lifetime, ask_hosts
+from tpuctl.model.records import Desired, SliceState
+from tpuctl.slices.lifetime import HostActivity
+from tpuctl.state.repository import get_run, get_slice, save
+from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
+from tpuctl.watch.reconciler import run_pass
 
 HELPER = Path(__file__).resolve().parents[2] / "templates" / "helper"
 

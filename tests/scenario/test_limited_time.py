@@ -10,12 +10,12 @@ import pytest
 from tests.support.builders import a_spec
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.model import Tier
-from tpuctl.core.plan import Blocked
-from tpuctl.core.records import SliceSpec, SliceState
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import SliceSpec, SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.state.repository import get_slice
 
 FLEXIBLE = a_spec(
     accelerator_type="v6e-1",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.session import Session, open_session
-from tpuctl.store.sqlite import SqliteStore
-from tpuctl.workflows.documents import load_slice
+from tpuctl.state.repository import load_slice
+from tpuctl.state.sqlite import SqliteStore
 
 FILE = """
 settings: {tier: spot, zone: us-central2-b}

@@ -14,10 +14,10 @@ import pytest
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import RunState, SliceState
-from tpuctl.workflows.documents import get_run, get_slice, list_runs
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import follow_run, start_run
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.state.repository import get_run, get_slice, list_runs
+from tpuctl.watch.reconciler import run_pass, take_down
 
 CHANGES = ("create", "delete")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Session, open_session
-from tpuctl.sim import control
+from tpuctl.sim.server import control
 
 pytestmark = pytest.mark.slow
 

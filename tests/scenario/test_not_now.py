@@ -11,18 +11,18 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core import timeouts
-from tpuctl.core.model import Listing
-from tpuctl.core.records import RunState, SliceState
+from tpuctl.engine.events import StepDone, Warn
 from tpuctl.errors import DeniedError, PendingError, TpuctlError, TransientError
-from tpuctl.workflows.documents import get_slice, save
-from tpuctl.workflows.events import StepDone, Warn
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import follow_run, start_run
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.observe import take_snapshot
-from tpuctl.workflows.report import decisions
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import Listing
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.observe import take_snapshot
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice, save
+from tpuctl.views.slices import decisions
+from tpuctl.watch.reconciler import run_pass, take_down
 
 HOUR = 3600.0
 OUTAGE: dict[str, dict[str, Any]] = {

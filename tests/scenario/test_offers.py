@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.session import Session, open_session
-from tpuctl.resources import read_table
+from tpuctl.model.data import read_table
 
 
 def disagreeing_table(folder: Path) -> str:

@@ -18,15 +18,15 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.session import Session, open_session
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.records import RunState, SliceState
 from tpuctl.errors import DeniedError, PartialError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.runs import request_stop, run_error
-from tpuctl.workflows.slices import wait_for_slice
-from tpuctl.workflows.targets import host_targets
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.runs.follow import follow_run
+from tpuctl.runs.reconcile import request_stop, run_error
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass
 
 ROOT = Path(__file__).resolve().parents[2]
 

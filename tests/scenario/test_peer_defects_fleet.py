@@ -11,13 +11,13 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.records import Desired, RunState, SliceState
 from tpuctl.errors import TransientError
-from tpuctl.workflows.documents import get_run, get_slice
-from tpuctl.workflows.fleet import PassLine, run_pass
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model.records import Desired, RunState, SliceState
+from tpuctl.runs.reconcile import request_stop
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_run, get_slice
+from tpuctl.watch.reconciler import PassLine, run_pass
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 

@@ -12,18 +12,18 @@ from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core import timeouts
-from tpuctl.core.records import SliceState
+from tpuctl.engine.events import Waiting, Warn
 from tpuctl.errors import DeniedError, TpuctlError
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.adopt import adopt, find_candidate
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.events import Waiting, Warn
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.observe import find_slice_node
-from tpuctl.workflows.probing import find_workers
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model import timeouts
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import SliceState
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.observe import find_slice_node
+from tpuctl.slices.probing import find_workers
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass
+from tpuctl.workers.exec import execute
 
 
 @pytest.fixture

@@ -14,19 +14,19 @@ from tests.support.hosts import shared_folder
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.plan import Blocked
-from tpuctl.core.records import AttemptState, Cause, Policy, RunState, SliceState
 from tpuctl.errors import ConflictError
-from tpuctl.workflows.documents import get_run, get_slice, list_attempts, save
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.report import decisions, manifest_of
-from tpuctl.workflows.runs import request_stop
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
-from tpuctl.workflows.targets import host_targets
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import AttemptState, Cause, Policy, RunState, SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.runs.follow import follow_run
+from tpuctl.runs.reconcile import request_stop
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.state.repository import get_run, get_slice, list_attempts, save
+from tpuctl.views.slices import decisions, manifest_of
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.exec import execute
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.lifecycle import SliceEvent
-from tpuctl.core.model import NodeInfo, QueuedInfo, QueuedState
-from tpuctl.core.plan import Wait
-from tpuctl.core.records import SliceState
+from tpuctl.engine.events import Note
 from tpuctl.errors import StaleRecordError, TpuctlError
-from tpuctl.workflows.documents import get_run, get_slice, save
-from tpuctl.workflows.events import Note
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.intents import request_slice, withdraw_if_unsent
-from tpuctl.workflows.report import decisions, fleet_rows, slice_status
-from tpuctl.workflows.slices import advance_slice, renew_if_removed, wait_for_slice
+from tpuctl.model.cloud import NodeInfo, QueuedInfo, QueuedState
+from tpuctl.model.records import SliceState
+from tpuctl.model.verdict import Wait
+from tpuctl.runs.follow import follow_run
+from tpuctl.slices.desired import request_slice, withdraw_if_unsent
+from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
+from tpuctl.slices.states import SliceEvent
+from tpuctl.state.repository import get_run, get_slice, save
+from tpuctl.views.slices import decisions, fleet_rows, slice_status
+from tpuctl.watch.reconciler import run_pass, take_down
 
 
 @pytest.fixture

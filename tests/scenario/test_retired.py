@@ -9,11 +9,11 @@ import pytest
 from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.sim import running_sim
-from tpuctl.core import timeouts
-from tpuctl.workflows.documents import find_slice, get_slice
-from tpuctl.workflows.fleet import take_down
-from tpuctl.workflows.leases import lease
-from tpuctl.workflows.prune import prune
+from tpuctl.model import timeouts
+from tpuctl.state.gc import prune
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import find_slice, get_slice
+from tpuctl.watch.reconciler import take_down
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.services import sim_services
 from tests.support.sim import running_sim
-from tpuctl.core.records import RunState
+from tpuctl.model.records import RunState
 
 TELL = """
 import os

@@ -7,11 +7,11 @@ from pathlib import Path
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core import timeouts
-from tpuctl.core.records import Policy, RunState
-from tpuctl.store.logs import LogFiles
-from tpuctl.workflows.fleet import take_down
-from tpuctl.workflows.prune import prune
+from tpuctl.model import timeouts
+from tpuctl.model.records import Policy, RunState
+from tpuctl.state.gc import prune
+from tpuctl.state.run_logs import LogFiles
+from tpuctl.watch.reconciler import take_down
 
 
 class OneName:

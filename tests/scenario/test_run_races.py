@@ -11,12 +11,12 @@ import pytest
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.plan import Wait
-from tpuctl.core.records import SliceState
-from tpuctl.workflows.documents import get_run, get_slice, save
-from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.probing import Reach
-from tpuctl.workflows.runs import advance_run
+from tpuctl.model.records import SliceState
+from tpuctl.model.verdict import Wait
+from tpuctl.runs.follow import start_run
+from tpuctl.runs.reconcile import advance_run
+from tpuctl.slices.probing import Reach
+from tpuctl.state.repository import get_run, get_slice, save
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import SliceState
-from tpuctl.remote.ssh_config import SshConfigFiles
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.events import Warn
-from tpuctl.workflows.execute import resolve_slice
-from tpuctl.workflows.fleet import run_pass, take_down
-from tpuctl.workflows.report import fleet_rows
-from tpuctl.workflows.targets import host_targets
+from tpuctl.engine.events import Warn
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import SliceState
+from tpuctl.ssh.ssh_config import SshConfigFiles
+from tpuctl.state.repository import get_slice
+from tpuctl.views.slices import fleet_rows
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.exec import resolve_slice
 
 WAYS: dict[str, Callable[[MemoryServices], object]] = {
     "a command on its hosts": lambda services: resolve_slice(services, "big"),

@@ -13,12 +13,12 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.buckets import GoogleObjects
-from tpuctl.core.records import MOVED
+from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError
-from tpuctl.store.bucket import BucketStore, read_identity
-from tpuctl.store.sqlite import SqliteStore
-from tpuctl.workflows.store_move import call_off_move, move_store
+from tpuctl.model.records import MOVED
+from tpuctl.state.bucket import BucketStore, read_identity
+from tpuctl.state.migrate import call_off_move, move_store
+from tpuctl.state.sqlite import SqliteStore
 
 URI = "gs://sim-bucket/fleet"
 OBJECT_CHANGES = {"write", "delete"}

@@ -10,12 +10,12 @@ from tests.support.jobs import bring_up, limit, submit
 from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core.records import SliceState
-from tpuctl.core.timeouts import PASS_HOSTS_MAX
-from tpuctl.workflows.documents import get_slice, list_slices
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.intents import request_slice
+from tpuctl.model.records import SliceState
+from tpuctl.model.timeouts import PASS_HOSTS_MAX
+from tpuctl.runs.follow import start_run
+from tpuctl.slices.desired import request_slice
+from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.watch.reconciler import run_pass
 
 EIGHT_HOSTS = {"accelerator_type": "v4-64", "hosts": 8, "chips": 32}
 SLICES = 12

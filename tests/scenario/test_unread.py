@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.services import MemoryPlace
-from tpuctl.core.records import SliceState
 from tpuctl.errors import TransientError
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import run_pass
+from tpuctl.model.records import SliceState
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass
 
 OTHER = {"zone": "us-central1-a", "accelerator_type": "v5p-16", "runtime_version": "v2-alpha-tpuv5"}
 

@@ -13,9 +13,9 @@ from tests.support.services import sim_services
 from tests.support.session import Session, open_session
 from tests.support.sim import running_sim
 from tests.support.soak import soak
-from tpuctl.core.records import SliceState
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.fleet import run_pass
+from tpuctl.model.records import SliceState
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 from tests.support.far import Far, open_far
 from tests.support.session import Session
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.settings import ENDPOINTS
+from tpuctl.config.settings import ENDPOINTS
 
 URI = "gs://sim-bucket/lab"
 

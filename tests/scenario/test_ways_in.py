@@ -19,20 +19,20 @@ import pytest
 from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.core.model import FailureKind, GuestHostKey, HostTarget
-from tpuctl.core.records import SliceRecord, SliceState
-from tpuctl.core.ways import proxy_words
+from tpuctl.config.proxy import proxy_words
+from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError
-from tpuctl.remote.keys import ensure_keypair
-from tpuctl.remote.proxy import open_proxy
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.documents import get_slice, save
-from tpuctl.workflows.events import Warn
-from tpuctl.workflows.execute import execute
-from tpuctl.workflows.fleet import take_down
-from tpuctl.workflows.forwarding import forward_port
-from tpuctl.workflows.slices import advance_slice, wait_for_slice
-from tpuctl.workflows.targets import host_targets
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import FailureKind, GuestHostKey, HostTarget
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.ssh.keys import ensure_keypair
+from tpuctl.ssh.proxy import open_proxy
+from tpuctl.ssh.remote import SshRemote
+from tpuctl.state.repository import get_slice, save
+from tpuctl.watch.reconciler import take_down
+from tpuctl.workers.exec import execute
+from tpuctl.workers.forward import forward_port
 
 
 @pytest.fixture

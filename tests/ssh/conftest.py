@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import SshFarm
-from tpuctl.core.model import HostTarget
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.resources import read_helper
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.model.cloud import HostTarget
+from tpuctl.model.data import read_helper
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.ssh.remote import SshRemote
 
 _BUILT = tempfile.TemporaryDirectory(prefix="tpuctl-helper-")
 HELPER = Path(_BUILT.name) / "helper.py"

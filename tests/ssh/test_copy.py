@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import SshFarm
-from tpuctl.core.model import HostTarget
-from tpuctl.core.tree import Content
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.remote.files import scan
-from tpuctl.remote.landing import Landing
-from tpuctl.workflows.copy import Pushed, host_path, push
-from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.pull import Pulled, pull
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.model.cloud import HostTarget
+from tpuctl.transfer.tree import Content
+from tpuctl.workers.copy_from import Pulled, pull
+from tpuctl.workers.copy_to import Pushed, host_path, push
+from tpuctl.workers.file_receiver import Landing
+from tpuctl.workers.upload import scan
 
 NAMES = ["plain", "with space", "quo'te", 'dou"ble', "new\nline", "-dash", "日本é", "$HOME", "a;b", "x" * 150]
 

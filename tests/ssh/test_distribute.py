@@ -21,15 +21,15 @@ from tests.ssh.conftest import HELPER
 from tests.ssh.test_copy import SystemClock, send
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
-from tpuctl.code_bundle import freeze
-from tpuctl.core.model import HostTarget
-from tpuctl.core.tree import Content, make_tree
-from tpuctl.ports import Clock
-from tpuctl.workflows import spreading as module
-from tpuctl.workflows.distribute import Distributed, distribute, distribute_in_steps
-from tpuctl.workflows.events import Note, Transfer
-from tpuctl.workflows.host_copies import CopyJob
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.engine.events import Note, Transfer
+from tpuctl.engine.ports import Clock
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.model.cloud import HostTarget
+from tpuctl.transfer import lacking as module
+from tpuctl.transfer.bundle import freeze
+from tpuctl.transfer.distribute import Distributed, distribute, distribute_in_steps
+from tpuctl.transfer.host_copies import CopyJob
+from tpuctl.transfer.tree import Content, make_tree
 
 
 def spread(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.remote.exchange import Feed, exchange
+from tpuctl.ssh.session import Feed, exchange
 
 
 class LateChannel:

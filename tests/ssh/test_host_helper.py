@@ -24,16 +24,20 @@ import pytest
 from tests.ssh.conftest import HELPER
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_commands import (
+from tpuctl.errors import UsageError
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.commands import (
     HELPER_FOLDER,
     helper_name,
     render_helper_command,
     render_install_command,
     render_leash_request,
 )
-from tpuctl.core.host_protocol import AttemptState, AttemptStatus
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.core.tree import (
+from tpuctl.hosts.protocol import AttemptState, AttemptStatus
+from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
+from tpuctl.ssh.keys import KeyPair
+from tpuctl.ssh.remote import SshRemote
+from tpuctl.transfer.tree import (
     Blob,
     Content,
     Entry,
@@ -45,10 +49,6 @@ from tpuctl.core.tree import (
     parse_tree,
     render_tree,
 )
-from tpuctl.errors import UsageError
-from tpuctl.remote.keys import KeyPair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.host_helper import HostHelper
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
@@ -478,9 +478,9 @@ def test_a_run_outlives_the_connection(runs: Runs, farm: SshFarm) -> None:
 CLIENT = """
 import sys
 from pathlib import Path
-from tpuctl.core.model import HostTarget
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.model.cloud import HostTarget
+from tpuctl.ssh.remote import SshRemote
+from tpuctl.hosts.agent import HostHelper
 key, helper, address, port, user, host_key, mode, script = sys.argv[1:9]
 target = HostTarget("big", 0, address, int(port), user, host_key)
 hosts = HostHelper(SshRemote(Path(key)), Path(helper).read_bytes())
@@ -734,7 +734,7 @@ def test_worker_zero_finds_a_free_port(helper: HostHelper, farm: SshFarm) -> Non
 
 
 def test_noise_of_a_login_script_does_not_hide_the_answer(helper: HostHelper, target: HostTarget) -> None:
-    from tpuctl.core.host_protocol import parse_reply
+    from tpuctl.hosts.protocol import parse_reply
 
     assert parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
 

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from tpuctl.remote.lean import knowing_version
+from tpuctl.ssh.paramiko_import import knowing_version
 
 
 def printed_by(code: str) -> str:
@@ -18,7 +18,7 @@ def printed_by(code: str) -> str:
 
 def test_paramiko_knows_its_version_and_comes_without_parsers_of_metadata() -> None:
     code = (
-        "import sys\nfrom tpuctl.remote.engine import paramiko\n"
+        "import sys\nfrom tpuctl.ssh.paramiko_tuning import paramiko\n"
         "print(paramiko.__version__, 'email.parser' in sys.modules, 'invoke' in sys.modules)"
     )
     assert printed_by(code) == f"{metadata.version('paramiko')} False False"
@@ -26,7 +26,7 @@ def test_paramiko_knows_its_version_and_comes_without_parsers_of_metadata() -> N
 
 def test_metadata_is_the_real_one_again_afterwards() -> None:
     code = (
-        "import tpuctl.remote.engine\nfrom importlib import metadata\n"
+        "import tpuctl.ssh.paramiko_tuning\nfrom importlib import metadata\n"
         "print(metadata.version('typer'), metadata.__spec__.name)"
     )
     assert printed_by(code) == f"{metadata.version('typer')} importlib.metadata"

@@ -13,10 +13,10 @@ import asyncssh
 import pytest
 
 from tests.support.sshd import SshFarm
-from tpuctl.core.model import HostTarget
 from tpuctl.errors import BadConfigError
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.openssh import ssh_argv, write_known_hosts
+from tpuctl.model.cloud import HostTarget
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.ssh.openssh import ssh_argv, write_known_hosts
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the OpenSSH client is not on PATH")
 

@@ -19,15 +19,25 @@ from tests.ssh.test_copy import SystemClock, fetch
 from tests.ssh.test_distribute import Hurried
 from tests.support.require import require_tool
 from tests.support.sshd import SshFarm
-from tpuctl.core.arrival import KEPT_FREE, Begin, Done, End, Frame, FrameReader, Piece, Room, judge_room
-from tpuctl.core.host_protocol import MalformedReplyError
-from tpuctl.core.model import HostTarget
-from tpuctl.core.survey import Found, Limits, Survey, SurveyReader
+from tpuctl.engine.events import Transfer
 from tpuctl.errors import TpuctlError
-from tpuctl.remote.landing import LOOK_EVERY, Landing
-from tpuctl.workflows.events import Transfer
-from tpuctl.workflows.host_helper import HostHelper
-from tpuctl.workflows.pull import Pulled, pull
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.model.cloud import HostTarget
+from tpuctl.workers.copy_from import Pulled, pull
+from tpuctl.workers.file_list import Found, Limits, Survey, SurveyReader
+from tpuctl.workers.file_receiver import LOOK_EVERY, Landing
+from tpuctl.workers.receive_protocol import (
+    KEPT_FREE,
+    Begin,
+    Done,
+    End,
+    Frame,
+    FrameReader,
+    Piece,
+    Room,
+    judge_room,
+)
 
 SIZE = 24_000_000
 """More than all that is on its way at once."""

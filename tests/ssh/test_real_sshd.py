@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.conftest import HELPER
-from tpuctl.core.host_commands import SILENCE_S
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.local.standard_input import find_input
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.commands import SILENCE_S
+from tpuctl.lib.standard_input import find_input
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.ssh.remote import SshRemote
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not installed")

@@ -16,10 +16,10 @@ import pytest
 
 from tests.ssh.conftest import HELPER
 from tests.support.hosts import NODE, Lab, open_lab, populate, require_tier
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.sim.hosts.isolated import IsolatedHosts
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
+from tpuctl.ssh.remote import SshRemote
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

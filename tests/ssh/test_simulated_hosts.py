@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.conftest import HELPER
-from tpuctl.core.host_protocol import AttemptState
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.remote.keys import KeyPair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.sim.hosts.interface import HostSpec
-from tpuctl.sim.hosts.process import ProcessHosts
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.protocol import AttemptState
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.sim.hosts.backend import HostSpec
+from tpuctl.sim.hosts.process.backend import ProcessHosts
+from tpuctl.ssh.keys import KeyPair
+from tpuctl.ssh.remote import SshRemote
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -16,12 +16,12 @@ import pytest
 
 from tests.ssh.conftest import HELPER
 from tests.support.sshd import SshFarm
-from tpuctl.core.host_commands import render_helper_command, render_leash_request
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.core.shell import quote
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.commands import render_helper_command, render_leash_request
+from tpuctl.lib.shell import quote
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.ssh.remote import SshRemote
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.far import Far, open_far
-from tpuctl.core.watch_remote import render_remote
 from tpuctl.errors import TpuctlError, UnreachableError
-from tpuctl.local.login import run_script, send_file
-from tpuctl.local.wheel import build_wheel
-from tpuctl.resources import read_template
+from tpuctl.model.data import read_template
+from tpuctl.watch.install.login import run_script, send_file
+from tpuctl.watch.install.remote_script import render_remote
+from tpuctl.watch.install.wheel import build_wheel
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpuctl.core.model import (
+from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     OWNER_LABEL,
     STORE_LABEL,
@@ -15,7 +15,7 @@ from tpuctl.core.model import (
     QueuedState,
     Tier,
 )
-from tpuctl.core.records import (
+from tpuctl.model.records import (
     Attempt,
     AttemptState,
     CodeState,

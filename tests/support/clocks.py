@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.sim.clock import ManualClock
+from tpuctl.sim.world.clock import ManualClock
 
 
 class FakeClock:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.require import require_tool
-from tpuctl.local.surroundings import cron_runs
+from tpuctl.watch.install.preflight import cron_runs
 
 
 @contextmanager

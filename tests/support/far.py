@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.require import require_tool
 from tests.support.spool import Spool
-from tpuctl.remote.keys import ensure_keypair
+from tpuctl.ssh.keys import ensure_keypair
 
 ADDRESS = "127.78.2.1"
 SERVER = """

@@ -18,10 +18,10 @@ from google.protobuf import json_format
 
 from tests.contract.test_sim_tpu import grpc_channel, rest_client
 from tests.support.sim import RunningSim
-from tpuctl.core.topology import Catalog
-from tpuctl.sim.payload import ApiTypes, load_types
-from tpuctl.sim.tpu_grpc import SERVICES, request_classes
-from tpuctl.sim.tpu_rest import ROUTES
+from tpuctl.model.accelerators import Catalog
+from tpuctl.sim.api.tpu_grpc import SERVICES, request_classes
+from tpuctl.sim.api.tpu_rest import ROUTES
+from tpuctl.sim.wire.payload import ApiTypes, load_types
 
 ZONE = "us-central2-b"
 WORDS = (

@@ -21,10 +21,10 @@ import paramiko
 import pytest
 
 from tests.support.require import require_isolated_hosts
-from tpuctl.sim.hosts.hostinit import give_to_hosts
-from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
-from tpuctl.sim.hosts.isolated import IsolatedHosts
-from tpuctl.sim.hosts.process import ProcessHosts
+from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.init import give_to_hosts
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
+from tpuctl.sim.hosts.process.backend import ProcessHosts
 
 NODE = "p1/us-central2-b/big-1"
 

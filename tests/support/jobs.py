@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.services import SimServices
-from tpuctl.core.model import Tier
-from tpuctl.core.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
-from tpuctl.core.tree import make_tree
-from tpuctl.workflows.documents import get_slice
-from tpuctl.workflows.follow import follow_run
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.runs import request_run
-from tpuctl.workflows.slices import wait_for_slice
-from tpuctl.workflows.submit import FrozenCode, RunRequest, check_request, freeze_run
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
+from tpuctl.runs.follow import follow_run
+from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.submit import FrozenCode, RunRequest, check_request, freeze_run
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.transfer.tree import make_tree
 
 SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tpuctl.core.model import HostTarget
-from tpuctl.ports import Remote
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.remote.ssh import SshRemote
+from tpuctl.engine.ports import Remote
+from tpuctl.model.cloud import HostTarget
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.ssh.remote import SshRemote
 
 
 class RealClock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from tpuctl.core.arrival import Begin, End, Frame, Piece, Room, Want
-from tpuctl.core.survey import Found, FoundFile, FoundLink, Unread
+from tpuctl.workers.file_list import Found, FoundFile, FoundLink, Unread
+from tpuctl.workers.receive_protocol import Begin, End, Frame, Piece, Room, Want
 
 
 class Kept:

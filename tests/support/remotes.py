@@ -27,13 +27,13 @@ from tests.support.memory.remote import MemoryRemote
 from tests.support.proc import command_lines, descendants, name_of
 from tests.support.real_lab import RealLab, count_logins, stopped
 from tests.support.vocabulary import MEANINGS
-from tpuctl.core.model import HostTarget
-from tpuctl.ports import Clock, Remote
-from tpuctl.remote.keys import KeyPair, ensure_keypair
-from tpuctl.sim.hosts.interface import HostBackend, HostSpec
-from tpuctl.sim.hosts.isolated import IsolatedHosts
+from tpuctl.engine.ports import Clock, Remote
+from tpuctl.model.cloud import HostTarget
+from tpuctl.sim.hosts.backend import HostBackend, HostSpec
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.sim.hosts.metadata import Values
-from tpuctl.sim.hosts.process import ProcessHosts
+from tpuctl.sim.hosts.process.backend import ProcessHosts
+from tpuctl.ssh.keys import KeyPair, ensure_keypair
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
 SILENCE_S = 2.0

@@ -23,7 +23,7 @@ def require_tool(name: str, path: str | None = None) -> str:
 def require_isolated_hosts() -> None:
     """Skips where isolated hosts are not possible, but fails when `TPUCTL_REQUIRE` names `isolated`."""
     from tpuctl.errors import UsageError
-    from tpuctl.sim.hosts.requirements import check_possible
+    from tpuctl.sim.hosts.isolated.requirements import check_possible
 
     try:
         check_possible()

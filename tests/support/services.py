@@ -14,19 +14,19 @@ from typing import Any
 from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim
-from tpuctl.cloud.buckets import GoogleObjects
-from tpuctl.cloud.client import GoogleCloud
 from tpuctl.cloud.project import GoogleProject
-from tpuctl.core.shell import Secret
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import UsageError
-from tpuctl.remote.keys import ensure_keypair
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.remote.ssh_config import SshConfigFiles
-from tpuctl.resources import read_helper, read_template
-from tpuctl.store.logs import LogFiles
-from tpuctl.store.pacer import FilePacer
-from tpuctl.store.sqlite import SqliteStore
-from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
+from tpuctl.lib.shell import Secret
+from tpuctl.model.data import read_helper, read_template
+from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
+from tpuctl.ssh.keys import ensure_keypair
+from tpuctl.ssh.remote import SshRemote
+from tpuctl.ssh.ssh_config import SshConfigFiles
+from tpuctl.state.create_limit import FilePacer
+from tpuctl.state.run_logs import LogFiles
+from tpuctl.state.sqlite import SqliteStore
 
 
 class HurryingClock:

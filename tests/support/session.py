@@ -69,7 +69,7 @@ class Session:
 
     def sim_journal(self) -> list[dict[str, Any]]:
         """Every call that changed, or tried to change, the simulated cloud."""
-        from tpuctl.sim import control
+        from tpuctl.sim.server import control
 
         info = control.status(self.root / "state" / "sim")
         assert info is not None

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpuctl.core.settings import ENDPOINTS
-from tpuctl.sim.journal import Journal
-from tpuctl.sim.options import SimOptions
-from tpuctl.sim.simulator import Simulator, new_token
-from tpuctl.sim.world import World
+from tpuctl.config.settings import ENDPOINTS
+from tpuctl.sim.server.options import SimOptions
+from tpuctl.sim.server.simulator import Simulator, new_token
+from tpuctl.sim.world.call_log import Journal
+from tpuctl.sim.world.world import World
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RunningSim:
         self.world.cut_connections(name)
 
     def fault(self, spec: Mapping[str, Any] | None = None, **fields: Any) -> None:
-        """`sim.fault(preset="stockout", times=2)`; see `tpuctl.sim.faults.Fault` for the fields."""
+        """`sim.fault(preset="stockout", times=2)`; see `tpuctl.sim.world.faults.Fault` for the fields."""
         self.world.faults.add({**(spec or {}), **fields})
 
 

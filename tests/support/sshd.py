@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from tpuctl.core.model import HostTarget
+from tpuctl.model.cloud import HostTarget
 
 T = TypeVar("T")
 LOGIN = "tester"

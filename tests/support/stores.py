@@ -13,9 +13,9 @@ from google.oauth2.credentials import Credentials
 from tests.support.clocks import FakeClock
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.buckets import GoogleObjects
-from tpuctl.store.bucket import BucketStore, write_identity
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.state.bucket import BucketStore, write_identity
+from tpuctl.state.sqlite import SqliteStore
 
 KINDS = ("sqlite", "memory", "bucket")
 

@@ -8,12 +8,12 @@ from typing import Any
 from tests.support.jobs import SPEC, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.core.records import Policy, SliceSpec, SliceState
-from tpuctl.workflows.documents import get_slice, list_slices
-from tpuctl.workflows.fleet import run_pass
-from tpuctl.workflows.follow import start_run
-from tpuctl.workflows.intents import request_slice
-from tpuctl.workflows.slices import wait_for_slice
+from tpuctl.model.records import Policy, SliceSpec, SliceState
+from tpuctl.runs.follow import start_run
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.watch.reconciler import run_pass
 
 HOUR = 3600.0
 QUIET_PASSES = 3

@@ -18,12 +18,12 @@ from tests.support.crashing import Crash, CrashPoint, LostAnswer, Sleep, lose_an
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.soak import soak
 from tests.support.stories import Watched
-from tpuctl.core.model import OWNER_LABEL
-from tpuctl.core.records import Desired, SliceState
 from tpuctl.errors import PartialError, StaleRecordError, TransientError
-from tpuctl.workflows.documents import list_slices
-from tpuctl.workflows.enrolment import enroll_machine
-from tpuctl.workflows.fleet import run_pass
+from tpuctl.model.cloud import OWNER_LABEL
+from tpuctl.model.records import Desired, SliceState
+from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.state.repository import list_slices
+from tpuctl.watch.reconciler import run_pass
 
 PASSES_MIN, PASSES_MAX = 12, 90
 """A pass a minute: what looks settled may have something coming, and what is not settled after so many will not

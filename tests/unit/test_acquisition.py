@@ -8,18 +8,18 @@ from typing import Any, get_type_hints
 import pytest
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
-from tpuctl.cli.capacity import Capacity
-from tpuctl.core.acquisition import RUN_END_SLACK_S, find_accelerator, name_of, settle, spent
-from tpuctl.core.ask import Ask
-from tpuctl.core.ask_rules import WAYS, check_together
-from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.grants import Grant
-from tpuctl.core.model import Tier
-from tpuctl.core.plan_slice import node_request
-from tpuctl.core.records import SliceSpec
-from tpuctl.core.wishes import SliceWish
+from tpuctl.cli.slice_options import Capacity
 from tpuctl.errors import UsageError
-from tpuctl.resources import load_accelerators
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model.cloud import Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import SliceSpec
+from tpuctl.money.grants import Grant
+from tpuctl.slices.options import SliceWish
+from tpuctl.slices.plan import node_request
+from tpuctl.slices.request import Ask
+from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, settle, spent
+from tpuctl.slices.rules import WAYS, check_together
 
 CATALOG = load_accelerators()
 NOW = 1_800_000_000.0

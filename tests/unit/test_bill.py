@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import ZONE, a_node, a_queued
-from tpuctl.core.assets import AssetInfo, AssetKind
-from tpuctl.core.bill import Census, Payer, Unread, make_bill
-from tpuctl.core.grants import Grant
-from tpuctl.core.model import Listing, NodeState, QueuedState, Tier
-from tpuctl.resources import load_accelerators, load_other_prices
+from tpuctl.model.assets import AssetInfo, AssetKind
+from tpuctl.model.cloud import Listing, NodeState, QueuedState, Tier
+from tpuctl.model.data import load_accelerators, load_other_prices
+from tpuctl.money.bill import Census, Payer, Unread, make_bill
+from tpuctl.money.grants import Grant
 
 NOW = 1_800_000_000.0  # 2027-01-15
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-from tpuctl.core.capacity import CapacityNote, HourStat
-from tpuctl.core.capacity_plot import render_capacity
-from tpuctl.core.model import Tier
+from tpuctl.model.capacity import CapacityNote, HourStat
+from tpuctl.model.cloud import Tier
+from tpuctl.views.capacity_plot import render_capacity
 
 NOW = 1_795_275_000.0
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.code_bundle import freeze, strip_credentials
-from tpuctl.core.tree import Content, TreeLink, parse_tree
 from tpuctl.errors import UsageError
+from tpuctl.transfer.bundle import freeze, strip_credentials
+from tpuctl.transfer.tree import Content, TreeLink, parse_tree
 
 LIMIT = 1 << 20
 

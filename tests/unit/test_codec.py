@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.records import Cause, EnvironmentRef, Loss, RunRecord, SliceRecord, WorkerEnd
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model.records import Cause, EnvironmentRef, Loss, RunRecord, SliceRecord, WorkerEnd
 
 
 def through_json(value):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.config import EMULATOR_VARIABLES, find_state_base, load_config, machine_identity
-from tpuctl.core.settings import ENDPOINTS
+from tpuctl.config.load import EMULATOR_VARIABLES, find_state_base, load_config, machine_identity
+from tpuctl.config.settings import ENDPOINTS
 from tpuctl.errors import BadConfigError
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs.generate import ROOT
-from tpuctl.core.counting import counted, sized
+from tpuctl.lib.text import counted, sized
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.crontab import (
+from tpuctl.errors import UsageError
+from tpuctl.watch.install.crontab import (
     drop_line,
     find_lines,
     put_line,
@@ -12,7 +13,6 @@ from tpuctl.core.crontab import (
     render_schedule,
     seconds_until_due,
 )
-from tpuctl.errors import UsageError
 
 STATE = "/home/ada/.local/state/tpuctl/default/my-project"
 OTHER = "/home/ada/.local/state/tpuctl/default/my-project-2"

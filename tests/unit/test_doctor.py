@@ -8,18 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import ZONE, a_node, a_queued
-from tpuctl.core.checkup import (
-    BucketPlace,
-    CredentialFacts,
-    Facts,
-    KeyFacts,
-    StoreFacts,
-    StoreRecords,
-    ToolFacts,
-    Wanted,
-    WatchFacts,
-)
-from tpuctl.core.doctor import (
+from tpuctl.doctor.checks import (
     ASKED_PERMISSIONS,
     CHECKS,
     NEEDED_APIS,
@@ -29,25 +18,20 @@ from tpuctl.core.doctor import (
     check_credentials,
     check_watchdog,
     examine,
-    is_near,
 )
-from tpuctl.core.doctor_quotas import side_findings, tpu_findings
-from tpuctl.core.finding import fold_unread
-from tpuctl.core.grants import Grant
-from tpuctl.core.model import QueuedState, Tier
-from tpuctl.core.quotas import (
-    ADDRESSES,
-    HEALTH_CHECKS,
-    INSTANCES,
-    ComputeQuota,
-    ProjectInfo,
-    find_holdings,
-    parse_tpu_quota,
-)
-from tpuctl.core.reading import Reading
-from tpuctl.core.watch import Health, Heartbeat, Verdict
+from tpuctl.doctor.facts import Facts, StoreRecords, Wanted
+from tpuctl.doctor.finding import fold_unread
+from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
-from tpuctl.resources import load_accelerators
+from tpuctl.lib.result import Reading
+from tpuctl.model.cloud import QueuedState, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
+from tpuctl.model.regions import is_near
+from tpuctl.money.grants import Grant
+from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS, INSTANCES, find_holdings
+from tpuctl.watch.heartbeat import Health, Heartbeat, Verdict
 
 CATALOG = load_accelerators()
 NOW = 1_800_000_000.0

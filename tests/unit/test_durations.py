@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.durations import parse_duration, parse_moment, render_age, render_duration, render_moment
 from tpuctl.errors import UsageError
+from tpuctl.lib.time import parse_duration, parse_moment, render_age, render_duration, render_moment
 
 
 @pytest.mark.parametrize(

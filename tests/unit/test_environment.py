@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tpuctl.core.environment import (
+from tpuctl.envs.spec import (
     EnvironmentSpec,
     environment_files,
     environment_key,

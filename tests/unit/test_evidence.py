@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from tpuctl.core import timeouts
-from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.evidence import Beats, Life, Silence, count_read, due, judge_beats, judge_silence
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model import timeouts
+from tpuctl.slices.liveness import Beats, Life, Silence, count_read, due, judge_beats, judge_silence
 
 GAP, ENOUGH = timeouts.BEAT_READ_GAP_S, timeouts.BEAT_STILL_READS
 

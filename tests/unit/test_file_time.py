@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.store.file_time import COARSE_S, FileTime
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.filesystem_clock import COARSE_S, FileTime
+from tpuctl.state.sqlite import SqliteStore
 
 REAL = time.time
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice
-from tpuctl.core.idle import replace_lifetime
-from tpuctl.core.model import Tier
-from tpuctl.core.plan_fleet import Change, FleetChange, How, WantedFleet, WantedRun, WantedSlice, plan_fleet
-from tpuctl.core.records import CodeState, EnvironmentRef, RunRecord, SliceRecord
-from tpuctl.core.settings import Layer, resolve
-from tpuctl.core.shape import registry
-from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, limits_of, slice_choice
-from tpuctl.resources import load_accelerators
-from tpuctl.workflows.submit import build_request
+from tpuctl.config.schema import registry
+from tpuctl.config.settings import Layer, resolve
+from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, WantedSlice, plan_fleet
+from tpuctl.model.cloud import Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, SliceRecord
+from tpuctl.runs.submit import build_request
+from tpuctl.slices.lifetime import replace_lifetime
+from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, limits_of, slice_choice
 
 NOW = 1_800_000_000.0
 V5E: dict[str, Any] = {"accelerator": "v5litepod-16", "tier": Tier.SPOT, "zone": ("us-central1-a",)}

@@ -8,13 +8,13 @@ import pytest
 
 from tests.docs.generate import ROOT
 from tests.docs.reference import render_schema
-from tpuctl.core.config_file import SECTIONS, file_error, frame_problems
-from tpuctl.core.fleet_file import FleetFile, FleetWish, parse_fleet_file
-from tpuctl.core.fleet_schema import fleet_schema
-from tpuctl.core.marked import parse_marked, plain
-from tpuctl.core.model import Tier
-from tpuctl.core.shape import Problem, registry, render_example
-from tpuctl.core.wishes import PolicyWish, RunWish, SliceWish, in_file_words
+from tpuctl.config.file import SECTIONS, file_error, frame_problems
+from tpuctl.config.schema import Problem, registry, render_example
+from tpuctl.config.yaml_positions import parse_marked, plain
+from tpuctl.fleet.file import FleetFile, FleetWish, parse_fleet_file
+from tpuctl.fleet.schema import fleet_schema
+from tpuctl.model.cloud import Tier
+from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, in_file_words
 
 SCHEMA = ROOT / "manifests" / "fleet.schema.json"
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))

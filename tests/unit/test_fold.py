@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.fold import common_cause, fold_label, fold_workers, group_equal, parse_workers
+from tpuctl.lib.text import common_cause, fold_label, fold_workers, group_equal, parse_workers
 
 
 @pytest.mark.parametrize(

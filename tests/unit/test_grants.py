@@ -4,9 +4,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from tpuctl.core.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants, unread_lines
-from tpuctl.core.model import Tier
-from tpuctl.resources import load_accelerators
+from tpuctl.model.cloud import Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.money.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants, unread_lines
 
 LETTER = """\
 Hi there,

@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 
-from tpuctl.core.hooks import (
+from tpuctl.config.hooks import Occasion, parse_hooks
+from tpuctl.errors import BadConfigError
+from tpuctl.notify.events import (
     REMEMBERED,
     Ledger,
-    Occasion,
     Seen,
     forget_settled,
     is_history,
     mark_failed,
     mark_told,
-    parse_hooks,
     render_event,
     run_happenings,
     slice_happenings,
     trouble_happenings,
 )
-from tpuctl.core.watch import Trouble
-from tpuctl.errors import BadConfigError
+from tpuctl.watch.heartbeat import Trouble
 
 PAGER = {"name": "pager", "events": ["needs-human"], "command": ["/bin/page", "me"]}
 

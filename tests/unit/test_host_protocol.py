@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.core import host_protocol as protocol
-from tpuctl.core.host_commands import EXIT_NOT_INSTALLED, render_helper_command
+from tpuctl.hosts import protocol
+from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_helper_command
 
 STATUS = {
     "run": "r",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.arrival import FrameReader
-from tpuctl.core.host_protocol import MalformedReplyError
-from tpuctl.remote.calls import COLLECTED_MAX, Collected
+from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.ssh.calls import COLLECTED_MAX, Collected
+from tpuctl.workers.receive_protocol import FrameReader
 
 
 @pytest.mark.parametrize("number", [b"-5", b"1e999", b'"x"', b"[]"])

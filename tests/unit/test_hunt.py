@@ -7,23 +7,15 @@ import itertools
 import pytest
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
-from tpuctl.core import timeouts
-from tpuctl.core.capacity import (
-    KEPT,
-    CapacityNote,
-    HourStat,
-    note_asked,
-    note_failed,
-    note_lost,
-    note_ready,
-)
-from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.evidence import Silence, judge_silence
-from tpuctl.core.hunt import REMEMBERED_S, choose_zone
-from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
-from tpuctl.core.model import Tier
-from tpuctl.core.plan_slice import plan_slice
-from tpuctl.core.records import Doubt, SliceState
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model import timeouts
+from tpuctl.model.capacity import KEPT, CapacityNote, HourStat, note_asked, note_failed, note_lost, note_ready
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import Doubt, SliceState
+from tpuctl.slices.liveness import Silence, judge_silence
+from tpuctl.slices.plan import plan_slice
+from tpuctl.slices.states import Effect, Sighting, SliceEvent
+from tpuctl.slices.zones import REMEMBERED_S, choose_zone
 
 NOW = 1_000_000.0
 ZONES = ("a-b1-a", "c-d1-b", "e-f1-c")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tpuctl.core.idle import (
+from tpuctl.model.records import Lifetime, Limits
+from tpuctl.slices.lifetime import (
     WARN_BEFORE_S,
     HostActivity,
     IdleWatch,
@@ -18,7 +19,6 @@ from tpuctl.core.idle import (
     parse_activity,
     replace_lifetime,
 )
-from tpuctl.core.records import Lifetime, Limits
 
 QUIET = HostActivity(0, sessions=0, chip_users=0, chips_unknown=False, load_per_cpu=0.02)
 HALF_AN_HOUR = Lifetime(idle_s=1800.0)

@@ -7,17 +7,10 @@ import itertools
 import pytest
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice
-from tpuctl.core import lifecycle
-from tpuctl.core.lifecycle import (
-    IGNORED,
-    STATE_NOTES,
-    TRANSITIONS,
-    CloudView,
-    Effect,
-    SliceEvent,
-)
-from tpuctl.core.model import CloudErrorInfo, NodeState, OperationInfo, QueuedState
-from tpuctl.core.records import SliceState
+from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState
+from tpuctl.model.records import SliceState
+from tpuctl.slices import states as lifecycle
+from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, CloudView, Effect, SliceEvent
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tpuctl.config import load_config, load_hooks
-from tpuctl.core.hooks import Hook, parse_hooks
+from tpuctl.config.hooks import Hook, parse_hooks
+from tpuctl.config.load import load_config, load_hooks
 from tpuctl.errors import BadConfigError
-from tpuctl.local.hooks import MAX_OUTPUT, send_event
+from tpuctl.notify.send import MAX_OUTPUT, send_event
 
 EVENT = {"id": "s1/slices/big/2/recovered", "event": "recovered", "name": "big", "text": "ü; $(touch /tmp/x)"}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tpuctl.core.marked import MarkedMapping, Place, parse_marked, plain
+from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked, plain
 from tpuctl.errors import BadConfigError
 
 

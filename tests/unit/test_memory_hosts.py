@@ -10,9 +10,9 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts
 from tests.support.memory.process import Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.remote import MemoryRemote
-from tpuctl.core.host_protocol import AttemptState
-from tpuctl.core.model import FailureKind, HostTarget
-from tpuctl.workflows.host_helper import HostHelper
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.protocol import AttemptState
+from tpuctl.model.cloud import FailureKind, HostTarget
 
 KEY = "ssh-ed25519 AAAAkey me"
 HELPER = b"the helper"

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.messages import ErrorKind, classify, find_hint
-from tpuctl.resources import load_error_table
+from tpuctl.model.data import load_error_table
+from tpuctl.model.error_table import ErrorKind, classify, find_hint
 
 TABLE = load_error_table()
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.builders import LABELS, a_node, a_queued, a_run, a_slice, a_spec, an_attempt, an_incarnation
 from tests.support.builders import STORE as STORE_ID
-from tpuctl.core.launch import render_environment
-from tpuctl.core.lifecycle import CloudView, SliceEvent, classify_slice
-from tpuctl.core.model import Endpoint, NodeInfo, NodeState, QueuedState
-from tpuctl.core.multislice import combine_nodes
-from tpuctl.core.records import SliceState
+from tpuctl.model.cloud import Endpoint, NodeInfo, NodeState, QueuedState
+from tpuctl.model.records import SliceState
+from tpuctl.runs.process_env import render_environment
+from tpuctl.slices.multislice import combine_nodes
+from tpuctl.slices.states import CloudView, SliceEvent, classify_slice
 
 
 def part(index: int, state: NodeState = NodeState.READY, hosts: int = 2, **changes: object) -> NodeInfo:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tpuctl.core import naming
 from tpuctl.errors import UsageError
+from tpuctl.lib import names as naming
 
 
 @pytest.mark.parametrize("name", ["a", "big", "v4-32", "a-0", "a" * 50])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
-from tpuctl.core.model import OWNER_LABEL, STORE_LABEL, USER_LABEL
-from tpuctl.core.ownership import claim_of, disprove
-from tpuctl.core.reap import Found, node_found, queued_found
+from tpuctl.inventory.ownership import claim_of, disprove
+from tpuctl.inventory.resources import Found, node_found, queued_found
+from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL
 
 ADAS = {**LABELS, USER_LABEL: "ada"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 
-from tpuctl.store.pacer import FilePacer
+from tpuctl.state.create_limit import FilePacer
 
 
 def test_a_burst_goes_out_at_once_and_the_next_waits(tmp_path):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tpuctl.errors import DeniedError, TransientError
-from tpuctl.workflows.parallel import look_at_all
+from tpuctl.lib.parallel import look_at_all
 
 
 def fail() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice, a_spec, an_incarnation
-from tpuctl.core.plan_fleet import (
+from tpuctl.fleet.plan import (
     Change,
     FleetChange,
     How,
@@ -16,8 +16,8 @@ from tpuctl.core.plan_fleet import (
     plan_fleet,
     run_id_of,
 )
-from tpuctl.core.records import CodeState, Desired, Lifetime, Limits, Policy, RunRecord, RunState, SliceState
-from tpuctl.core.request import RunRequest, fingerprint
+from tpuctl.model.records import CodeState, Desired, Lifetime, Limits, Policy, RunRecord, RunState, SliceState
+from tpuctl.runs.request import RunRequest, fingerprint
 
 BUNDLE = "0" * 64
 REQUEST = RunRequest("big", ("python3", "train.py"), ".", Policy(), {}, {}, no_checkpoint=True)

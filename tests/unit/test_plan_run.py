@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
-from tpuctl.core import timeouts
-from tpuctl.core.lifecycle import Sighting, SliceEvent
-from tpuctl.core.plan import Blocked
-from tpuctl.core.plan_run import HostEvent, RunStep, WorkerState, WorkerView, charge, plan_run, worker_ends
-from tpuctl.core.records import AttemptState, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
+from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
+from tpuctl.model import timeouts
+from tpuctl.model.records import AttemptState, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
+from tpuctl.model.verdict import Blocked
+from tpuctl.runs.plan import RunStep, charge, plan_run, worker_ends
+from tpuctl.slices.states import Sighting, SliceEvent
 
 ALIVE = Sighting(SliceEvent.NODE_READY, "node big-1 is READY")
 PREEMPTED = Sighting(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
-from tpuctl.core.lifecycle import Effect, Sighting, SliceEvent
-from tpuctl.core.plan import Blocked, Done, Wait
-from tpuctl.core.plan_slice import next_incarnation, plan_slice
-from tpuctl.core.records import Answer, Desired, Loss, Retry, SliceState
-from tpuctl.core.timeouts import CREATE_STALLED_S, DELETING_MAX_S, UNCLEAR_MAX_S
+from tpuctl.model.records import Answer, Desired, Loss, Retry, SliceState
+from tpuctl.model.timeouts import CREATE_STALLED_S, DELETING_MAX_S, UNCLEAR_MAX_S
+from tpuctl.model.verdict import Blocked, Done, Wait
+from tpuctl.slices.plan import next_incarnation, plan_slice
+from tpuctl.slices.states import Effect, Sighting, SliceEvent
 
 NOW = 5000.0
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.model import Tier
-from tpuctl.core.prices import price_per_hour
-from tpuctl.resources import load_accelerators
+from tpuctl.model.cloud import Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.prices import price_per_hour
 
 CATALOG = load_accelerators()
 

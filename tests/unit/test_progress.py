@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.core.model import ObjectInfo
-from tpuctl.core.plan import Blocked
-from tpuctl.core.plan_run import plan_run
-from tpuctl.core.progress import checkpoint_times, describe_fruitless
-from tpuctl.core.records import AttemptState, Cause, RunState
+from tpuctl.model.cloud import ObjectInfo
+from tpuctl.model.records import AttemptState, Cause, RunState
+from tpuctl.model.verdict import Blocked
+from tpuctl.runs.checkpoints import checkpoint_times, describe_fruitless
+from tpuctl.runs.plan import plan_run
 
 
 def written(name: str, minute: int) -> ObjectInfo:

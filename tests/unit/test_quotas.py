@@ -5,21 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import LABELS, a_node, a_queued
-from tpuctl.core.model import USER_LABEL, Endpoint, NodeState, QueuedState, Tier
-from tpuctl.core.quotas import (
+from tpuctl.model.cloud import USER_LABEL, Endpoint, NodeState, QueuedState, Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.quota import ComputeQuota, parse_tpu_quota
+from tpuctl.money.quotas import (
     ADDRESSES,
     HEALTH_CHECKS,
     INSTANCES,
-    ComputeQuota,
     collect_command,
     find_holdings,
     find_shortages,
     find_tpu_quotas,
-    parse_tpu_quota,
     quota_units,
     units_used,
 )
-from tpuctl.resources import load_accelerators
 
 REGION = "us-central2"
 V4_SPOT = "TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI"

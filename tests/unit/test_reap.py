@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
-from tpuctl.core.model import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
-from tpuctl.core.reap import Caller, Fate, gather, judge, node_found
-from tpuctl.core.records import Desired, SliceState
+from tpuctl.inventory.resources import Caller, Fate, gather, judge, node_found
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.records import Desired, SliceState
 
 ME = Caller(STORE, "ada")
 MINE = {**LABELS, USER_LABEL: "ada"}

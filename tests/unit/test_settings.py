@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.core.model import Tier
-from tpuctl.core.settings import BY_NAME, SETTINGS, Config, Layer, resolve, show
+from tpuctl.config.settings import BY_NAME, SETTINGS, Config, Layer, resolve, show
 from tpuctl.errors import BadConfigError
+from tpuctl.model.cloud import Tier
 
 BASE = Path("/state")
 

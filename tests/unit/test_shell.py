@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tpuctl.core.shell import Secret, quote
+from tpuctl.lib.shell import Secret, quote
 
 NASTY = [
     "",

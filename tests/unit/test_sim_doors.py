@@ -16,9 +16,9 @@ from google.cloud.tpu_v2.services.tpu.transports import rest_base
 from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transports
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.paths import storage_endpoint
-from tpuctl.sim.tpu_grpc import SERVICES
-from tpuctl.sim.tpu_rest import COMMON_ROUTES
+from tpuctl.sim.api.tpu_grpc import SERVICES
+from tpuctl.sim.api.tpu_rest import COMMON_ROUTES
+from tpuctl.sim.world.paths import storage_endpoint
 
 NODES = "/v2/projects/sim-project/locations/us-central2-b/nodes"
 EVERY_DOOR = [

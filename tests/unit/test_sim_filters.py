@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.sim.filters import MAX_LENGTH, parse_filter
-from tpuctl.sim.status import ApiError
+from tpuctl.sim.wire.filters import MAX_LENGTH, parse_filter
+from tpuctl.sim.wire.status import ApiError
 
 DISKS = [
     {"name": "d1", "sizeGb": "10", "status": "READY", "labels": {"ray-cluster-name": "c", "owner": "a b"}},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_sim_world import NODE, PARENT, Setup, build
-from tpuctl.sim.options import Delays
-from tpuctl.sim.status import Code
+from tpuctl.sim.wire.status import Code
+from tpuctl.sim.world.delays import Delays
 
 NODE_NAME = f"{PARENT}/nodes/a"
 QUEUED_NAME = f"{PARENT}/queuedResources/q"

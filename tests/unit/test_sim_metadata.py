@@ -12,8 +12,8 @@ import requests
 
 from tests.unit.test_sim_world import build
 from tpuctl.sim.hosts.metadata import Values, find, serve_connection
-from tpuctl.sim.identity import DEFAULT_ACCOUNT, SCOPES
-from tpuctl.sim.options import Delays
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT, SCOPES
 
 ACCOUNT = "instance/service-accounts/default/"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tpuctl.sim.access import PROJECT_NUMBER
-from tpuctl.sim.hosts.interface import HostAddress
-from tpuctl.sim.node_form import change_node, fill_addresses, fill_node, show_spec
-from tpuctl.sim.paths import ResourcePath
+from tpuctl.sim.hosts.backend import HostAddress
+from tpuctl.sim.world.iam import PROJECT_NUMBER
+from tpuctl.sim.world.node_form import change_node, fill_addresses, fill_node, show_spec
+from tpuctl.sim.world.paths import ResourcePath
 
 PATH = ResourcePath("p", "us-central2-b", "nodes", "n")
 ADDRESSES = [HostAddress("10.130.0.7", "34.1.2.3", 22, "ssh-ed25519 AAAA")]

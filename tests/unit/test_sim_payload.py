@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.cloud import tpu_v2, tpu_v2alpha1
 
-from tpuctl.sim.messages import Request
-from tpuctl.sim.payload import MAX_BODY, load_types, parse_body, read_message, read_query
-from tpuctl.sim.status import ApiError
+from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.wire.payload import MAX_BODY, load_types, parse_body, read_message, read_query
+from tpuctl.sim.wire.status import ApiError
 
 V2 = load_types("tpu.v2")
 PACKAGE = "type.googleapis.com/google.cloud.tpu.v2"

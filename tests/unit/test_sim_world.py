@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.sim.clock import ManualClock, RealClock, rfc3339
-from tpuctl.sim.hosts.interface import HostAddress, HostBackend, HostSpec
-from tpuctl.sim.options import Delays
-from tpuctl.sim.status import ApiError, Code
-from tpuctl.sim.world import World, WorldOptions
+from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.timestamps import rfc3339
+from tpuctl.sim.world.clock import ManualClock, RealClock
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.world import World, WorldOptions
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"

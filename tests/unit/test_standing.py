@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import a_slice, an_incarnation
-from tpuctl.core.records import Desired, Loss, SliceState
-from tpuctl.core.standing import ABSENT, UNREAD, cloud_word, fold_remarks, remark
+from tpuctl.model.records import Desired, Loss, SliceState
+from tpuctl.views.conditions import ABSENT, UNREAD, cloud_word, fold_remarks, remark
 
 S = SliceState
 

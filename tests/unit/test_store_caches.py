@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from tpuctl.store.blobs import BlobFiles
-from tpuctl.store.object_cache import DAY_S, ObjectCache
+from tpuctl.state.blobs import BlobFiles
+from tpuctl.state.cache import DAY_S, ObjectCache
 
 
 def test_blobs_that_were_not_used_for_longest_go_first(tmp_path):

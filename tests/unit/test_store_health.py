@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.store.health import inspect_store
-from tpuctl.store.migrations import MIGRATIONS
-from tpuctl.store.sqlite import SqliteStore
+from tpuctl.state.health import inspect_store
+from tpuctl.state.migrations import MIGRATIONS
+from tpuctl.state.sqlite import SqliteStore
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.core.timeouts import PASS_HOSTS_MAX
-from tpuctl.core.turns import Turn, take_turns
+from tpuctl.model.timeouts import PASS_HOSTS_MAX
+from tpuctl.watch.fair_share import Turn, take_turns
 
 
 def turns(count: int, hosts: int, kind: str, *, in_need: bool = False) -> list[Turn]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tpuctl.core.codec import from_data, to_data
-from tpuctl.core.settings import BY_NAME, parse_value
-from tpuctl.core.watch import (
+from tpuctl.config.settings import BY_NAME, parse_value
+from tpuctl.errors import BadConfigError
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.watch.heartbeat import (
     MAX_TROUBLES,
     Heartbeat,
     Verdict,
@@ -19,8 +20,7 @@ from tpuctl.core.watch import (
     render_span,
     worth_writing,
 )
-from tpuctl.errors import BadConfigError
-from tpuctl.workflows.fleet import PassLine
+from tpuctl.watch.reconciler import PassLine
 
 CRON = Watcher("m1", "vm", "ada", "1.0", 60.0)
 HAND = replace(CRON, interval_s=None)

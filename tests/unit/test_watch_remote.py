@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.core.settings import Layer, resolve
-from tpuctl.core.watch_remote import check_login, render_remote, told_settings
+from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import BadConfigError, UsageError
-from tpuctl.local.wheel import build_wheel
-from tpuctl.resources import read_template
+from tpuctl.model.data import read_template
+from tpuctl.watch.install.remote_script import check_login, render_remote, told_settings
+from tpuctl.watch.install.wheel import build_wheel
 
 LOCAL = resolve([Layer("flag", {"project": "my-project"})], Path("/state"))
 

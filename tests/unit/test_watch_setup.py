@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.require import require_tool
-from tpuctl.core.settings import Layer, resolve
-from tpuctl.core.watch_setup import (
+from tpuctl.config.settings import Layer, resolve
+from tpuctl.errors import UsageError
+from tpuctl.model.data import read_template
+from tpuctl.watch.install.preflight import cron_runs, find_credentials, has_battery
+from tpuctl.watch.install.script import (
     Credentials,
     Surroundings,
     list_warnings,
@@ -19,9 +22,6 @@ from tpuctl.core.watch_setup import (
     render_unit,
     unit_name,
 )
-from tpuctl.errors import UsageError
-from tpuctl.local.surroundings import cron_runs, find_credentials, has_battery
-from tpuctl.resources import read_template
 
 FINE = Surroundings(
     cron_runs=True, battery=False, lingers=True, credentials=Credentials("service_account", "/k")

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tpuctl.core.model import HostTarget
-from tpuctl.core.ways import (
+from tpuctl.config.proxy import (
     check_jump_host,
     check_proxy_command,
     proxy_words,
@@ -13,6 +12,7 @@ from tpuctl.core.ways import (
     render_proxy_option,
 )
 from tpuctl.errors import BadConfigError, UsageError
+from tpuctl.model.cloud import HostTarget
 
 TARGET = HostTarget("big", 3, "203.0.113.7", 2222, "ada", "ssh-ed25519 K")
 

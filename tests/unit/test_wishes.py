@@ -6,12 +6,14 @@ import pytest
 import typer
 
 from tpuctl.cli.app import COMMANDS, load_command
-from tpuctl.core.grants import Grant
-from tpuctl.core.model import Tier
-from tpuctl.core.records import Limits
-from tpuctl.core.settings import Config, Layer, resolve
-from tpuctl.core.shape import registry
-from tpuctl.core.wishes import (
+from tpuctl.config.schema import registry
+from tpuctl.config.settings import Config, Layer, resolve
+from tpuctl.errors import UsageError
+from tpuctl.model.cloud import Tier
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Limits
+from tpuctl.money.grants import Grant
+from tpuctl.slices.options import (
     PolicyWish,
     RunWish,
     SliceWish,
@@ -20,8 +22,6 @@ from tpuctl.core.wishes import (
     slice_choice,
     tier_of_flags,
 )
-from tpuctl.errors import UsageError
-from tpuctl.resources import load_accelerators
 
 HOW = {"--no-wait", "--timeout", "--dry-run", "--json", "--quiet", "--help"}
 """Options that say how the command works, not what is wanted."""

@@ -1,1 +1,1 @@
-"""Command line: parse, call one workflow, render."""
+"""The command line."""

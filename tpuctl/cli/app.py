@@ -8,104 +8,82 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from tpuctl import __version__
-from tpuctl.cli.helping import HelpfulCommand
-from tpuctl.cli.parameters import spare, spared
+from tpuctl.cli.help import HelpfulCommand
+from tpuctl.cli.invocation import Invocation, invocation
+from tpuctl.cli.typer_lazy import spare, spared
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One command: `target` is a function or a Typer in `module`; `summary` is its line in the root help."""
+    """One command: `cli/commands/NAME.py` has a function of its name, or what `target` says, function or Typer;
+    `summary` is its line in the root help."""
 
     name: str
-    module: str
-    target: str
     summary: str
+    target: str = ""
+
+    @property
+    def module(self) -> str:
+        return self.name.replace("-", "_")
 
 
 DAILY = "Every day"
 GROUPS: Mapping[str, tuple[Entry, ...]] = {
     DAILY: (
-        Entry("up", "slice", "up", "Bring a slice up and wait until every host answers."),
-        Entry("run", "run", "run", "Run a script, module or command on every worker."),
-        Entry("ls", "slice", "ls", "List the slices and all other TPUs of the project."),
-        Entry("status", "slice", "status", "Show one slice in full."),
-        Entry("logs", "runs", "logs", "Print the output of a run."),
-        Entry("exec", "remote", "exec_", "Run one command on the workers of a slice."),
-        Entry("ssh", "remote", "ssh", "Open a shell on one worker."),
-        Entry("cp", "copy", "cp", "Copy files to and from the workers of a slice."),
-        Entry("down", "slice", "down", "Delete slices, and wait until nothing is left in the cloud."),
+        Entry("up", "Bring a slice up and wait until every host answers."),
+        Entry("run", "Run a script, module or command on every worker."),
+        Entry("ls", "List the slices and all other TPUs of the project."),
+        Entry("status", "Show one slice in full."),
+        Entry("logs", "Print the output of a run."),
+        Entry("exec", "Run one command on the workers of a slice.", target="exec_"),
+        Entry("ssh", "Open a shell on one worker."),
+        Entry("cp", "Copy files to and from the workers of a slice."),
+        Entry("down", "Delete slices, and wait until nothing is left in the cloud."),
     ),
     "Runs": (
-        Entry("runs", "runs", "runs", "List runs, newest first."),
-        Entry("attach", "runs", "attach", "Follow a run that was started earlier."),
-        Entry("stop", "runs", "stop", "Stop a run."),
-        Entry("manifest", "runs", "manifest", "Show what an attempt ran, where, and with which versions."),
+        Entry("runs", "List runs, newest first."),
+        Entry("attach", "Follow a run that was started earlier."),
+        Entry("stop", "Stop a run."),
+        Entry("manifest", "Show what an attempt ran, where, and with which versions."),
     ),
     "Slices": (
-        Entry("why", "why", "why", "Show the decisions about a slice or run, and their reasons."),
-        Entry("forward", "forward", "forward", "Forward a local port to a worker."),
-        Entry("ssh-config", "ssh_config", "ssh_config", "Print ssh config entries for the workers of a slice."),
-        Entry("adopt", "adopt", "adopt", "Take over a TPU that was created without tpuctl."),
-        Entry("reap", "reap", "reap", "Delete TPUs of yours that no slice uses any more."),
+        Entry("why", "Show the decisions about a slice or run, and their reasons."),
+        Entry("forward", "Forward a local port to a worker."),
+        Entry("ssh-config", "Print ssh config entries for the workers of a slice."),
+        Entry("adopt", "Take over a TPU that was created without tpuctl."),
+        Entry("reap", "Delete TPUs of yours that no slice uses any more."),
     ),
     "Keep it up": (
-        Entry("watch", "watch", "app", "Let a watchdog restore slices and runs."),
-        Entry("pause", "fleet", "pause", "Pause all watchdogs of this fleet."),
-        Entry("resume", "fleet", "resume", "End a pause of the watchdogs."),
-        Entry("apply", "apply", "apply", "Create and change what the fleet file describes."),
-        Entry("diff", "apply", "diff", "Show what `apply` would change, and why."),
+        Entry("watch", "Let a watchdog restore slices and runs.", target="app"),
+        Entry("pause", "Pause all watchdogs of this fleet."),
+        Entry("resume", "End a pause of the watchdogs."),
+        Entry("apply", "Create and change what the fleet file describes."),
+        Entry("diff", "Show what `apply` would change, and why."),
     ),
     "Capacity and money": (
-        Entry("types", "check", "types", "List accelerator types: chips, hosts, zones, prices."),
-        Entry("capacity", "fleet", "capacity", "Show where there was capacity, how soon and for how long."),
-        Entry("quota", "quota", "quota", "Show quotas, who uses them, grants, and the cost per hour."),
-        Entry("grant", "grant", "app", "Record what you may use without --pay."),
-        Entry("bill", "bill", "bill", "List everything in the project that can cost money."),
+        Entry("types", "List accelerator types: chips, hosts, zones, prices."),
+        Entry("capacity", "Show where there was capacity, how soon and for how long."),
+        Entry("quota", "Show quotas, who uses them, grants, and the cost per hour."),
+        Entry("grant", "Record what you may use without --pay.", target="app"),
+        Entry("bill", "List everything in the project that can cost money."),
     ),
     "Set up and try": (
-        Entry("doctor", "doctor", "doctor", "Check the set-up, and print the fix of each problem."),
-        Entry("config", "config", "app", "Show settings and where each came from; share the store."),
-        Entry("store", "store", "app", "Clean up the store, and manage its machines."),
-        Entry("sim", "sim_steering", "app", "Start and control the simulated cloud."),
-        Entry("demo", "demo", "demo", "Show a training run that survives a preemption."),
+        Entry("doctor", "Check the set-up, and print the fix of each problem."),
+        Entry("config", "Show settings and where each came from; share the store.", target="app"),
+        Entry("store", "Clean up the store, and manage its machines.", target="app"),
+        Entry("sim", "Start and control the simulated cloud.", target="app"),
+        Entry("demo", "Show a training run that survives a preemption."),
     ),
 }
 """Every command, in the order in which people come to need them."""
 COMMANDS: tuple[Entry, ...] = tuple(entry for group in GROUPS.values() for entry in group)
-
-
-@dataclass
-class Invocation:
-    """What one command line said to all commands, and what an interruption has to tell."""
-
-    profile: str | None = None
-    project: str | None = None
-    project_file: Path | None = None
-    """The fleet file that was named instead of the nearest tpuctl.yaml."""
-    internal_ip: bool = False
-    verbosity: int = 0
-    quiet: bool = False
-    json: bool = False
-    if_interrupted: str = ""
-    """What still exists, as a hint for Ctrl-C."""
-    gcloud_first: str = ""
-    """What a shell needs before commands of gcloud in hints reach the cloud of this profile."""
-    unattended: bool = False
-    """A pass: see `render.Renderer`."""
-    arguments: list[str] = field(default_factory=list)
-
-
-def invocation(ctx: typer.Context) -> Invocation:
-    """The one object that a command line shares."""
-    return ctx.find_root().ensure_object(Invocation)
 
 
 class RootGroup(TyperGroup):
@@ -145,7 +123,7 @@ class RootGroup(TyperGroup):
             raise typer.Exit(0)
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        from tpuctl.cli.boundary import check_arguments, guarded
+        from tpuctl.cli.errors import check_arguments, guarded
 
         def parse() -> list[str]:
             check_arguments(ctx.obj)
@@ -154,12 +132,12 @@ class RootGroup(TyperGroup):
         return guarded(ctx.obj, parse)
 
     def invoke(self, ctx: Any) -> Any:
-        from tpuctl.cli.boundary import guarded
+        from tpuctl.cli.errors import guarded
 
         return guarded(ctx.obj, lambda: super(RootGroup, self).invoke(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from tpuctl.cli.boundary import unknown_command
+        from tpuctl.cli.errors import unknown_command
 
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
@@ -171,7 +149,7 @@ class SubGroup(TyperGroup):
     """A noun with verbs; an unknown verb gets a suggestion."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from tpuctl.cli.boundary import unknown_command
+        from tpuctl.cli.errors import unknown_command
 
         name = args[0]
         if not name.startswith("-") and name not in self.commands and not ctx.resilient_parsing:
@@ -217,7 +195,8 @@ def new_group(help_text: str) -> typer.Typer:
 
 def load_command(entry: Entry) -> Any:
     """Imports the command's module and builds the command."""
-    target = getattr(importlib.import_module(f"tpuctl.cli.{entry.module}"), entry.target)
+    module = importlib.import_module(f"tpuctl.cli.commands.{entry.module}")
+    target = getattr(module, entry.target or entry.module)
     if isinstance(target, typer.Typer):
         return spare(typer.main.get_command(target))
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)

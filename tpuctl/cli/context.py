@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tpuctl.cli.app import Invocation, invocation
 from tpuctl.cli.console import Console
-from tpuctl.core.shell import Secret
+from tpuctl.cli.invocation import Invocation, invocation
 from tpuctl.errors import BadConfigError, DeniedError, UsageError
-from tpuctl.input_files import read_text
+from tpuctl.lib.input_files import read_text
+from tpuctl.lib.shell import Secret
 
 if TYPE_CHECKING:
-    from tpuctl.cli.render import Renderer
-    from tpuctl.core.settings import Config
-    from tpuctl.ports import Cloud, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
-    from tpuctl.remote.keys import KeyPair
-    from tpuctl.remote.ssh_config import SshConfigFiles
-    from tpuctl.store.bucket import BucketStore
-    from tpuctl.store.sqlite import SqliteStore
+    from tpuctl.cli.live import Renderer
+    from tpuctl.config.settings import Config
+    from tpuctl.engine.ports import Cloud, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
+    from tpuctl.ssh.keys import KeyPair
+    from tpuctl.ssh.ssh_config import SshConfigFiles
+    from tpuctl.state.bucket import BucketStore
+    from tpuctl.state.sqlite import SqliteStore
 
 CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -87,7 +87,7 @@ class AppContext:
 
     @cached_property
     def config(self) -> Config:
-        from tpuctl.config import load_config
+        from tpuctl.config.load import load_config
 
         flags = {
             "profile": self.shared.profile,
@@ -103,7 +103,7 @@ class AppContext:
         )
         self.shared.gcloud_first = config.gcloud_first
         if config.project is not None:
-            from tpuctl.cli.log import start_logging
+            from tpuctl.cli.logging import start_logging
 
             try:
                 start_logging(config.state_dir, self.shared.verbosity)
@@ -120,7 +120,7 @@ class AppContext:
 
     @cached_property
     def emit(self) -> Renderer:
-        from tpuctl.cli.render import Renderer
+        from tpuctl.cli.live import Renderer
 
         renderer = Renderer(self.console, unattended=self.shared.unattended)
         self._closing.callback(renderer.close)
@@ -165,13 +165,13 @@ class AppContext:
 
     @cached_property
     def cloud(self) -> Cloud:
-        from tpuctl.cloud.client import GoogleCloud
+        from tpuctl.cloud.tpu import GoogleCloud
 
         return GoogleCloud(self.config.require_project(), self.config.endpoint_tpu, self.credentials)
 
     @cached_property
     def objects(self) -> Objects:
-        from tpuctl.cloud.buckets import GoogleObjects
+        from tpuctl.cloud.storage import GoogleObjects
 
         return GoogleObjects(self.config.require_project(), self.config.endpoint_storage, self.credentials)
 
@@ -211,7 +211,7 @@ class AppContext:
         uri = self.config.store
         if uri is not None:
             return self.bucket_store(uri)
-        from tpuctl.workflows.store_move import MOVED
+        from tpuctl.state.migrate import MOVED
 
         store = self.local_store
         moved = store.get(MOVED)
@@ -229,7 +229,7 @@ class AppContext:
 
     @cached_property
     def local_store(self) -> SqliteStore:
-        from tpuctl.store.sqlite import SqliteStore
+        from tpuctl.state.sqlite import SqliteStore
 
         store = SqliteStore(self.config.state_dir / "store.sqlite")
         self._closing.callback(store.close)
@@ -239,7 +239,7 @@ class AppContext:
         """The store at `uri`, with its cache on this machine."""
         from hashlib import sha256
 
-        from tpuctl.store.bucket import BucketStore
+        from tpuctl.state.bucket import BucketStore
 
         cache = self.config.state_dir / "cache" / sha256(uri.encode()).hexdigest()[:16]
         store = BucketStore(
@@ -250,19 +250,19 @@ class AppContext:
 
     @cached_property
     def pacer(self) -> Pacer:
-        from tpuctl.store.pacer import FilePacer
+        from tpuctl.state.create_limit import FilePacer
 
         return FilePacer(self.config.state_dir / "creates.json")
 
     @cached_property
     def logs(self) -> RunLogs:
-        from tpuctl.store.logs import LogFiles
+        from tpuctl.state.run_logs import LogFiles
 
         return LogFiles(self.config.state_dir / "runs")
 
     @cached_property
     def key_pair(self) -> KeyPair:
-        from tpuctl.remote.keys import ensure_keypair
+        from tpuctl.ssh.keys import ensure_keypair
 
         self.config.state_base.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ensure_keypair(self.config.state_base)
@@ -273,8 +273,8 @@ class AppContext:
 
     @cached_property
     def remote(self) -> Remote:
-        from tpuctl.remote.ssh import SshRemote
-        from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
+        from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
+        from tpuctl.ssh.remote import SshRemote
 
         remote = SshRemote(self.key_pair.private_path, proxy=self.proxy)
         self._closing.callback(remote.close)
@@ -283,7 +283,7 @@ class AppContext:
     @cached_property
     def proxy(self) -> tuple[str, ...]:
         """The command to reach hosts through; empty for none."""
-        from tpuctl.core.ways import proxy_words
+        from tpuctl.config.proxy import proxy_words
 
         config = self.config
         return proxy_words(config.proxy_command, config.jump_host, self.project if config.iap else None)
@@ -294,14 +294,14 @@ class AppContext:
 
     @property
     def trust_first_use(self) -> bool:
-        from tpuctl.core.settings import FIRST_USE
+        from tpuctl.config.settings import FIRST_USE
 
         return self.config.host_keys == FIRST_USE
 
     @cached_property
     def ssh_entries(self) -> SshConfigFiles:
-        from tpuctl.remote.keys import private_key_path
-        from tpuctl.remote.ssh_config import SshConfigFiles
+        from tpuctl.ssh.keys import private_key_path
+        from tpuctl.ssh.ssh_config import SshConfigFiles
 
         folder = self.config.state_dir / "ssh_config"
         return SshConfigFiles(folder, private_key_path(self.config.state_base), self.proxy)
@@ -312,7 +312,7 @@ class AppContext:
 
     @cached_property
     def machine(self) -> str:
-        from tpuctl.config import machine_identity
+        from tpuctl.config.load import machine_identity
 
         return machine_identity(self.config.state_base)
 
@@ -334,13 +334,13 @@ class AppContext:
 
     @cached_property
     def helper_source(self) -> bytes:
-        from tpuctl.resources import read_helper
+        from tpuctl.model.data import read_helper
 
         return read_helper()
 
     @cached_property
     def environment_installer(self) -> bytes:
-        from tpuctl.resources import read_template
+        from tpuctl.model.data import read_template
 
         return read_template("env_install.py")
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.app import invocation
-from tpuctl.cli.completing import run_ids, slice_names
-from tpuctl.core.fold import WORKERS_HELP
+from tpuctl.cli.completion import run_ids, slice_names
+from tpuctl.cli.invocation import invocation
+from tpuctl.lib.text import WORKERS_HELP
 
 
 def _set_json(ctx: typer.Context, value: bool) -> bool:

@@ -1,1 +1,1 @@
-"""Adapters over the Google Cloud APIs; no other package speaks them."""
+"""Adapters of Google's APIs."""

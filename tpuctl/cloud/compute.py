@@ -14,9 +14,9 @@ from urllib.parse import quote
 from google.auth.credentials import Credentials
 
 from tpuctl.cloud.rest import RestClient
-from tpuctl.core.assets import AssetInfo, AssetKind
-from tpuctl.core.model import Listing
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
+from tpuctl.model.assets import AssetInfo, AssetKind
+from tpuctl.model.cloud import Listing
 
 GIB = 1 << 30
 _QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})

@@ -11,7 +11,6 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from tpuctl.cloud import wire
-from tpuctl.core.messages import ErrorKind, classify, find_hint
 from tpuctl.errors import (
     BusyError,
     ConflictError,
@@ -25,7 +24,8 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
 )
-from tpuctl.resources import load_error_table
+from tpuctl.model.data import load_error_table
+from tpuctl.model.error_table import ErrorKind, classify, find_hint
 
 _CLASSES: dict[ErrorKind, type[TpuctlError]] = {
     ErrorKind.STOCKOUT: NoCapacityError,

@@ -6,7 +6,7 @@ import re
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.wire import Json
-from tpuctl.core.model import (
+from tpuctl.model.cloud import (
     CloudErrorInfo,
     Endpoint,
     GuestHostKey,

@@ -20,9 +20,9 @@ from google.oauth2.credentials import Credentials as UserCredentials
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
 from tpuctl.cloud.retry import read
-from tpuctl.core.checkup import BucketPlace, BucketSettings, Deletion
-from tpuctl.core.quotas import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 from tpuctl.errors import TransientError
+from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion
+from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 
 _TPU = "tpu.googleapis.com"
 _PAGE = 200

@@ -8,8 +8,8 @@ from __future__ import annotations
 from tpuctl.cloud import wire
 from tpuctl.cloud.nodes import parse_status
 from tpuctl.cloud.wire import Json
-from tpuctl.core.model import QueuedInfo, QueuedState, Tier
-from tpuctl.resources import load_accelerators
+from tpuctl.model.cloud import QueuedInfo, QueuedState, Tier
+from tpuctl.model.data import load_accelerators
 
 
 def parse_queued(queued: Json) -> QueuedInfo:

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from tpuctl.cli.console import Console
-from tpuctl.cli.render import Renderer
-from tpuctl.core.model import HostTarget
-from tpuctl.remote.ssh import SshRemote
-from tpuctl.workflows.events import WorkerOutput
+from tpuctl.cli.live import Renderer
+from tpuctl.engine.events import WorkerOutput
+from tpuctl.model.cloud import HostTarget
+from tpuctl.ssh.remote import SshRemote
 
 gc.set_threshold(100_000, 20, 100)  # as the console script does
 atexit.register(gc.freeze)
@@ -32,8 +32,8 @@ def main(farm_file: str, mode: str, command: str) -> int:
 
     with closing(SshRemote(Path(farm["key"]))) as remote:
         if mode == "leash":
-            from tpuctl.resources import read_helper
-            from tpuctl.workflows.host_helper import HostHelper
+            from tpuctl.hosts.agent import HostHelper
+            from tpuctl.model.data import read_helper
 
             results = HostHelper(remote, read_helper()).leash(targets, command, sink)
         else:

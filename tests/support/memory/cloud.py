@@ -13,10 +13,13 @@ from urllib.parse import parse_qsl, urlsplit
 import requests
 from google.api_core import exceptions
 
-from tpuctl.cloud import nodes, queued_resources, rendering
+from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud import requests as rendering
 from tpuctl.cloud.errors import translate, translate_change
 from tpuctl.cloud.retry import of_read
-from tpuctl.core.model import (
+from tpuctl.engine.ports import Clock
+from tpuctl.errors import NotFoundError, TransientError
+from tpuctl.model.cloud import (
     GuestHostKey,
     Listing,
     NodeInfo,
@@ -25,11 +28,8 @@ from tpuctl.core.model import (
     OperationInfo,
     QueuedInfo,
 )
-from tpuctl.errors import NotFoundError, TransientError
-from tpuctl.ports import Clock
-from tpuctl.sim.kernel import Json
-from tpuctl.sim.status import HTTP_STATUS, ApiError, DroppedConnectionError
-from tpuctl.sim.world import World
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, DroppedConnectionError, Json
+from tpuctl.sim.world.world import World
 
 READ_TRIES = 4
 READ_PAUSE_S = 0.5

@@ -19,9 +19,9 @@ from enum import StrEnum
 
 from tests.support.memory.files import Files
 from tests.support.memory.process import NEVER, Process, Program, Steps
-from tpuctl.core import timeouts
-from tpuctl.ports import Clock
-from tpuctl.sim.hosts.interface import HostAddress, HostSpec
+from tpuctl.engine.ports import Clock
+from tpuctl.model import timeouts
+from tpuctl.sim.hosts.backend import HostAddress, HostSpec
 from tpuctl.sim.hosts.metadata import Values
 
 SSH_PORT = 22

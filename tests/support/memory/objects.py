@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from tpuctl.core.model import ObjectInfo
+from tpuctl.engine.ports import Clock
 from tpuctl.errors import ConflictError, NotFoundError
-from tpuctl.ports import Clock
-from tpuctl.sim.clock import rfc3339
+from tpuctl.model.cloud import ObjectInfo
+from tpuctl.sim.wire.timestamps import rfc3339
 
 
 @dataclass(frozen=True)

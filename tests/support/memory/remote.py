@@ -1,6 +1,6 @@
 """The `Remote` port over hosts in memory. Time is the clock of the hosts; with a fake one nothing waits.
 
-The limits, the order of checks and the words of failures are those of `tpuctl.remote.ssh`; the shared suite
+The limits, the order of checks and the words of failures are those of `tpuctl.ssh.remote`; the shared suite
 holds both to them.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 from tests.support.memory.host import Condition, MemoryHost, MemoryHosts
 from tests.support.memory.ports import MemoryChannel
 from tests.support.memory.process import NEVER, Process
-from tpuctl.core.host_commands import LINK_SILENCE_S
-from tpuctl.core.model import FailureKind, HostTarget, RemoteResult
+from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
 from tpuctl.errors import BugError
-from tpuctl.ports import Forwarding, OutputSink, Stdin
+from tpuctl.hosts.commands import LINK_SILENCE_S
+from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 
 CONNECT_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -288,7 +288,7 @@ class MemoryRemote:
         report: Callable[[str], None],
     ) -> Forwarding:
         """See `Remote.forward`."""
-        from tpuctl.remote.forwarding import Forwarder
+        from tpuctl.ssh.port_forward import Forwarder
 
         def open_channel() -> Any:
             [result] = self.run([resolve()], "true")

@@ -13,11 +13,11 @@ from tests.support.memory.process import NEVER
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
-from tpuctl.core.model import HostTarget
-from tpuctl.sim.faults import FaultKind
-from tpuctl.sim.options import Delays
-from tpuctl.sim.world import World, WorldOptions
-from tpuctl.workflows.host_keys import RepinningRemote, renewed_pin
+from tpuctl.model.cloud import HostTarget
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.faults import FaultKind
+from tpuctl.sim.world.world import World, WorldOptions
+from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 
 HELPER = b"the helper that verbs.py plays"
 

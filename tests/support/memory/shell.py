@@ -13,8 +13,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tests.support.memory.process import Program, Steps
-from tpuctl.core.environment import pins
-from tpuctl.core.host_commands import (
+from tpuctl.envs.spec import pins
+from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
     render_helper_command,

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tpuctl.core import timeouts
+from tpuctl.engine.ports import Clock, Document, StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError
-from tpuctl.ports import Clock, Document, StoredBlob
-from tpuctl.store.entries import check_entry
+from tpuctl.model import timeouts
+from tpuctl.state.entries import check_entry
 
 _STORES = itertools.count(1)
 

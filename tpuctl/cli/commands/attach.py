@@ -1,0 +1,36 @@
+"""`tpuctl attach`: follow a run that was started before."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.context import open_context
+from tpuctl.cli.following import follow_or_leave
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json, Quiet, RunId, Timeout
+
+
+def attach(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Restart it although attempts ended without a newer checkpoint.")
+    ] = False,
+    timeout: Timeout = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Follow a run that was started earlier.
+
+    It may have been started on another machine. Ctrl-C leaves; the run goes on.
+    """
+    from tpuctl.runs import progress
+    from tpuctl.state.repository import get_run
+
+    with open_context(ctx) as context:
+        record = get_run(context, run_id).record
+        if go_on:
+            record = progress.go_on(context, record.id)
+        follow_or_leave(context, invocation(ctx), record, detach=False, timeout=timeout)

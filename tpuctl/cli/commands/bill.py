@@ -1,0 +1,151 @@
+"""`bill`: everything in the project that can cost money."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import Json
+from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.money.bill import Bill, BillLine
+
+EXIT_PAID = 1
+EXIT_UNREAD = 3
+
+COLUMNS = (
+    Column("kind", "WHAT"),
+    Column("name", "NAME", give=2),
+    Column("location", "LOCATION"),
+    Column("user", "USER", give=3),
+    Column("payer", "PAYS"),
+    Column("hour", "$/HOUR", right=True),
+    Column("month", "$/MONTH", right=True),
+    Column("detail", "DETAIL", give=4),
+)
+
+
+def bill(
+    ctx: typer.Context,
+    receipt: Annotated[
+        str | None,
+        typer.Option(
+            "--receipt", metavar="FILE", help="Also write what was read, when and by whom (.yaml or .json)."
+        ),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List everything in the project that can cost money.
+
+    Looks in all locations, whoever made it. Exit status 0: all was read and nothing is to be paid. 1:
+    something is. 3: not everything could be read.
+    """
+    from tpuctl.model.data import load_accelerators, load_other_prices
+    from tpuctl.money.bill_report import bill_data, bill_of
+
+    with open_context(ctx) as context:
+        path = None if receipt is None else _check_receipt(receipt)
+        catalog, prices = load_accelerators(), load_other_prices()
+        found = bill_of(context, context.inventory, catalog, prices)
+        data = bill_data(context, found, context.config.require_project(), catalog, prices)
+        if path is not None:
+            _write_new(path, data)
+            context.console.say(f"receipt written to {path}")
+        if context.console.json_mode:
+            context.console.data(data)
+        else:
+            _show(context, found, data)
+        if not found.zero:
+            from tpuctl.money.bill import Payer
+
+            raise typer.Exit(EXIT_PAID if found.of(Payer.YOU) else EXIT_UNREAD)
+
+
+def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
+    from tpuctl.money.bill import Payer
+
+    console = context.console
+    order = (Payer.YOU, Payer.GRANT, Payer.NOBODY)
+    rows = [_row(line) for payer in order for line in found.of(payer)]
+    console.table(rows, COLUMNS, empty="nothing found that can cost money")
+    for each in found.unread:
+        console.caveat(f"not read: {each.what}: {each.why}" + (f" ({each.hint})" if each.hint else ""))
+    console.say(_total(found))
+    if found.per_hour:
+        console.say(f"prices: TPUs: {data['prices']['tpu']}; others: {data['prices']['other']}")
+
+
+def _total(found: Bill) -> str:
+    from tpuctl.model.prices import HOURS_PER_MONTH
+    from tpuctl.money.bill import Payer
+
+    lists = {words: found.of(Payer(payer)) for payer, words in _WORDS.items()}
+    counts = [f"{len(lines)} {words}" for words, lines in lists.items() if lines]
+    text = ", ".join(counts) or "nothing"
+    if found.per_hour:
+        text += f"; about ${found.per_hour:.2f} per hour, ${found.per_hour * HOURS_PER_MONTH:.2f} per month"
+    if found.unpriced:
+        text += f", and {found.unpriced} without a known price"
+    return text
+
+
+_WORDS = {"you": "to be paid", "grant": "covered by a grant", "nobody": "free as it stands"}
+
+
+def _row(line: BillLine) -> dict[str, Any]:
+    from tpuctl.model.prices import HOURS_PER_MONTH
+    from tpuctl.money.bill import Payer
+
+    unknown = "" if line.payer is not Payer.YOU else "?"
+    known = line.per_hour is not None and line.payer is Payer.YOU
+    return {
+        "kind": line.kind,
+        "name": line.name,
+        "location": line.location,
+        "detail": line.detail,
+        "user": line.user,
+        "payer": str(line.payer),
+        "hour": f"{line.per_hour:.4f}" if known else unknown,
+        "month": f"{(line.per_hour or 0) * HOURS_PER_MONTH:.2f}" if known else unknown,
+    }
+
+
+def _check_receipt(name: str) -> Path:
+    """A receipt is proof of one moment: an older one is never overwritten. Raises UsageError."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise UsageError(f"--receipt {name}: the name must end in .yaml or .json", hint="--receipt bill.yaml")
+    if path.exists():
+        raise UsageError(f"--receipt {name}: the file exists", hint="name a new file, or remove that one")
+    if not path.parent.is_dir():
+        raise UsageError(f"--receipt {name}: there is no directory {path.parent}", hint="make it first")
+    return path
+
+
+def _write_new(path: Path, data: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    if path.suffix == ".json":
+        import json
+
+        text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    else:
+        import yaml
+
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except OSError as error:
+        raise UsageError(f"--receipt {path}: {error.strerror}", hint="name another file") from error
+    finally:
+        temporary.unlink(missing_ok=True)

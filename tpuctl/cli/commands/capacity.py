@@ -1,0 +1,117 @@
+"""`tpuctl capacity`: where capacity was found, how soon and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json
+from tpuctl.errors import UsageError
+from tpuctl.lib.input_files import naming
+
+if TYPE_CHECKING:
+    from tpuctl.model.capacity import CapacityNote
+
+
+CAPACITY = (
+    Column("zone", "ZONE"),
+    Column("type", "TYPE"),
+    Column("tier", "TIER"),
+    Column("got", "GOT", right=True),
+    Column("wait", "WAIT", right=True),
+    Column("life", "LIFE", right=True),
+    Column("found", "LAST FOUND"),
+    Column("state", "NOW", give=1),
+)
+
+
+def capacity(
+    ctx: typer.Context,
+    accelerator: Annotated[
+        str | None, typer.Argument(metavar="[ACCELERATOR]", help="Only this type, such as v4-32.")
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also draw it, hour by hour, as an SVG picture for your browser."),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Show where there was capacity, how soon and for how long."""
+    from tpuctl.lib.codec import to_data
+    from tpuctl.model.data import load_accelerators
+    from tpuctl.slices.capacity_notes import count_open, list_notes
+
+    kind = None if accelerator is None else load_accelerators().get(accelerator).name
+    picture = None if plot is None else _check_picture(plot)
+    with open_context(ctx) as context:
+        found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
+        if picture is not None and found:
+            _draw(picture, found, context.store.now())
+            context.console.say(f"picture written to {picture}")
+        pending = count_open(context)
+        if context.console.json_mode:
+            context.console.data([{**to_data(note), "open": pending[note.key]} for note in found])
+            return
+        rows = [_row(note, pending[note.key], context.store.now()) for note in found]
+        about = f" about {kind}" if kind else ""
+        context.console.table(
+            rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
+        )
+
+
+def _check_picture(name: str) -> Path:
+    """Where a picture goes; an older one there is replaced. Raises UsageError."""
+    path = Path(name).expanduser()
+    if path.suffix != ".svg":
+        raise UsageError(f"--plot {name}: the name must end in .svg", hint="--plot capacity.svg")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {name}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
+    return path
+
+
+def _draw(path: Path, notes: Sequence[CapacityNote], now: float) -> None:
+    """Whole or not at all."""
+    from tpuctl.views.capacity_plot import render_capacity
+
+    new = path.with_name(f".{path.name}.new")
+    with naming(path):
+        new.write_text(render_capacity(notes, now), encoding="utf-8")
+        new.replace(path)
+
+
+def _row(note: CapacityNote, pending: int, now: float) -> dict[str, Any]:
+    return {
+        "zone": note.zone,
+        "type": note.accelerator_type,
+        "tier": str(note.tier),
+        "got": _got(note, pending),
+        "wait": _span(note.median_wait_s),
+        "life": _span(note.median_life_s),
+        "found": "never" if note.last_ready_at is None else f"{_span(now - note.last_ready_at)} ago",
+        "state": f"left alone for {_span(note.not_before - now)}: {note.last_error}"
+        if note.not_before > now
+        else "open",
+    }
+
+
+def _got(note: CapacityNote, pending: int) -> str:
+    """How many requests of those that have ended one way or the other got something."""
+    ended = f"{note.granted}/{max(note.granted, note.asked - pending)}"
+    return f"{ended}, {pending} open" if pending else ended
+
+
+def _span(seconds: float | None) -> str:
+    """A span in its largest fitting unit."""
+    if seconds is None:
+        return ""
+    hours = seconds / 3600
+    if hours >= 48:
+        return f"{hours / 24:.0f} d"
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,158 @@
+"""`config`: what is set, and by what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json
+from tpuctl.errors import ConflictError, NotFoundError, UsageError
+from tpuctl.lib.text import counted
+
+app = new_group("Show settings and where each came from; share the store.")
+
+
+@app.callback()
+def config() -> None:
+    """Show settings and where each came from; share the store."""
+
+
+@app.command("show")
+def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show every setting with its value and where it came from."""
+    from tpuctl.config.settings import BY_NAME
+    from tpuctl.config.settings import show as settings_of
+
+    with open_context(ctx) as context:
+        rows = [
+            {"name": name, "value": value, "origin": origin, "env": BY_NAME[name].env}
+            for name, value, origin in settings_of(context.config)
+        ]
+        columns = (
+            Column("name", "SETTING"),
+            Column("value", "VALUE", give=1),
+            Column("origin", "FROM", give=2),
+        )
+        if not context.console.json_mode:
+            home = f"{Path.home()}/"
+            rows = [{**row, **{key: _at_home(row[key], home) for key in ("value", "origin")}} for row in rows]
+        context.console.table(rows, columns)
+
+
+def _at_home(value: Any, home: str) -> Any:
+    """A path in the short form that people know."""
+    return f"~/{value.removeprefix(home)}" if isinstance(value, str) and value.startswith(home) else value
+
+
+@app.command("init")
+def init(
+    ctx: typer.Context,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where the fleet's records shall be."),
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Use the store of another fleet that is there already.")
+    ] = False,
+    call_off: Annotated[
+        bool, typer.Option("--call-off", help="Take back a move that has not ended; nothing is lost.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Share a fleet: move the store into a bucket, or join one.
+
+    Copies everything, compares, and only then uses the new place; after a crash, the same command goes on. What
+    runs is not touched.
+    """
+    from tpuctl.lib.names import check_bucket_uri
+    from tpuctl.state.bucket import read_identity
+
+    if call_off:
+        if store is not None or join:
+            raise UsageError("--call-off goes alone: the store knows where it moves", hint="--call-off")
+        _call_off(ctx, dry_run)
+        return
+    if store is None:
+        raise UsageError("where to?", hint="tpuctl config init --store gs://BUCKET/PREFIX")
+    uri = check_bucket_uri(store).rstrip("/")
+    with open_context(ctx) as context:
+        _check_bucket(context, uri)
+        there, local = read_identity(context.objects, uri, context.project), context.local_store
+        if there is not None and there != local.identity() and not join:
+            raise ConflictError(f"{uri} is the store of another fleet", hint="add --join to use it from here")
+        if there is None and join:
+            raise NotFoundError(f"there is no store at {uri} to join", hint=f"tpuctl config init --store {uri}")
+        joining = there is not None and there != local.identity()
+        if dry_run:
+            context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
+            return
+        again = f"tpuctl config init --store {uri}{' --join' if joining else ''}"
+        context.shared.if_interrupted = f"nothing is lost: `{again}` goes on where it was"
+        if joining:
+            _join(context, uri)
+        else:
+            _move(context, uri, born=there is not None)
+
+
+def _call_off(ctx: typer.Context, dry_run: bool) -> None:
+    from tpuctl.state.migrate import MOVED, call_off_move
+
+    with open_context(ctx) as context:
+        source = context.local_store
+        if dry_run:
+            moved = source.get(MOVED)
+            done = moved is None or moved.data["done"]
+            context.console.line(
+                "would change nothing: no move is half-done"
+                if done or moved is None
+                else f"would call off the move to {moved.data['to']}"
+            )
+            return
+        context.shared.if_interrupted = "nothing is lost: `tpuctl config init --call-off` goes on where it was"
+        uri = call_off_move(source, lambda uri: context.bucket_store(uri, unborn=True))
+        said = f"the move to {uri} is called off: the store stays on this machine" if uri else "nothing moves"
+        context.console.say(said)
+
+
+def _check_bucket(context: AppContext, uri: str) -> None:
+    bucket = uri.split("/")[2]
+    if not context.objects.bucket_exists(bucket):
+        raise NotFoundError(
+            f"there is no bucket gs://{bucket}, or you may not see it",
+            hint=f"gcloud storage buckets create gs://{bucket} --uniform-bucket-level-access",
+        )
+
+
+def _join(context: AppContext, uri: str) -> None:
+    from tpuctl.config.load import write_store_file
+    from tpuctl.state.migrate import check_joinable
+
+    check_joinable(context.local_store, uri)
+    write_store_file(context.config, uri)
+    context.console.say(f"joined the fleet at {uri}")
+
+
+def _move(context: AppContext, uri: str, *, born: bool) -> None:
+    """`born`: the store is there. One that was lost after a move comes back from what stayed here."""
+    from tpuctl.config.load import write_store_file
+    from tpuctl.state.migrate import has_moved, move_store
+
+    if born and has_moved(context.local_store, uri):
+        write_store_file(context.config, uri)
+        context.console.say(f"this machine uses {uri} already; nothing was copied")
+        return
+    count = move_store(
+        context.local_store,
+        context.bucket_store(uri, unborn=True),
+        uri,
+        context.project,
+        alive=context.process_alive,
+        report=context.console.say,
+    )
+    write_store_file(context.config, uri)
+    context.console.say(f"{counted(count, 'document')} copied to {uri}; others join with --join")

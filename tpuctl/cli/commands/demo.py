@@ -1,0 +1,182 @@
+"""`demo`: the whole story on the simulated cloud, told by the same commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.console import Console, put
+from tpuctl.config.settings import SIM_PROFILE
+from tpuctl.errors import TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.sim.server.options import SimOptions
+
+SLICE = "v4-32"
+STEPS = 120
+PREEMPT_AFTER = "saved step 60"
+STEP_TIMEOUT_S = 900.0
+BUCKET = "gs://sim-bucket/demo"
+SETTINGS = ("--env", "demo-cpu", "--var", f"STEPS={STEPS}")
+PACE = ("--var", "STEP_SECONDS=0.15")
+"""So that a preemption arrives before the end, also on a busy machine."""
+
+
+class Stage:
+    """An empty state directory and work directory of its own, and commands typed into it.
+
+    Whoever types what is shown, the exports first, reaches the same simulator, which ends with this process.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.work, self.state = root / "work", root / "state"
+        self.work.mkdir()
+        hidden = ("TPUCTL_", "CLOUDSDK_", "STORAGE_EMULATOR_")
+        own = {"TPUCTL_STATE_DIR": str(self.state), "TPUCTL_PROFILE": SIM_PROFILE}
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)} | own
+        put(f"$ export {' '.join(f'{name}={shlex.quote(value)}' for name, value in own.items())}")
+        put(f"$ cd {shlex.quote(str(self.work))}")
+
+    def start_simulator(self, options: SimOptions) -> None:
+        """`sim up`, but of a simulator that ends with this process."""
+        from tpuctl.cli.running_sim import show_facts
+        from tpuctl.sim.server import control
+
+        put(f"$ tpuctl sim up --speed {options.speed:g} --hosts {options.hosts}")
+        info = control.up(self.state / SIM_PROFILE, options, bound=True)
+        show_facts(Console(json_mode=False, quiet=False, label=SIM_PROFILE), info)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Shows and starts one command; its output is merged."""
+        put(f"$ tpuctl {shlex.join(words)}")
+        return subprocess.Popen(
+            [sys.executable, "-c", "from tpuctl.cli.main import main; main()", *words],
+            cwd=self.work,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def type(self, *words: str) -> str:
+        """Runs one command to its end and returns what it printed. Raises TpuctlError when it fails."""
+        return self.watch(self.start(*words), words)
+
+    def watch(
+        self,
+        process: subprocess.Popen[str],
+        words: tuple[str, ...],
+        on: str = "",
+        then: threading.Event | None = None,
+    ) -> str:
+        """Prints what a command says, sets `then` when a line holds `on`, and waits for its end."""
+        timer = threading.Timer(STEP_TIMEOUT_S, process.kill)
+        timer.start()
+        lines = []
+        try:
+            for line in process.stdout or ():
+                put(line.rstrip("\n"))
+                lines.append(line)
+                if then is not None and on in line:
+                    then.set()
+            status = process.wait()
+        finally:
+            timer.cancel()
+        if status != 0:
+            raise TpuctlError(f"`tpuctl {shlex.join(words)}` ended with {status}")
+        return "".join(lines)
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory with all files behind.")] = False,
+    hosts: Annotated[
+        str, typer.Option(metavar="TIER", help="process, or isolated (root on Linux); see `tpuctl sim up`.")
+    ] = "process",
+) -> None:
+    """Show a training run that survives a preemption.
+
+    It runs on the simulated cloud and needs no account and no money. The first time, it downloads JAX from the
+    Python package index.
+    """
+    began = time.monotonic()
+    root = Path(tempfile.mkdtemp(prefix="tpuctl-demo-"))
+    stage = Stage(root)
+    try:
+        _play(stage, hosts)
+    finally:
+        stage.type("sim", "down")
+        if keep:
+            put(f"kept: {root}")
+        else:
+            import shutil
+
+            shutil.rmtree(root, ignore_errors=True)
+    put(f"done in {time.monotonic() - began:.0f} s")
+
+
+def _play(stage: Stage, hosts: str) -> None:
+    from tpuctl.model.data import read_template
+    from tpuctl.sim.server.options import SimOptions
+
+    (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
+    stage.start_simulator(SimOptions(speed=30.0, hosts=hosts))
+    stage.type("up", SLICE, "--spot", "--pay")
+    stage.type("watch", "once")
+    unbroken = _final(
+        stage.type("run", "--name", "unbroken", "--checkpoint-dir", f"{BUCKET}/unbroken", *SETTINGS, "train.py")
+    )
+    preempted = _final(_train_through_a_preemption(stage))
+    stage.type("manifest", "disturbed", "--attempt", "1")
+    stage.type("runs")
+    stage.type("down", SLICE, "--yes")
+    rows = json.loads(stage.type("ls", "--json"))
+    put(f"unbroken:  {unbroken}\npreempted: {preempted}\nleft in the cloud: {len(rows)}")
+    if unbroken != preempted or rows:
+        raise TpuctlError("the preempted run did not end like the unbroken one, or something is left")
+    put("the same parameters to the last bit: the preemption cost time and nothing else")
+
+
+def _train_through_a_preemption(stage: Stage) -> str:
+    words = (
+        "run",
+        "--name",
+        "disturbed",
+        "--checkpoint-dir",
+        f"{BUCKET}/preempted",
+        *SETTINGS,
+        *PACE,
+        "train.py",
+    )
+    reached = threading.Event()
+
+    def preempt() -> None:
+        if reached.wait(STEP_TIMEOUT_S):
+            stage.type("sim", "preempt", f"{SLICE}-1")
+
+    helper = threading.Thread(target=preempt, daemon=True)
+    helper.start()
+    output = stage.watch(stage.start(*words), words, on=PREEMPT_AFTER, then=reached)
+    if "resumed from step" not in output:
+        raise TpuctlError(
+            "the run was over before its preemption", hint="try again while this machine is quiet"
+        )
+    return output
+
+
+def _final(output: str) -> str:
+    """`final loss … accuracy … parameters …`, without the worker in front."""
+    lines = [line for line in output.splitlines() if "final loss" in line]
+    if not lines:
+        raise TpuctlError("the training script printed no final metrics")
+    return lines[-1].split("│")[-1].strip()

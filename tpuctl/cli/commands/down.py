@@ -1,0 +1,113 @@
+"""`tpuctl down`: take slices down until nothing is left in the cloud."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.completion import slice_names
+from tpuctl.cli.confirm import confirm, confirm_all_users
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Timeout, Yes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.model.records import SliceRecord
+
+
+def down(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names)
+    ],
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for the deletion and return.")] = False,
+    timeout: Timeout = None,
+    all_users: AllUsers = False,
+    confirm_project: Confirm = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Delete slices, and wait until nothing is left in the cloud.
+
+    Stops their runs and fetches the logs first.
+    """
+    from tpuctl.inventory.owner import check_owner
+    from tpuctl.model.verdict import waiting_words
+    from tpuctl.slices.reconcile import ask_for_deletion, wait_until_gone
+    from tpuctl.state.repository import get_slice
+    from tpuctl.watch.reconciler import take_down
+
+    with open_context(ctx) as context:
+        records = [get_slice(context, name).record for name in names]
+        check_owner(context, records, all_users=all_users)
+        if all_users and not dry_run:
+            confirm_all_users(context, confirm_project)
+        if dry_run:
+            _show_what_goes(context, records)
+            return
+        if not yes:
+            confirm(context, _what_goes(context, names), yes=False)
+        again = f"tpuctl down {' '.join(names)} --yes"
+        context.shared.if_interrupted = (
+            f"what is being deleted goes on: `{again}` waits for it and does the rest"
+        )
+        deadline = None if timeout is None else context.clock.now() + timeout
+        left = {}
+        for name in names:  # all are asked for before one is waited for
+            take_down(context, name, wait=False, deadline=deadline, all_users=all_users)
+            left[name] = ask_for_deletion(context, name, deadline=deadline)
+        results = []
+        for name, waits_for in left.items():
+            if not no_wait:
+                wait_until_gone(context, name, deadline=deadline)
+            gone = not (no_wait and waits_for)
+            context.console.say(f"{name}: {'gone' if gone else waiting_words(waits_for)}")
+            results.append({"name": name, "gone": gone})
+        if context.console.json_mode:
+            context.console.data(results[0] if len(results) == 1 else results)
+
+
+def _live_runs(context: AppContext, names: Sequence[str]) -> dict[str, list[str]]:
+    """The runs that are not over, by slice."""
+    from tpuctl.state.repository import readable_runs
+
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for run in readable_runs(context)[0]:
+        if run.slice_name in found and not run.state.final:
+            found[run.slice_name].append(run.id)
+    return found
+
+
+def _what_goes(context: AppContext, names: Sequence[str]) -> str:
+    """The question before slices are taken down, with the runs that would be lost."""
+    whose = "its" if len(names) == 1 else "their"
+    runs = [run for each in _live_runs(context, names).values() for run in each]
+    stopped = f", and stop run{'s' if len(runs) > 1 else ''} {', '.join(runs)}" if runs else ""
+    return f"delete {', '.join(names)} and everything on {whose} hosts{stopped}?"
+
+
+def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:
+    runs = _live_runs(context, [record.name for record in records])
+    rows = [
+        {
+            "name": record.name,
+            "node": record.incarnation.cloud_name if record.incarnation else "",
+            "zone": record.spec.zone,
+            "state": str(record.state),
+            "stops": ", ".join(runs[record.name]),
+        }
+        for record in records
+    ]
+    columns = (
+        Column("name", "WOULD DELETE"),
+        Column("node", "NODE"),
+        Column("zone", "ZONE"),
+        Column("state", "STATE"),
+        Column("stops", "STOPS RUN", give=1),
+    )
+    context.console.table(rows, columns)

@@ -1,0 +1,151 @@
+"""`exec` and `ssh`: one-off commands and shells on workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.arguments import split_words
+from tpuctl.cli.completion import slice_names
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
+from tpuctl.cli.workers import choose, raise_for_failed
+from tpuctl.errors import PartialError, TpuctlError, UsageError
+from tpuctl.lib.text import counted
+
+if TYPE_CHECKING:
+    from tpuctl.cli.worker_output import WorkerFiles
+    from tpuctl.engine.ports import OutputSink
+    from tpuctl.model.cloud import RemoteResult
+    from tpuctl.model.records import SliceRecord
+
+
+def exec_(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] -- COMMAND...",
+            help="The slice, and what to run on its workers.",
+            autocompletion=slice_names,
+        ),
+    ],
+    on: OnSlice = None,
+    worker: Workers = None,
+    all_workers: AllWorkers = False,
+    timeout: Timeout = None,
+    group: Annotated[
+        bool, typer.Option("--group", help="Print identical output once, when all have ended.")
+    ] = False,
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", metavar="DIR", help="One file per worker and stream instead.")
+    ] = None,
+    no_stdin: Annotated[
+        bool,
+        typer.Option("--no-stdin", "-n", help="Leave standard input alone, as within a loop that reads it."),
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Run one command on the workers of a slice.
+
+    It ends when this command ends. On one worker its exit status is passed through; on several it is 0, 3
+    when some failed, 1 when all did.
+
+    Standard input that is a pipe or a file goes to a command on one worker; for several it is refused when it
+    has something. Of a file, such as that of a `while read` loop, what the command does not read stays for
+    others; of a pipe it is gone, and that is said: -n leaves both alone. For a terminal there is `tpuctl ssh`.
+    """
+    from tpuctl.lib.standard_input import find_input
+    from tpuctl.workers.exec import execute, resolve_slice
+
+    if all_workers and worker is not None:
+        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
+    shared = invocation(ctx)
+    before, argv = split_words(shared, list(words or []))
+    if not argv or len(before) > 1:
+        import shlex
+
+        meant = shlex.join(before[1:]) or "hostname"
+        raise UsageError(
+            "put -- before the command", hint=f"tpuctl exec {before[0] if before else 'NAME'} -- {meant}"
+        )
+    name = before[0] if before else on
+    with open_context(ctx) as context:
+        record = resolve_slice(context, name)
+        chosen = choose(record, worker)
+        shared.if_interrupted = "what it started on the workers ends with it; the slice is as it was"
+
+        def start(sink: OutputSink | None) -> list[RemoteResult]:
+            given = None if no_stdin else find_input()
+            found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given)
+            context.emit.close()
+            return found
+
+        results = _with_output(context, record, start, group=group, output_dir=output_dir)
+        _end(record, results, quiet=context.console.json_mode)
+
+
+def _with_output(
+    context: AppContext,
+    record: SliceRecord,
+    start: Callable[[OutputSink | None], list[RemoteResult]],
+    *,
+    group: bool,
+    output_dir: str | None,
+) -> list[RemoteResult]:
+    """Runs the command with its output where the flags want it."""
+    from tpuctl.cli.worker_output import open_output_dir, print_groups, temporary_files
+
+    if output_dir is not None:
+        files = open_output_dir(output_dir)
+        results = start(files.write)
+        files.close()
+        context.console.say(f"output of {counted(len(results), 'worker')} is in {output_dir}")
+        if context.console.json_mode:
+            context.console.data([_result_row(result, None) for result in results])
+        return results
+    if not group and not context.console.json_mode:
+        return start(None)
+    with temporary_files() as files:
+        results = start(files.write)
+        files.close()
+        if context.console.json_mode:
+            context.console.data([_result_row(result, files) for result in results])
+        else:
+            print_groups(record.name, results, files, _write_raw)
+    return results
+
+
+def _write_raw(stream: str, data: bytes) -> None:
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.buffer.write(data)
+    target.flush()
+
+
+def _result_row(result: RemoteResult, files: WorkerFiles | None) -> dict[str, object]:
+    row: dict[str, object] = {
+        "worker": result.worker,
+        "exit_status": result.exit_status,
+        "failure": result.failure,
+        "detail": result.detail or None,
+        "duration_s": round(result.duration_s, 3),
+    }
+    if files is not None:
+        for stream in ("stdout", "stderr"):
+            row[stream] = files.read(result.worker, stream).decode("utf-8", "replace")
+    return row
+
+
+def _end(record: SliceRecord, results: list[RemoteResult], *, quiet: bool) -> None:
+    failed = [result for result in results if not result.ok]
+    if not failed:
+        return
+    if len(results) == 1 and failed[0].exit_status is not None:
+        raise typer.Exit(failed[0].exit_status)
+    if quiet:
+        raise typer.Exit((PartialError if len(failed) < len(results) else TpuctlError).exit_code)
+    raise_for_failed(record, results)

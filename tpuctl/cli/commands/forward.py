@@ -1,0 +1,52 @@
+"""`forward`: a port of a worker on this machine, for TensorBoard and profilers."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.completion import slice_names
+from tpuctl.cli.context import open_context
+from tpuctl.errors import UsageError
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """Local and remote port of `PORT` or `LOCAL:REMOTE`. Raises UsageError."""
+    local, colon, remote = text.partition(":")
+    words = (local, remote if colon else local)
+    if not all(word.isdecimal() and int(word) < 65536 for word in words) or int(words[1]) == 0:
+        raise UsageError(f"{text!r} is not PORT or LOCAL:REMOTE", hint="tpuctl forward NAME 6006")
+    return int(words[0]), int(words[1])
+
+
+def forward(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.", autocompletion=slice_names)],
+    port: Annotated[
+        str, typer.Argument(metavar="PORT", help="The worker's port, or LOCAL:REMOTE; LOCAL 0 means any.")
+    ],
+    worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
+) -> None:
+    """Forward a local port to a worker, until Ctrl-C.
+
+    It follows the slice: after a preemption the next connection goes to the new worker.
+    """
+    from tpuctl.workers.forward import forward_port
+
+    local, remote = parse_ports(port)
+    with open_context(ctx) as context:
+        context.shared.if_interrupted = "the port is closed; the slice is as it was"
+        forwarding = forward_port(context, name, worker, remote, local_port=local)
+        try:
+            where = f"http://localhost:{forwarding.local_port}"
+            if context.console.json_mode:
+                context.console.data({"url": where, "local_port": forwarding.local_port, "remote_port": remote})
+            else:
+                context.console.line(where)
+            context.console.say(f"leads to port {remote} of {name}-{worker}; Ctrl-C ends it")
+            while True:
+                time.sleep(1.0)  # a signal that comes just before is noticed after it
+        finally:
+            forwarding.close()

@@ -1,0 +1,207 @@
+"""`grant`: what may be used without paying."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.input_files import TEXT_LIMIT, read_file
+from tpuctl.lib.text import counted
+
+if TYPE_CHECKING:
+    from tpuctl.money.grants import Grant
+
+app = new_group("Record what you may use without --pay.")
+
+COLUMNS = (
+    Column("zone", "ZONE"),
+    Column("tier", "TIER"),
+    Column("generation", "GENERATION"),
+    Column("chips", "CHIPS", right=True),
+    Column("ends", "LAST DAY"),
+    Column("at_end", "THEN"),
+)
+Zone = Annotated[str, typer.Argument(metavar="ZONE", help="Such as us-central2-b.")]
+Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on-demand or reserved.")]
+Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
+AtEnd = Annotated[
+    str,
+    typer.Option(
+        "--at-end", metavar="WHAT", help="What becomes of its slices then: keep (they cost money), or down."
+    ),
+]
+Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
+
+
+@app.callback()
+def grant() -> None:
+    """Record what you may use without --pay."""
+
+
+@app.command("show")
+def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List the grants."""
+    from tpuctl.lib.codec import to_data
+    from tpuctl.money.coverage import list_grants
+
+    with open_context(ctx) as context:
+        rows = [to_data(found) for found in list_grants(context)]
+        context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
+
+
+@app.command("import")
+def import_(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
+    ends: Ends = None,
+    at_end: AtEnd = "keep",
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Add the grants of a TPU Research Cloud letter.
+
+    Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text.
+    """
+    from dataclasses import replace
+
+    from tpuctl.lib.codec import to_data
+    from tpuctl.model.data import load_accelerators
+    from tpuctl.money.grants import parse_trc_letter, to_grants, unread_lines
+
+    last_day = _check_day(ends)
+    letter, types = _read(file), load_accelerators().types
+    grants = to_grants(parse_trc_letter(letter, types))
+    if not grants:
+        raise UsageError(
+            f"no grant found in {file}",
+            hint="a line looks like: 64 spot Cloud TPU v6e chips in zone us-east1-d",
+        )
+    with open_context(ctx) as context:
+        then = _check_at_end(at_end)
+        wanted = [replace(found, ends=last_day or found.ends, at_end=then) for found in grants]
+        if not dry_run:
+            for found in wanted:
+                _keep(context, found)
+        context.console.table([to_data(found) for found in wanted], COLUMNS)
+        for line in unread_lines(letter, types):
+            hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
+            context.console.caveat(f"not understood: {line!r}; {hint}")
+        if any(found.ends is None for found in wanted):
+            context.console.say("the letter names no last day; say it with --ends YYYY-MM-DD")
+
+
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    chips: Annotated[int, typer.Argument(metavar="CHIPS", min=1, help="How many chips.")],
+    tier: Tier,
+    generation: Generation,
+    zone: Zone,
+    ends: Ends = None,
+    at_end: AtEnd = "keep",
+    dry_run: DryRun = False,
+) -> None:
+    """Add one grant.
+
+    It replaces the one for the same zone, tier and generation.
+    """
+    from dataclasses import replace
+
+    from tpuctl.lib.names import check_zone_name
+    from tpuctl.money.coverage import list_grants
+
+    with open_context(ctx) as context:
+        found = replace(
+            _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
+            at_end=_check_at_end(at_end),
+        )
+        old = next((grant for grant in list_grants(context) if grant.key == found.key), None)
+        if not dry_run:
+            _keep(context, found)
+        would = "would keep " if dry_run else ""
+        context.console.say(f"{would}{_in_words(found)}")
+        if old is not None and old != found:
+            context.console.say(f"{'it would replace' if dry_run else 'replaces'} {_in_words(old)}")
+        if found.ends is not None and found.ends < date.fromtimestamp(context.store.now()).isoformat():
+            context.console.warn(f"{found.ends} is past: it covers nothing")
+
+
+@app.command("rm")
+def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
+    """Remove one grant.
+
+    Slices that it covers stay.
+    """
+    with open_context(ctx) as context:
+        key = _grant(zone, tier, generation, 0, None).key
+        document = context.store.get(key)
+        if document is None:
+            raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
+        if not dry_run:
+            context.store.delete(key, if_generation=document.generation)
+        context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
+
+
+def _in_words(grant: Grant) -> str:
+    what = counted(grant.chips, f"{grant.tier} {grant.generation} chip")
+    return f"{what} in {grant.zone}, until {grant.ends or 'further notice'}"
+
+
+def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) -> Any:
+    from tpuctl.model.cloud import Tier as TierName
+    from tpuctl.model.data import load_accelerators
+    from tpuctl.money.grants import Grant
+
+    if tier not in set(TierName):
+        raise UsageError(f"{tier!r} is not a tier", hint=f"one of {', '.join(TierName)}")
+    known = load_accelerators().generations
+    if generation not in known:
+        raise UsageError(f"no generation called {generation}", hint=f"one of {', '.join(known)}")
+    return Grant(zone, TierName(tier), generation, chips, ends)
+
+
+def _keep(context: AppContext, found: Grant) -> None:
+    from tpuctl.lib.codec import to_data
+
+    old = context.store.get(found.key)
+    context.store.put(found.key, to_data(found), if_generation=old.generation if old else 0)
+
+
+def _check_at_end(word: str) -> Any:
+    from tpuctl.money.grants import AtEnd as Choice
+
+    if word not in set(Choice):
+        raise UsageError(f"--at-end {word!r} is not known", hint=f"--at-end {' or '.join(Choice)}")
+    return Choice(word)
+
+
+def _check_day(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--ends {text!r} is not a date", hint="--ends 2026-12-31") from error
+
+
+def _read(file: str) -> str:
+    if file == "-":
+        text = sys.stdin.buffer.read(TEXT_LIMIT + 1)
+        if len(text) > TEXT_LIMIT:
+            raise UsageError(f"what stdin holds is larger than {TEXT_LIMIT >> 10} KiB", hint="the letter alone")
+        return text.decode("utf-8", "replace")
+    try:
+        return read_file(Path(file)).decode("utf-8", "replace")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", hint="tpuctl grant import LETTER, or - for stdin"
+        ) from error

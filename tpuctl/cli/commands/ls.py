@@ -1,0 +1,67 @@
+"""`tpuctl ls`: the slices of this project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json
+from tpuctl.cli.slice_rows import fleet_cells
+
+FLEET = (
+    Column("name", "NAME", give=2),
+    Column("type", "TYPE"),
+    Column("zone", "ZONE"),
+    Column("tier", "TIER"),
+    Column("hosts", "HOSTS", right=True),
+    Column("state", "STATE"),
+    Column("cloud", "CLOUD", give=3),
+    Column("age", "AGE", right=True),
+    Column("hour", "$/HOUR", right=True),
+    Column("user", "USER", give=1),
+)
+
+
+def ls(
+    ctx: typer.Context,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the slices and all other TPUs of the project.
+
+    STATE is what the store has, CLOUD what the API shows now.
+    """
+    from tpuctl.lib.names import label_value
+    from tpuctl.views.conditions import fold_remarks
+    from tpuctl.views.slices import fleet_rows
+    from tpuctl.watch.pause import paused_why
+
+    with open_context(ctx) as context:
+        rows, unread = fleet_rows(context)
+        if mine:
+            rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
+        if unread:
+            context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
+        shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
+        alone = all(row["user"] == context.user for row in rows)
+        columns = FLEET[:-1] if alone else FLEET
+        context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+        paused = paused_why(context)
+        if paused:
+            context.console.warn(f"{paused}; `tpuctl resume` lifts that")
+        for text in fold_remarks([(row["name"], row["remark"]) for row in rows if row["remark"]]):
+            context.console.warn(text)
+        for state, advice in _ADVICE.items():
+            count = sum(row["state"] == state for row in rows)
+            if count:
+                context.console.say(f"{count} {state}: {advice}")
+
+
+_ADVICE = {
+    "unmanaged": "made without tpuctl; `tpuctl adopt NAME` takes one over",
+    "looks-like-ours": "named like a slice of ours, without labels; `tpuctl adopt NAME` takes it over",
+    "unwanted": "no slice wants it; `tpuctl reap` deletes it",
+}

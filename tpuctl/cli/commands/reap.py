@@ -1,0 +1,136 @@
+"""`reap`: delete what is ours and unwanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.confirm import confirm, confirm_all_users
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Yes
+from tpuctl.errors import PartialError
+
+if TYPE_CHECKING:
+    from tpuctl.inventory.reap import Reaped, Survey
+
+COLUMNS = (
+    Column("fate", "FATE"),
+    Column("kind", "WHAT"),
+    Column("name", "NAME", give=1),
+    Column("zone", "ZONE"),
+    Column("user", "USER", give=2),
+    Column("why", "BECAUSE", give=3),
+)
+DEFAULT_TIMEOUT_S = 1200.0
+"""Deleting a large slice takes minutes; an operation that takes longer than this has failed."""
+
+
+def reap(
+    ctx: typer.Context,
+    all_users: AllUsers = False,
+    confirm_project: Confirm = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after this long.")
+    ] = DEFAULT_TIMEOUT_S,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Delete TPUs of yours that no slice uses any more.
+
+    Looks in all zones, and deletes until the cloud says not-found. Acts on what carries the labels of this
+    fleet and of you. What only looks like yours is listed.
+    """
+    from tpuctl.inventory.reap import caller_of, survey
+    from tpuctl.inventory.reap import reap as reap_them
+    from tpuctl.inventory.resources import Fate
+
+    with open_context(ctx) as context:
+        if all_users and not dry_run:
+            confirm_all_users(context, confirm_project)
+        found = survey(context, all_users=all_users)
+        doomed = found.of(Fate.DELETE)
+        if dry_run or not doomed:
+            _show(context, found, [])
+        else:
+            _show_table(context, found)
+            names = ", ".join(each.found.name for each in doomed)
+            confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
+            invocation(
+                ctx
+            ).if_interrupted = "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
+            _ = context.emit
+            deadline = context.clock.now() + timeout
+            results = reap_them(context, doomed, caller_of(context, all_users=all_users), deadline=deadline)
+            context.emit.close()
+            _show(context, found, results)
+            _raise_for(context, results)
+
+
+def _raise_for(context: AppContext, results: list[Reaped]) -> None:
+    left = [each for each in results if each.result in ("failed", "pending", "busy")]
+    if left and context.console.json_mode:
+        raise typer.Exit(PartialError.exit_code)
+    if left:
+        said = "; ".join(f"{each.found.name}: {each.result}, {each.why}" for each in left[:4])
+        raise PartialError(
+            f"{len(left)} of {len(results)} are not gone: {said}",
+            hint="tpuctl reap",
+            details={"left": [each.found.name for each in left]},
+        )
+
+
+def _show(context: AppContext, found: Survey, results: list[Reaped]) -> None:
+    """What was found; with `results`, what became of it."""
+    if context.console.json_mode:
+        _show_json(context, found, results)
+        return
+    if not results:
+        _show_table(context, found)
+        return
+    for each in results:
+        context.console.say(
+            f"{each.found.name}: {each.result}" + ("" if each.result == "gone" else f", {each.why}")
+        )
+
+
+def _show_table(context: AppContext, found: Survey) -> None:
+    from tpuctl.inventory.resources import Fate
+
+    if context.console.json_mode:
+        return
+    shown = found.of(*(fate for fate in Fate if fate not in (Fate.WANTED, Fate.UNMANAGED)))
+    rows = [_row(each, "") for each in shown]
+    context.console.table(rows, COLUMNS, empty="nothing of yours is unwanted")
+    for each in found.of(Fate.LOOKALIKE):
+        command = f"tpuctl adopt {each.found.name} --zone {each.found.zone}"
+        context.console.say(
+            f"{each.found.name} looks like ours, unlabelled: left alone; {command} takes it over"
+        )
+    if found.unread:
+        context.console.caveat(f"not read: {', '.join(found.unread)}; nothing there was touched")
+
+
+def _show_json(context: AppContext, found: Survey, results: list[Reaped]) -> None:
+    became = {each.found.place: each.result for each in results}
+    rows = [_row(each, became.get(each.found.place, "")) for each in found.judged]
+    context.console.data({"found": rows, "not_read": list(found.unread)})
+
+
+def _row(judged: Any, result: str) -> dict[str, Any]:
+    found = judged.found
+    return {
+        "fate": str(judged.fate),
+        "kind": found.kind,
+        "name": found.name,
+        "zone": found.zone,
+        "state": found.state,
+        "type": found.accelerator_type,
+        "user": found.user,
+        "why": judged.why,
+        "result": result or None,
+    }

@@ -1,0 +1,311 @@
+"""`sim`: the simulated cloud on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json
+from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
+from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+app = new_group("Start and control the simulated cloud.")
+
+
+@app.callback()
+def sim() -> None:
+    """Start and control the simulated cloud.
+
+    Its hosts are processes of yours on this machine, isolated ones too: it is no security boundary.
+    """
+
+
+def console_of(ctx: typer.Context) -> Console:
+    shared = invocation(ctx)
+    return Console(json_mode=shared.json, quiet=shared.quiet, label="sim")
+
+
+@app.command("up")
+def up(
+    ctx: typer.Context,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Divide the simulator's delays by this.")
+    ] = 1.0,
+    instant: Annotated[bool, typer.Option("--instant", help="No delays at all.")] = False,
+    project: Annotated[str, typer.Option(metavar="ID", help="Id of the simulated project.")] = "sim-project",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of ids and addresses.")] = 1,
+    hosts: Annotated[
+        str,
+        typer.Option(metavar="TIER", help="process, or isolated: namespaces and a real sshd (root on Linux)."),
+    ] = "process",
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", metavar="KEY=N", help="Limit something, as `tpuctl sim quota`; repeatable."),
+    ] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Accelerator types and zones, in the form of tpuctl's own table."),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Start the simulator; one that runs stays.
+
+    Options with which that one was not started are refused.
+    """
+    from tpuctl.sim.server import control
+    from tpuctl.sim.server.options import SimOptions
+
+    running = control.status(sim_state_dir())
+    values: dict[str, Any] = {
+        "project": project,
+        "speed": speed,
+        "seed": seed,
+        "delays": "instant" if instant else "realistic",
+        "quotas": _parse_quotas(quota or []),
+        "hosts": hosts,
+        "catalog": None if catalog is None else str(catalog.absolute()),
+    }
+    words = {"delays": "instant", "quotas": "quota"}
+    typed = {name for name in values if _was_typed(ctx, words.get(name, name))}
+    before = SimOptions() if running is None else SimOptions(**running.options)
+    options = replace(before, **{name: values[name] for name in typed})
+    if foreground:
+        from tpuctl.sim.server.supervisor import run_foreground
+
+        console_of(ctx).say("runs until Ctrl-C; `tpuctl sim status` shows where it answers")
+        run_foreground(sim_state_dir(), options)
+        return
+    info = control.up(sim_state_dir(), options)
+    console = console_of(ctx)
+    show_facts(console, info)
+    console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
+
+
+def _was_typed(ctx: typer.Context, parameter: str) -> bool:
+    source = ctx.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+@app.command("down")
+def down(ctx: typer.Context) -> None:
+    """Stop the simulator.
+
+    Its hosts and everything on them are gone; its buckets stay for the next one.
+    """
+    from tpuctl.sim.server import control
+
+    was_running = control.down(sim_state_dir())
+    console_of(ctx).say("stopped" if was_running else "was not running")
+
+
+@app.command("status")
+def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show the addresses of the simulator and what is in it."""
+    from tpuctl.sim.server import control
+
+    info = running_sim()
+    state = control.state(info)
+    console = console_of(ctx)
+    if console.json_mode:
+        console.data({**facts_of(info), "state": state, "faults": control.faults(info)})
+        return
+    show_facts(console, info)
+    nodes = [
+        {"name": str(node.get("name", "")).rsplit("/", 1)[-1], "state": node.get("state")}
+        for node in state.get("nodes", [])
+    ]
+    console.table(nodes, (Column("name", "NODE"), Column("state", "STATE")), empty="no nodes")
+
+
+@app.command("env")
+def env(
+    ctx: typer.Context,
+    https: Annotated[
+        bool,
+        typer.Option("--https", help="For programs that know no address but Google's own: a proxy for those."),
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Print variables for gcloud and other clients.
+
+    Use them as: eval "$(tpuctl sim env)"
+
+    With --https, programs in any language that honour HTTPS_PROXY find it under Google's own names, with
+    credentials and a certificate authority of its own; no request for those names leaves the machine.
+    """
+    from tpuctl.sim.server import environment
+
+    console, info = console_of(ctx), running_sim()
+    variables = environment.https_environment(info) if https else environment.environment(info)
+    if console.json_mode:
+        console.data(variables)
+        return
+    if https:
+        console.line(f"unset {' '.join(environment.emulator_variables(info))}")
+    for name, value in variables.items():
+        console.line(f"export {name}={shlex.quote(value)}")
+
+
+@app.command("preempt")
+def preempt(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
+    ] = None,
+) -> None:
+    """Preempt a node.
+
+    As in the cloud, its hosts are shut down in order, then their disks are wiped.
+    """
+    from tpuctl.sim.server import control
+
+    for name in control.preempt(running_sim(), node, zone):
+        console_of(ctx).say(f"preempted {name}")
+
+
+@app.command("reboot")
+def reboot(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
+    worker: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
+    ] = None,
+) -> None:
+    """Reboot the hosts of a node, as maintenance does.
+
+    Programs get SIGTERM, disks stay, the node stays READY.
+    """
+    from tpuctl.sim.server import control
+
+    for name in control.reboot(running_sim(), node, zone, worker or ()):
+        console_of(ctx).say(f"rebooting {name}")
+
+
+@app.command("fault")
+def fault(
+    ctx: typer.Context,
+    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="One of those above.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget the faults that are still to strike.")] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Add a fault; without arguments, list those that are set.
+
+    Presets: stockout, stockout-now and reserved-shortage (for nodes asked for with --direct), queued-internal,
+    queued-quota, flapping, rate-limit, conflict, blip, late-create, slow-operation, lost-response,
+    stuck-deleting, failing-stop, failing-start, failing-patch, failing-delete, failing-queued-create,
+    location-denied, api-off, billing-disabled, no-permission, expired-token, clock-off, storage-rate-limit,
+    storage-unavailable, storage-lost-response.
+    Of projects: no-network, no-actas. Of hosts: os-login-policy, late-keys, guest-attributes-late,
+    guest-attributes-absent and guest-attributes-refused.
+    """
+    from tpuctl.sim.server import control
+
+    info = running_sim()
+    console = console_of(ctx)
+    if clear:
+        control.clear_faults(info)
+    spec: dict[str, Any] = dict(_parse_field(word) for word in settings or [])
+    if preset is not None:
+        spec["preset"] = preset
+    if spec:
+        control.fault(info, spec)
+    columns = (
+        Column("kind", "KIND"),
+        Column("method", "METHOD"),
+        Column("name", "NAME", give=1),
+        Column("times", "TIMES", right=True),
+        Column("message", "MESSAGE", give=2),
+    )
+    planned = control.faults(info)
+    console.table(planned if console.json_mode else list(map(_fault_line, planned)), columns, empty="no faults")
+
+
+def _fault_line(fault: Mapping[str, Any]) -> dict[str, Any]:
+    """A fault as a person reads it: one that stands has no times, and only errors have a message."""
+    from tpuctl.sim.world.faults import STANDING, WITH_MESSAGE
+
+    lasting = fault["kind"] in STANDING or fault["times"] == 0
+    return {
+        **fault,
+        "times": "until cleared" if lasting else fault["times"],
+        "message": fault["message"] if fault["kind"] in WITH_MESSAGE else "",
+    }
+
+
+def _parse_field(word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise UsageError(f"--set {word!r} has no '='", hint="--set times=2")
+    if value in ("true", "false"):
+        return name, value == "true"
+    try:
+        return name, float(value) if "." in value else int(value)
+    except ValueError:
+        return name, value
+
+
+@app.command("quota")
+def quota(
+    ctx: typer.Context,
+    limits: Annotated[list[str] | None, typer.Argument(metavar="[KEY=N]...", help="What to limit.")] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Set quotas; without arguments, list those that are set.
+
+    KEY is ZONE or REGION, either with /GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without
+    /REGION, or HEALTH_CHECKS. What nobody limits is plenty.
+    """
+    from tpuctl.sim.server import control
+
+    now = control.set_quotas(running_sim(), _parse_quotas(limits or []))
+    rows = [{"quota": key, "limit": limit} for key, limit in sorted(now.items())]
+    columns = (Column("quota", "QUOTA"), Column("limit", "LIMIT", right=True))
+    console_of(ctx).table(rows, columns, empty="no limits")
+
+
+def _parse_quotas(words: list[str]) -> dict[str, int]:
+    from tpuctl.sim.world.catalog import load_catalog
+    from tpuctl.sim.world.quotas import check_keys
+
+    quotas = {}
+    for word in words:
+        key, _, limit = word.partition("=")
+        if not limit.isdecimal():
+            raise UsageError(f"{word!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
+        quotas[key] = int(limit)
+    if quotas:
+        check_keys(quotas, load_catalog())
+    return quotas
+
+
+@app.command("reset")
+def reset(ctx: typer.Context) -> None:
+    """Delete everything in the simulated cloud, buckets too.
+
+    Addresses and token stay.
+    """
+    from tpuctl.sim.server import control
+
+    control.reset(running_sim())
+    console_of(ctx).say("empty again")

@@ -1,0 +1,54 @@
+"""`ssh-config`: entries with which ssh, scp, rsync and editors reach the workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.completion import slice_names
+from tpuctl.cli.context import open_context
+from tpuctl.lib.text import counted
+
+
+def ssh_config(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of the slice; all that are ready if left out.",
+            autocompletion=slice_names,
+        ),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Keep them in a file that follows the slice; prints how to use it.")
+    ] = False,
+) -> None:
+    """Print ssh config entries for the workers of a slice.
+
+    The workers are called NAME-0, NAME-1, …; their host keys are pinned. Your own ~/.ssh/config is never
+    changed.
+    """
+    from tpuctl.hosts.targets import host_targets
+    from tpuctl.model.records import SliceState
+    from tpuctl.state.repository import get_slice, list_slices
+
+    with open_context(ctx) as context:
+        if name is not None:
+            records = [get_slice(context, name).record]
+        else:
+            records = [record for record in list_slices(context) if record.state is SliceState.READY]
+        if records:
+            context.key_pair  # noqa: B018 - made, if this is the first command that needs it
+        for record in records:
+            targets = host_targets(context, record)
+            if write:
+                path = context.ssh_entries.write(record.name, targets)
+                context.console.say(f"{record.name}: {counted(len(targets), 'worker')} in {path}")
+            else:
+                context.ssh_entries.write_pins(record.name, targets)
+                context.console.line(context.ssh_entries.render(targets))
+        if write and records:
+            context.console.say("put this line at the top of ~/.ssh/config, once:")
+            context.console.line(context.ssh_entries.include)

@@ -1,0 +1,63 @@
+"""`tpuctl stop`: end a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.confirm import confirm
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.following import print_run, stop_run
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Yes
+
+if TYPE_CHECKING:
+    from tpuctl.model.records import RunRecord
+
+
+def stop(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    grace: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Between TERM and KILL.")
+    ] = None,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Stop a run.
+
+    Every process of it gets TERM, and KILL after the grace period.
+    """
+    from tpuctl.runs.stops import settle_stop, stop_error
+    from tpuctl.state.repository import get_run
+
+    with open_context(ctx) as context:
+        record = get_run(context, run_id).record
+        if dry_run:
+            _show_stop(context, record)
+            return
+        if not record.state.final:
+            confirm(context, f"stop run {record.id}?", yes=yes)
+        invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
+        context.emit.show_only(())  # what it wrote is for `tpuctl logs`
+        stopped = stop_run(context, record.id, grace, timeout)
+        if record.state.final:
+            stopped = settle_stop(context, record.id)
+        context.emit.close()
+        error = stop_error(context, stopped)
+        if error is not None:
+            raise error
+        print_run(context, record.id)
+
+
+def _show_stop(context: AppContext, record: RunRecord) -> None:
+    over = record.state.final
+    told = f"run {record.id} is over: it {record.state}" if over else f"would stop run {record.id}"
+    if context.console.json_mode:
+        context.console.data({"dry_run": True, "id": record.id, "state": record.state, "would_stop": not over})
+    else:
+        context.console.sentence(f"{told}{'' if over else f' ({record.state})'}")

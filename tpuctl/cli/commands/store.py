@@ -1,0 +1,191 @@
+"""`store`: what the fleet's store keeps, and what of it nobody needs any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.confirm import confirm
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.lib.text import counted
+
+if TYPE_CHECKING:
+    from tpuctl.state.gc import Waste
+
+app = new_group("Clean up the store, and manage its machines.")
+
+COLUMNS = (
+    Column("kind", "WHAT"),
+    Column("name", "NAME", give=1),
+    Column("size", "BYTES"),
+    Column("why", "BECAUSE", give=2),
+)
+
+
+@app.callback()
+def store() -> None:
+    """Clean up the store, and manage its machines."""
+
+
+@app.command("prune")
+def prune(
+    ctx: typer.Context,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Of what age on; the setting prune_after_days if left out."
+        ),
+    ] = None,
+    runs_older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--runs-older-than",
+            metavar="DURATION",
+            help="Also runs that ended so long ago, manifests and all; 30d or more.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Remove content and records that nothing refers to any more.
+
+    That is: old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
+    journals, and the journals of runs that ended 180 days ago. Watchdogs do this once a day. A slice that
+    comes back under a pruned name goes on counting where it was. Runs and manifests stay unless you ask:
+    those of live slices and of fleet files stay in any case.
+    """
+    from tpuctl.state.gc import find_waste
+    from tpuctl.state.gc import prune as prune_store
+    from tpuctl.state.gc_plan import parse_runs_age
+
+    with open_context(ctx) as context:
+        age_s = _age(context, older_than)
+        runs_s = None if runs_older_than is None else parse_runs_age(runs_older_than, "--runs-older-than")
+        waste = find_waste(context.store, age_s, runs_after_s=runs_s)
+        if dry_run:
+            _show(context, waste, removed=False)
+            return
+        if waste.blobs or waste.slices or waste.old.journals or waste.old.runs:
+            if not context.console.json_mode:
+                _show(context, waste, removed=False)
+            confirm(context, f"remove {waste.words} from the store?", yes=yes)
+        removed = prune_store(context.store, age_s, runs_after_s=runs_s)
+        if context.console.json_mode:
+            _show(context, removed, removed=True)
+        context.console.say(f"removed {removed.words}")
+
+
+def _age(context: AppContext, older_than: str | None) -> float:
+    from tpuctl.model.timeouts import PRUNE_AFTER_S
+    from tpuctl.state.gc_plan import parse_prune_age
+
+    if older_than is not None:
+        return parse_prune_age(older_than, "--older-than")
+    return context.config.prune_after_days * 86400.0 or PRUNE_AFTER_S
+
+
+def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
+    from tpuctl.lib.time import render_moment
+
+    blobs: list[dict[str, Any]] = [
+        {
+            "kind": "blob",
+            "name": blob.sha256 if context.console.json_mode else blob.sha256[:12],
+            "size": blob.size,
+            "why": f"nothing refers to it; stored {render_moment(blob.written_at or 0.0)}",
+        }
+        for blob in waste.blobs
+    ]
+    slices = [{"kind": "slice", "name": name, "size": None, "why": "gone for 90 days"} for name in waste.slices]
+    journals = [
+        {
+            "kind": "journal",
+            "name": subject,
+            "size": None,
+            "why": f"{counted(len(keys), 'entry', 'entries')} of what is long over",
+        }
+        for subject, keys in waste.old.journals.items()
+    ]
+    runs = [
+        {"kind": "run", "name": run_id, "size": None, "why": "ended before that; manifests go too"}
+        for run_id in waste.old.runs
+    ]
+    rows = [*blobs, *slices, *journals, *runs]
+    if context.console.json_mode:
+        context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": rows})
+        return
+    context.console.table(rows, COLUMNS, empty="nothing to remove: all of it is in use")
+
+
+@app.command("forget")
+def forget(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Of a damaged record, such as slices/big.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Remove one damaged record from the store.
+
+    The TPU of a slice stays: `tpuctl adopt NAME` takes it over, `tpuctl reap` deletes it. A record that can be
+    read is refused.
+    """
+    from tpuctl.doctor.damage import check_damaged
+
+    with open_context(ctx) as context:
+        document = check_damaged(context, key)
+        if dry_run:
+            context.console.sentence(f"would remove the damaged record {key}")
+            return
+        confirm(context, f"remove the damaged record {key}?", yes=yes)
+        context.store.delete(key, if_generation=document.generation)
+        context.console.say(f"removed {key}")
+
+
+MACHINES = (
+    Column("machine", "MACHINE", give=1),
+    Column("user", "USER"),
+    Column("enrolled", "LOGS IN"),
+    Column("this", "THIS ONE"),
+)
+
+
+@app.command("machines")
+def machines(
+    ctx: typer.Context,
+    remove: Annotated[
+        str | None,
+        typer.Option("--remove", metavar="MACHINE", help="Take its key from all hosts, now and in future."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the machines whose keys hosts accept, or shut one out.
+
+    Passes of any machine bring the keys of live hosts up to date. A machine that was removed comes back only
+    with its own `up` or `watch install`; close the store to it as well.
+    """
+    from tpuctl.slices.enrollment import get_machine, list_machines, remove_machine
+
+    with open_context(ctx) as context:
+        out = remove is not None and get_machine(context, remove).data.get("removed")
+        if remove is not None and not dry_run:
+            if not out:
+                confirm(context, f"take the key of {remove} from all hosts?", yes=yes)
+            gone = remove_machine(context, remove)
+            context.console.say(
+                f"{remove} is out; the next pass tells live hosts" if gone else "nothing to change"
+            )
+        elif remove is not None:
+            told = (
+                f"the key of {remove} is out already"
+                if out
+                else f"would take the key of {remove} from all hosts"
+            )
+            context.console.say(told)
+        context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")

@@ -1,0 +1,114 @@
+"""`types`: what accelerators there are. Reads tables only; needs no project and no credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json
+
+COLUMNS = (
+    Column("name", "TYPE"),
+    Column("chips", "CHIPS", right=True),
+    Column("hosts", "HOSTS", right=True),
+    Column("topology", "TOPOLOGY"),
+    Column("spot", "SPOT $/H", right=True),
+    Column("zones", "ZONES", give=1),
+)
+GENERATIONS = (
+    Column("generation", "GENERATION"),
+    Column("types", "TYPES"),
+    Column("spot", "SPOT $/CHIP/H", right=True),
+    Column("zones", "ZONES", give=1),
+)
+
+
+def types(
+    ctx: typer.Context,
+    generation: Annotated[
+        str | None, typer.Argument(metavar="[GENERATION]", help="Only this generation, such as v4 or v5e.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List accelerator types: chips, hosts, zones, prices.
+
+    A line for each generation, unless one or a zone is named.
+
+    Prices are a snapshot of unknown date, in USD for the whole slice in its cheapest listed region.
+    """
+    from tpuctl.errors import UsageError
+    from tpuctl.lib.names import check_zone_name
+    from tpuctl.model.data import load_accelerators
+
+    catalog = load_accelerators()
+    known = list(catalog.generations)
+    wanted = next((n for n, g in catalog.generations.items() if generation in (n, *g.aliases)), None)
+    if generation is not None and wanted is None:
+        raise UsageError(f"no generation called {generation}", hint=f"one of: {', '.join(known)}")
+    if zone is not None:
+        check_zone_name(zone)
+    rows = [
+        _row(catalog, found)
+        for found in catalog.types.values()
+        if found.in_tpu_api and wanted in (None, found.generation) and (zone is None or zone in found.zones)
+    ]
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    if generation is None and zone is None and not console.json_mode:
+        console.table([_summary(name, rows) for name in known if _of(name, rows)], GENERATIONS)
+        console.say("`tpuctl types v4` lists the types of one generation, `tpuctl types --zone ZONE` of a zone")
+        return
+    shown = rows if console.json_mode else [{**row, "spot": _dollars(row["spot"])} for row in rows]
+    console.table(shown, COLUMNS, empty=_none_there(catalog, wanted, zone))
+
+
+def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:
+    if generation is not None and not catalog.generations[generation].in_tpu_api:
+        return f"{generation} comes through Compute Engine and GKE only, not through the Cloud TPU API"
+    return f"no accelerator type{f' of {generation}' if generation else ''} is known in {zone}"
+
+
+def _row(catalog: Any, found: Any) -> dict[str, Any]:
+    prices = catalog.generations[found.generation].prices
+    return {
+        "name": found.name,
+        "generation": found.generation,
+        "chips": found.chips,
+        "hosts": found.hosts,
+        "topology": found.topology,
+        "zones": list(found.zones),
+        "runtime_version": found.runtime_version,
+        "spot": _price(prices, "spot", found.chips),
+        "on_demand": _price(prices, "on_demand", found.chips),
+    }
+
+
+def _of(generation: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["generation"] == generation]
+
+
+def _summary(generation: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One generation in a line."""
+    own = sorted(_of(generation, rows), key=lambda row: row["chips"])
+    spot = [row["spot"] / row["chips"] for row in own if row["spot"] is not None]
+    return {
+        "generation": generation,
+        "types": f"{len(own)}: {own[0]['name']} to {own[-1]['name']}",
+        "spot": _dollars(min(spot) if spot else None),
+        "zones": sorted({zone for row in own for zone in row["zones"]}),
+    }
+
+
+def _dollars(price: float | None) -> str:
+    return "" if price is None else f"{price:.2f}"
+
+
+def _price(prices: Any, tier: str, chips: int) -> float | None:
+    """The whole slice per hour in the cheapest region that has a price."""
+    known = [region[tier] for region in prices.values() if region.get(tier) is not None]
+    return round(min(known) * chips, 2) if known else None

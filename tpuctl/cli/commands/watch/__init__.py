@@ -1,0 +1,266 @@
+"""`watch`: passes over everything that is wanted, and who makes them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl import __version__
+from tpuctl.cli.app import new_group
+from tpuctl.cli.commands.watch.hooks import hooks, tell_about
+from tpuctl.cli.commands.watch.install import install, say_what_is_installed, uninstall
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.hooks import hook_problems
+from tpuctl.cli.installed_watch import installed_watch
+from tpuctl.cli.options import Json, Quiet
+from tpuctl.errors import PartialError, TpuctlError
+from tpuctl.lib.text import counted
+
+if TYPE_CHECKING:
+    from tpuctl.watch.cycle import PassReport
+    from tpuctl.watch.heartbeat import Heartbeat, Trouble, Watcher
+    from tpuctl.watch.log import PassLog
+
+app = new_group("Let a watchdog restore slices and runs, and look after it.")
+
+COLUMNS = (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("why", "WHY", give=1))
+WATCHDOGS = (
+    Column("host", "MACHINE", give=2),
+    Column("user", "USER", give=1),
+    Column("every", "EVERY"),
+    Column("last", "LAST PASS"),
+    Column("next", "NEXT DUE"),
+    Column("did", "DID", give=3),
+)
+
+
+@app.callback()
+def watch() -> None:
+    """Let a watchdog restore slices and runs, and look after it."""
+
+
+app.command("install")(install)
+app.command("uninstall")(uninstall)
+app.command("hooks")(hooks)
+
+
+@app.command("once")
+def once(
+    ctx: typer.Context,
+    every: Annotated[
+        int | None,
+        typer.Option(metavar="MIN", min=1, help="Says that passes come this often; `watch install` sets it."),
+    ] = None,
+    ping: Annotated[
+        str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead-man alarm.")
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Look at every slice and run once, and do what is due.
+
+    Without a terminal only what is new is printed, so that cron mails nothing while all is well. Ends with 3
+    when something needs a person. A pass that finds another one at work on this machine leaves it to that.
+    """
+    from tpuctl.config.proxy import check_ping_url
+    from tpuctl.lib.files import try_lock
+    from tpuctl.watch.log import PassLog
+
+    with open_context(ctx) as context:
+        context.shared.unattended = True
+        url = context.config.ping_url if ping is None else check_ping_url(ping)
+        folder = watch_dir(context)
+        with try_lock(folder / "pass.lock") as mine:
+            if not mine:
+                context.console.table([], COLUMNS, empty="another pass is under way on this machine")
+                return
+            context.shared.if_interrupted = "nothing is lost: the next `tpuctl watch once` goes on from here"
+            log = PassLog(folder / "watch.log")
+            try:
+                report = _logged_pass(context, log, None if every is None else every * 60.0, url)
+                if report.good:
+                    _prune(context, folder / "pruned", log)
+            finally:
+                log.close()
+            context.emit.close()
+            _tell(context, report)
+
+
+def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
+    """Once a day, after the pass and its heartbeat; the stamp saves asking the store in all the other passes.
+    Trouble with it is for the log: nothing waits for it, and tomorrow is another day."""
+    from tpuctl.lib.time import render_time
+    from tpuctl.model.timeouts import PRUNE_EVERY_S
+    from tpuctl.state.gc import prune_if_due
+
+    now = context.clock.now()
+    if not context.config.prune_after_days or _is_younger(stamp, now, PRUNE_EVERY_S):
+        return
+    try:
+        stamp.touch(mode=0o600)
+        removed = prune_if_due(context.store, context.config.prune_after_days * 86400.0)
+    except (TpuctlError, OSError) as error:
+        log.write(render_time(now) or "", f"- store: not pruned: {error}")
+        return
+    if removed is not None and (removed.blobs or removed.slices):
+        log.write(render_time(now) or "", f"- store: pruned: {removed.words}")
+
+
+def _is_younger(path: Path, now: float, age_s: float) -> bool:
+    try:
+        return 0 <= now - path.stat().st_mtime < age_s
+    except FileNotFoundError:
+        return False
+
+
+def watch_dir(context: AppContext) -> Path:
+    """Where the watchdog keeps its script, locks and log."""
+    return context.config.state_dir / "watch"
+
+
+def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
+    from tpuctl.watch.heartbeat import Watcher
+
+    return Watcher(context.machine, socket.gethostname(), context.user, __version__, interval_s)
+
+
+def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
+    """A pass with what belongs to it: hooks, the alarm, the heartbeat, and in any case a line in the log."""
+    from tpuctl.cli.logging import mask
+    from tpuctl.lib.time import render_time
+    from tpuctl.notify.ping import ping
+    from tpuctl.watch.cycle import save_heartbeat, watched_pass
+
+    def write(text: str) -> None:
+        log.write(render_time(context.clock.now()) or "", mask(text))
+
+    try:
+        report = watched_pass(context, this_watcher(context, interval_s), hook_problems(context))
+        notes = tell_about(context, report.lines, report.beat.troubles, write)
+        if url is not None and report.good:
+            notes.append(ping(url))
+        note = "; ".join(filter(None, notes))
+        save_heartbeat(context, report, note)
+    except BaseException as error:
+        write(f"no pass: {type(error).__name__}: {error}")
+        raise
+    _log_report(report, note, write)
+    return report
+
+
+def _log_report(report: PassReport, note: str, write: Any) -> None:
+    from tpuctl.watch.heartbeat import TROUBLED, render_counts
+
+    write(f"pass {report.beat.passes}: {render_counts(report.beat)} ({report.beat.seconds:.1f} s)")
+    for line in report.lines:
+        if line.acted or line.result in TROUBLED:
+            write(f"- {line.subject}: {line.result}: {line.why}")
+    if note:
+        write(f"- {note}")
+
+
+def _tell(context: AppContext, report: PassReport) -> None:
+    """Everything to a person or a program; otherwise only what was not said before. Raises PartialError when
+    something needs a person."""
+    from tpuctl.lib.codec import to_data
+    from tpuctl.watch.cycle import FLEET, HOOKS
+    from tpuctl.watch.heartbeat import is_new
+
+    console, troubles = context.console, report.troubles
+    everything = console.json_mode or console.out.isatty()
+    new = {trouble.subject for trouble in troubles if is_new(trouble)}
+    if troubles and console.json_mode:
+        count = f"{len(troubles)} of {len(report.lines)}"
+        raise PartialError(f"{count} need a person", details={"lines": to_data(report.lines)})
+    shown = [line for line in report.lines if everything or line.acted or line.subject in new]
+    if everything or shown:
+        console.table([to_data(line) for line in shown], COLUMNS, empty="nothing to do")
+    if not troubles:
+        return
+    if not everything and not new:
+        raise typer.Exit((report.error or PartialError("")).exit_code)
+    if report.error is not None:
+        raise report.error
+    first = next((trouble for trouble in troubles if is_new(trouble)), troubles[0])
+    hint = {FLEET: "tpuctl watch status", HOOKS: "tpuctl watch hooks"}.get(
+        first.subject, f"tpuctl why {first.subject}"
+    )
+    raise PartialError(_told(first), hint=hint)
+
+
+def _told(trouble: Trouble) -> str:
+    """`big is blocked: …`; of the whole pass, `the pass failed: …`."""
+    from tpuctl.watch.cycle import FLEET
+
+    subject = "the pass" if trouble.subject == FLEET else trouble.subject
+    verb = "" if trouble.result == "failed" else "is "
+    return f"{subject} {verb}{trouble.result}: {trouble.why}"
+
+
+@app.command("status")
+def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show which machines make passes, and what needs a person.
+
+    Ends with 1 when no pass came within three intervals.
+    """
+    from tpuctl.lib.codec import to_data
+    from tpuctl.watch.cycle import list_heartbeats
+    from tpuctl.watch.heartbeat import INSTALL_HINT, judge
+    from tpuctl.watch.pause import paused_why
+
+    with open_context(ctx) as context:
+        beats, now = list_heartbeats(context), context.store.now()
+        health, console, paused = judge(beats, now), context.console, paused_why(context)
+        if console.json_mode:
+            console.data(
+                {
+                    "health": str(health.verdict),
+                    "why": health.why,
+                    "paused": paused,
+                    "log": str(watch_dir(context) / "watch.log"),
+                    "watchdogs": [{**to_data(beat), "next_due": beat.next_due} for beat in beats],
+                }
+            )
+            if not health.good:
+                raise typer.Exit(TpuctlError.exit_code)
+            return
+        console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has passed here yet")
+        say_what_is_installed(context)
+        if paused:
+            console.warn(f"{paused}; `tpuctl resume` lifts that")
+        for beat in beats:
+            _print_troubles(context, beat)
+        if not health.good:
+            here = installed_watch(context).installed
+            raise TpuctlError(health.why, hint="tpuctl doctor" if here else INSTALL_HINT)
+
+
+def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
+    from tpuctl.watch.heartbeat import is_late, render_counts, render_span
+
+    left = None if beat.next_due is None else beat.next_due - now
+    due = "-" if left is None else f"in {render_span(left)}" if left >= 0 else f"{render_span(-left)} ago"
+    return {
+        "host": beat.host,
+        "user": beat.user,
+        "every": "by hand" if beat.interval_s is None else render_span(beat.interval_s),
+        "last": f"{render_span(now - beat.at)} ago",
+        "next": "stopped" if beat.interval_s is not None and is_late(beat, now) else due,
+        "did": f"{render_counts(beat)} in {beat.seconds:.1f} s",
+    }
+
+
+def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
+    for trouble in beat.troubles:
+        passes = counted(trouble.passes, "pass", "passes")
+        context.console.caveat(f"{_told(trouble)} ({passes} on {beat.host})")
+    if beat.note:
+        context.console.warn(f"{beat.host}: {beat.note}")
+    if beat.version != __version__:
+        context.console.warn(
+            f"{beat.host} runs tpuctl {beat.version}, this is {__version__}: install it again there"
+        )

@@ -1,0 +1,91 @@
+"""`watch hooks`, and what a pass does with hooks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.hooks import load_user_hooks
+from tpuctl.cli.options import Json
+from tpuctl.errors import NotFoundError, PartialError, TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.config.hooks import Hook
+    from tpuctl.notify.events import Happening
+    from tpuctl.watch.heartbeat import Line, Trouble
+
+HOOKS = (
+    Column("name", "HOOK"),
+    Column("events", "EVENTS", give=2),
+    Column("target", "TELLS", give=1),
+    Column("error", "LAST ERROR", give=3),
+)
+
+
+def hooks(
+    ctx: typer.Context,
+    test: Annotated[
+        str | None,
+        typer.Option("--test", metavar="NAME", help="Send this hook an event of the kind test, now."),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the hooks of your configuration file, or try one."""
+    from tpuctl.notify.deliver import hook_state, sample_happening
+
+    with open_context(ctx) as context:
+        known = load_user_hooks(context)
+        if test is None:
+            rows = [_row(hook, hook_state(context, hook).error) for hook in known]
+            context.console.table(rows, HOOKS, empty="no hooks; add them to ~/.config/tpuctl/config.yaml")
+            return
+        found = next((hook for hook in known if hook.name == test), None)
+        if found is None:
+            names = ", ".join(hook.name for hook in known) or "none"
+            raise NotFoundError(f"no hook called {test} (known: {names})", hint="tpuctl watch hooks")
+        trouble = sender(context, context.console.say)(found, sample_happening(context))
+        if trouble:
+            raise PartialError(f"hook {test}: {trouble}", hint="tpuctl watch hooks")
+        context.console.say(f"{test} was told")
+
+
+def tell_about(
+    context: AppContext, lines: Sequence[Line], troubles: Sequence[Trouble], log: Callable[[str], None]
+) -> list[str]:
+    """Tells the hooks what happened; mistakes in them are notes, for the watchdog goes on without them."""
+    from tpuctl.notify.deliver import tell_hooks
+
+    try:
+        return tell_hooks(context, load_user_hooks(context), lines, troubles, sender(context, log))
+    except TpuctlError as error:
+        return [f"hooks: {error.message}"]
+
+
+def sender(context: AppContext, log: Callable[[str], None]) -> Callable[[Hook, Happening], str]:
+    """What tells one hook of one happening."""
+    from tpuctl.notify.events import render_event
+    from tpuctl.notify.send import send_event
+
+    config = context.config
+
+    def send(hook: Hook, happening: Happening) -> str:
+        event = render_event(
+            happening,
+            store_id=context.store.identity(),
+            project=config.require_project(),
+            profile=config.profile,
+            host=socket.gethostname(),
+        )
+        return send_event(hook, event, log)
+
+    return send
+
+
+def _row(hook: Hook, error: str) -> dict[str, Any]:
+    target = " ".join(hook.command) or hook.webhook_file or "a web address"
+    return {"name": hook.name, "events": sorted(hook.events), "target": target, "error": error}

@@ -1,0 +1,44 @@
+"""`why`: the decisions about a slice or run, with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json, OwnSlice
+
+
+def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show the decisions about a slice or run, and their reasons.
+
+    The oldest comes first.
+    """
+    from tpuctl.views.slices import decisions, remark_on
+    from tpuctl.workers.exec import resolve_slice
+
+    columns = (
+        Column("at", "WHEN (UTC)"),
+        Column("subject", "ABOUT", give=1),
+        Column("action", "DECISION"),
+        Column("reason", "BECAUSE", give=2),
+    )
+    with open_context(ctx) as context:
+        subject = name if name is not None else resolve_slice(context, None).name
+        rows = decisions(context, subject)
+        if not context.console.json_mode:
+            rows = [{**row, "at": moment} for row, moment in zip(rows, _moments(rows), strict=True)]
+        context.console.table(rows, columns)
+        remark = remark_on(context, subject)
+        if remark:
+            context.console.warn(remark)
+
+
+def _moments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """When, to the second; without the year where that is the same for all, so that reasons have room."""
+    years = {row["at"][:4] for row in rows}
+    begin = len("2026-") if len(years) == 1 else 0
+    return [row["at"][begin:].removesuffix("Z").replace("T", " ") for row in rows]

@@ -1,0 +1,33 @@
+"""Questions before something is lost."""
+
+from __future__ import annotations
+
+import typer
+
+from tpuctl.cli.context import AppContext
+from tpuctl.errors import InterruptedByUserError, UsageError
+
+
+def confirm(context: AppContext, question: str, *, yes: bool) -> None:
+    """Asks on a terminal; without one, refuses unless --yes was given."""
+    if yes:
+        return
+    if context.console.json_mode or not context.console.interactive:
+        raise UsageError(f"nobody is here to answer: {question}", hint="add --yes")
+    if not typer.confirm(f"{context.console.mark}{question}", err=True):
+        raise InterruptedByUserError("declined; nothing was changed")
+
+
+def confirm_all_users(context: AppContext, typed: str | None) -> None:
+    """Other people's work is at stake: the project id is typed, or said with --confirm. Raises UsageError."""
+    project = context.config.require_project()
+    if typed is None:
+        if context.console.json_mode or not context.console.interactive:
+            raise UsageError(
+                f"--all-users acts on everybody's TPUs in {project}: that has to be said twice",
+                hint=f"--all-users --confirm {project}",
+            )
+        question = f"{context.console.mark}this acts on other people's TPUs; type the project id to go on"
+        typed = str(typer.prompt(question, err=True))
+    if typed.strip() != project:
+        raise UsageError(f"{typed!r} is not this project; nothing was changed", hint="tpuctl config show")

@@ -1,0 +1,34 @@
+"""What one command line said to all commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+
+@dataclass
+class Invocation:
+    """What one command line said to all commands, and what an interruption has to tell."""
+
+    profile: str | None = None
+    project: str | None = None
+    project_file: Path | None = None
+    """The fleet file that was named instead of the nearest tpuctl.yaml."""
+    internal_ip: bool = False
+    verbosity: int = 0
+    quiet: bool = False
+    json: bool = False
+    if_interrupted: str = ""
+    """What still exists, as a hint for Ctrl-C."""
+    gcloud_first: str = ""
+    """What a shell needs before commands of gcloud in hints reach the cloud of this profile."""
+    unattended: bool = False
+    """A pass: see `render.Renderer`."""
+    arguments: list[str] = field(default_factory=list)
+
+
+def invocation(ctx: typer.Context) -> Invocation:
+    """The one object that a command line shares."""
+    return ctx.find_root().ensure_object(Invocation)

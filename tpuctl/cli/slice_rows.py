@@ -1,0 +1,103 @@
+"""One slice in words: the names that people use for what `status --json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from tpuctl.cli.live import render_seconds
+from tpuctl.lib.text import counted
+from tpuctl.lib.time import render_age
+
+
+def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
+    """Names and values to show, in order; what does not apply is left out. `facts`: see `slice_status`."""
+    lines = {
+        "slice": facts["name"],
+        "state": _state(facts),
+        "cloud says": facts["cloud"],
+        "type": _size(facts),
+        "zone": facts["zone"],
+        "tier": facts["tier"],
+        "asked for as": "queued resource" if facts["queued"] else "node, directly",
+        "software": facts["runtime_version"],
+        "user": facts["user"],
+        "login as": facts["login_user"],
+        "run": _run(facts["run"]),
+        "created": _ago(facts["created"], now),
+        "node": facts["node"] or "",
+        "requested": _ago(facts["requested"], now),
+        "ready since": _ready(facts, now),
+        "last loss": _loss(facts["last_loss"], now),
+        "taken down": _end(facts, now),
+        "cost": _cost(facts),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def fleet_cells(row: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """A row of `fleet_rows` with what the table shows in two columns of few characters."""
+    created = row["created"]
+    age = None if created is None else render_age(now - _seconds(created))
+    return {**row, "age": age, "hour": _hour(row)}
+
+
+def _hour(row: Mapping[str, Any]) -> str:
+    """`grant` where one covers it, the list price where you pay, a dash where that is unknown or nothing is
+    paid."""
+    if row["payer"] == "grant":
+        return "grant"
+    price = row["usd_per_hour"] if row["payer"] == "you" else None
+    return "" if price is None else f"{price:.2f}"
+
+
+def _cost(facts: Mapping[str, Any]) -> str:
+    if not facts["payer"]:
+        return ""
+    price = facts["usd_per_hour"]
+    if facts["payer"] == "nobody":
+        return str(facts["paid"])
+    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    return f"nothing, {facts['paid']} ({cost})" if facts["payer"] == "grant" else f"{cost}: {facts['paid']}"
+
+
+def _state(facts: Mapping[str, Any]) -> str:
+    return str(facts["state"]) if facts["desired"] == "up" else f"{facts['state']} (to be taken down)"
+
+
+def _size(facts: Mapping[str, Any]) -> str:
+    kind = facts["type"] if facts["slices"] == 1 else f"{facts['slices']} x {facts['type']}"
+    return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}"
+
+
+def _run(run: Mapping[str, Any] | None) -> str:
+    return "" if run is None else f"{run['id']} ({run['state']})"
+
+
+def _ago(moment: str | None, now: float) -> str:
+    return "" if moment is None else f"{moment}, {render_seconds(now - _seconds(moment))} ago"
+
+
+def _ready(facts: Mapping[str, Any], now: float) -> str:
+    if facts["ready"] is None or facts["requested"] is None:
+        return ""
+    took = render_seconds(_seconds(facts["ready"]) - _seconds(facts["requested"]))
+    return f"{_ago(facts['ready'], now)}; it took {took}"
+
+
+def _loss(loss: Mapping[str, Any] | None, now: float) -> str:
+    return "" if loss is None else f"{loss['kind']} {_ago(loss['at'], now)}: {loss['detail']}"
+
+
+def _end(facts: Mapping[str, Any], now: float) -> str:
+    """When it goes by itself."""
+    at, idle = facts["ends"], facts["stop_when_idle_s"]
+    parts = [] if at is None else [f"at {at}, in {render_seconds(_seconds(at) - now)}"]
+    if idle is not None:
+        parts.append(f"when unused for {render_seconds(idle)}")
+    return ", or ".join(parts)
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()

@@ -1,0 +1,57 @@
+"""Workers as named on the command line, and what it means when a command fails on some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
+from tpuctl.lib.text import counted
+
+if TYPE_CHECKING:
+    from tpuctl.model.cloud import RemoteResult
+    from tpuctl.model.records import SliceRecord
+
+
+def choose(record: SliceRecord, worker: str | None) -> tuple[int, ...] | None:
+    """The workers that the flag names, None for all. Raises UsageError."""
+    from tpuctl.lib.text import parse_workers
+
+    if worker is None:
+        return None
+    try:
+        return parse_workers(worker, record.spec.hosts)
+    except ValueError as error:
+        raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.name}") from error
+
+
+def raise_for_failed(
+    record: SliceRecord, results: list[RemoteResult], *, hint: str | None = None, partly: bool = False
+) -> None:
+    """Raises what the failed ones of `results` amount to; `hint` where there is no better one. `partly`: what
+    failed was done in part."""
+    from tpuctl.lib.text import common_cause, fold_label, group_equal
+
+    failed = [result for result in results if not result.ok]
+    if not failed:
+        return
+    groups = group_equal(failed, lambda each: common_cause(f"{record.name}-{each.worker}", _why(each)))
+    said = "; ".join(
+        f"{fold_label(record.name, [r.worker for r in members])}: {why}" for why, members in groups[:4]
+    )
+    more = f"; and {counted(len(groups) - 4, 'other reason')}" if len(groups) > 4 else ""
+    kind: type[TpuctlError] = PartialError if len(failed) < len(results) or partly else TpuctlError
+    if all(result.failure == "connect" for result in results):
+        kind = UnreachableError
+    raise kind(
+        f"{len(failed)} of {counted(len(results), 'worker')} failed: {said}{more}",
+        hint=f"tpuctl status {record.name}" if kind is UnreachableError else hint,
+        details={"workers": [result.worker for result in failed]},
+    )
+
+
+def _why(result: RemoteResult) -> str:
+    """Why a worker failed."""
+    if result.failure is not None or result.detail:
+        return result.detail or str(result.failure)
+    said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return said[0] if said else f"exit status {result.exit_status}"

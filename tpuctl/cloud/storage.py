@@ -1,0 +1,202 @@
+"""Objects in buckets, through google-cloud-storage."""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import quote
+
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import Credentials
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Client
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from requests import RequestException
+from urllib3.exceptions import HTTPError
+
+from tpuctl.cloud import errors
+from tpuctl.cloud.retry import read
+from tpuctl.errors import (
+    DeniedError,
+    NoCapacityError,
+    NotFoundError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+    UsageError,
+)
+from tpuctl.model.cloud import ObjectInfo
+
+CALL_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 20.0
+"""Without a byte, for reads: a pass asks again, and a step must end."""
+_BROKEN_TRANSFERS = (DataCorruption, InvalidResponse, RequestException, HTTPError, HTTPException, OSError)
+"""What the client and what it builds on raise for an answer that broke off or does not match its checksum."""
+GONE = 410
+"""An upload in several parts that the server gave up; it is begun anew
+(https://cloud.google.com/storage/docs/resumable-uploads#handle-error)."""
+TOO_FAST = 429
+_LISTED = "items(name,generation,size,updated),nextPageToken"
+LOOK = "look at bucket"
+"""How a call that needs a role for the bucket itself begins; the others need one for its objects."""
+STATUS_HINT = "try again in a minute; https://status.cloud.google.com tells of outages"
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Bucket and object name of `gs://bucket/name`. Raises UsageError for anything else."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, name = rest.partition("/")
+    if scheme != "gs" or not bucket:
+        raise UsageError(f"{uri!r} is not a bucket path", hint="write it as gs://BUCKET/PREFIX")
+    return bucket, name
+
+
+def translate(error: Exception, what: str) -> TpuctlError:
+    """Our error for anything the client raised. A bucket has no stockouts: 429 means "more slowly"."""
+    ours = _translate_any(error, what)
+    status = ours.details.get("status")
+    if status == GONE:
+        return TransientError(ours.message, hint="try again", details=ours.details)
+    if status == TOO_FAST or isinstance(ours, NoCapacityError):
+        return RateLimitedError(_answered(ours, what), hint="try again in a minute", details=ours.details)
+    if status is not None and isinstance(ours, TransientError):
+        return TransientError(_answered(ours, what), hint=STATUS_HINT, details=ours.details)
+    if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
+        if (ours.hint or "").startswith("gcloud services enable"):
+            return ours
+        # The table of messages names the role for TPUs, which does not help here.
+        return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
+    return ours
+
+
+def _answered(error: TpuctlError, what: str) -> str:
+    """What was asked and what it answered, with the status, which alone says something in many answers."""
+    begin, status = f"could not {what}: ", error.details.get("status")
+    said = error.message.removeprefix(begin)
+    named = said if status is None or said.startswith(f"{status} ") else f"{status}: {said}"
+    return f"{begin}Cloud Storage answered {named}"
+
+
+def _translate_any(error: Exception, what: str) -> TpuctlError:
+    try:
+        return errors.translate(error, what)
+    except _BROKEN_TRANSFERS as broken:
+        line = (str(broken) or type(broken).__name__).splitlines()[0]
+        return TransientError(f"could not {what}: {line}", hint="the network, or try again")
+
+
+def _denied_hint(message: str, what: str) -> str | None:
+    """The role that is missing (https://cloud.google.com/storage/docs/access-control/iam-roles), or the policy
+    in the way (https://cloud.google.com/storage/docs/bucket-lock)."""
+    named = re.search(r"gs://[^/]+", what)
+    if named is None:
+        return None
+    bucket = named[0]
+    if "retention" in message.lower():
+        return f"gcloud storage buckets update {bucket} --clear-retention-period, or another bucket"
+    role = "legacyBucketReader" if what.startswith(LOOK) else "objectUser"
+    return (
+        f"gcloud storage buckets add-iam-policy-binding {bucket} --member=user:YOU --role=roles/storage.{role}"
+    )
+
+
+class GoogleObjects:
+    """Implements `ports.Objects`."""
+
+    def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
+        self._endpoint = endpoint
+        self._credentials = credentials
+        self._client = Client(
+            project=project,
+            credentials=credentials,
+            client_options=ClientOptions(api_endpoint=endpoint),
+        )
+
+    @cached_property
+    def _session(self) -> Any:
+        return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+
+    def bucket_exists(self, bucket: str) -> bool:
+        def ask() -> bool:
+            return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=None))
+
+        return read(f"{LOOK} gs://{bucket}", ask, translate)
+
+    def _blob(self, uri: str) -> Any:
+        bucket, name = split_uri(uri)
+        return self._client.bucket(bucket).blob(name)
+
+    def read(self, uri: str) -> tuple[bytes, int]:
+        blob = self._blob(uri)
+
+        def ask() -> bytes:
+            return bytes(blob.download_as_bytes(timeout=READ_TIMEOUT_S, retry=None))
+
+        content = read(f"read {uri}", ask, translate)
+        if not blob.generation:
+            # 0 would mean that there is no such object; a proxy that drops headers must not say that.
+            raise TransientError(f"could not read {uri}: the answer names no generation")
+        return content, int(blob.generation)
+
+    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+        blob = self._blob(uri)
+        try:
+            # No retry with a precondition: a lost answer would read as somebody else's write.
+            blob.upload_from_string(
+                content,
+                timeout=CALL_TIMEOUT_S,
+                if_generation_match=if_generation,
+                retry=None,
+            )
+        except Exception as error:
+            raise translate(error, f"write {uri}") from error
+        return int(blob.generation)
+
+    def delete(self, uri: str, *, if_generation: int | None = None) -> None:
+        try:
+            self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation, retry=None)
+        except Exception as error:
+            ours = translate(error, f"delete {uri}")
+            if not isinstance(ours, NotFoundError):
+                raise ours from error
+
+    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
+        bucket, prefix = split_uri(prefix_uri)
+
+        def ask() -> list[Any]:
+            return list(
+                self._client.list_blobs(
+                    bucket, prefix=prefix, timeout=READ_TIMEOUT_S, retry=None, fields=_LISTED
+                )
+            )
+
+        blobs = read(f"list {prefix_uri}", ask, translate)
+        return tuple(
+            ObjectInfo(
+                blob.name,
+                int(blob.generation),
+                int(blob.size),
+                blob.updated.isoformat() if blob.updated else "",
+            )
+            for blob in blobs
+        )
+
+    def server_time(self, bucket: str) -> float:
+        """By the Date of an answer. It has whole seconds (RFC 9110 §6.6.1), cut off: up to a second late and
+        never early, so that no lease is taken for expired before it is."""
+        what = f"read the time of gs://{bucket}"
+        try:
+            answer = self._session.get(
+                f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}",
+                params={"fields": "name"},
+                timeout=READ_TIMEOUT_S,
+            )
+        except Exception as error:
+            raise translate(error, what) from error
+        try:
+            return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        except (KeyError, ValueError) as error:
+            raise TransientError(f"could not {what}: the answer has no Date") from error

@@ -1,0 +1,143 @@
+"""The Cloud TPU API of one project: JSON over REST.
+
+google-cloud-tpu's types make and check requests (`rendering.py`). Answers are read as plain JSON (`wire.py`)
+and not by that library, whose REST transport cannot parse the operations of the real API: their metadata is a
+`google.cloud.common.OperationMetadata`, of which it has no descriptor. Reads are retried here for transient
+errors; calls that change something are sent once, and the workflow's loop looks before it repeats them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from google.auth.credentials import Credentials
+
+from tpuctl.cloud import nodes, queued_resources, wire
+from tpuctl.cloud.errors import translate_change
+from tpuctl.cloud.rest import RestClient
+from tpuctl.cloud.retry import read
+from tpuctl.errors import NotFoundError
+from tpuctl.model.cloud import (
+    GuestHostKey,
+    Listing,
+    NodeInfo,
+    NodeRequest,
+    OfferInfo,
+    OperationInfo,
+    QueuedInfo,
+)
+
+T = TypeVar("T")
+LIST_TIMEOUT_S = 60.0
+"""The wildcard zone asks every zone of the world (marin-community/marin gives the same call 120 s)."""
+
+
+class GoogleCloud:
+    """Implements `ports.Cloud`."""
+
+    def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
+        self._project = project
+        self._rest = RestClient(endpoint, credentials)
+
+    def _parent(self, zone: str) -> str:
+        return f"projects/{self._project}/locations/{zone}"
+
+    def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]:
+        return self._list(f"list nodes in {_place(zone)}", zone, "nodes", nodes.parse_node)
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None:
+        what = f"read node {name} in {zone}"
+        return self._find(f"{self._parent(zone)}/nodes/{name}", what, nodes.parse_node)
+
+    def create_node(self, request: NodeRequest) -> OperationInfo:
+        from tpuctl.cloud import requests as rendering
+
+        path, body = rendering.create_node(self._parent(request.zone), request)
+        return self._change("POST", path, f"create node {request.name} in {request.zone}", body)
+
+    def delete_node(self, zone: str, name: str) -> OperationInfo | None:
+        return self._delete(f"/v2/{self._parent(zone)}/nodes/{name}", f"delete node {name} in {zone}")
+
+    def update_node(
+        self, zone: str, name: str, *, labels: Mapping[str, str], metadata: Mapping[str, str] | None = None
+    ) -> OperationInfo:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        mask = "labels" if metadata is None else "labels,metadata"
+        body: dict[str, Any] = {"name": full, "labels": dict(labels)}
+        if metadata is not None:
+            body["metadata"] = dict(metadata)
+        return self._change("PATCH", f"/v2/{full}?updateMask={mask}", f"update node {name} in {zone}", body)
+
+    def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
+        what = f"list queued resources in {_place(zone)}"
+        return self._list(what, zone, "queuedResources", queued_resources.parse_queued)
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
+        what = f"read queued resource {name} in {zone}"
+        return self._find(f"{self._parent(zone)}/queuedResources/{name}", what, queued_resources.parse_queued)
+
+    def create_queued(self, request: NodeRequest) -> OperationInfo:
+        from tpuctl.cloud import requests as rendering
+
+        path, body = rendering.create_queued(self._parent(request.zone), request)
+        return self._change("POST", path, f"create queued resource {request.name} in {request.zone}", body)
+
+    def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
+        path = f"/v2/{self._parent(zone)}/queuedResources/{name}?force=true"
+        return self._delete(path, f"delete queued resource {name} in {zone}")
+
+    def find_operation(self, name: str) -> OperationInfo | None:
+        return self._find(name, f"read operation {name}", nodes.parse_operation)
+
+    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
+        what = f"list the accelerator types of {zone}"
+        return self._list(what, zone, "acceleratorTypes", nodes.parse_offer).items
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        return nodes.parse_host_keys(self._guest_attributes(zone, name, "host keys", ""))
+
+    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+        found = self._guest_attributes(zone, name, "heartbeats", nodes.BEAT_NAMESPACE + "/")
+        return nodes.parse_host_beats(found)
+
+    def _guest_attributes(self, zone: str, name: str, what: str, query: str) -> wire.Json:
+        """A POST that changes nothing, of all workers (`[""]`, as gcloud asks): asked again like any read."""
+        path = f"/v2/{self._parent(zone)}/nodes/{name}:getGuestAttributes"
+        doing = f"read {what} of node {name} in {zone}"
+        body = {"queryPath": query, "workerIds": [""]}
+        return read(doing, lambda: self._rest.change("POST", path, doing, body))
+
+    def _list(self, what: str, zone: str, kind: str, parse: Callable[[wire.Json], T]) -> Listing[T]:
+        """All items of a paged list and every location named unreachable on any page."""
+        items: list[T] = []
+        unreachable: set[str] = set()
+        for page in self._rest.pages(f"/v2/{self._parent(zone)}/{kind}", what, timeout_s=LIST_TIMEOUT_S):
+            items.extend(parse(each) for each in wire.messages(page.get(kind)))
+            unreachable.update(each.rsplit("/", 1)[-1] for each in wire.texts(page.get("unreachable")))
+        return Listing(tuple(items), frozenset(unreachable))
+
+    def _find(self, full: str, what: str, parse: Callable[[wire.Json], T]) -> T | None:
+        try:
+            return parse(self._rest.get(f"/v2/{full}", what))
+        except NotFoundError:
+            return None
+
+    def _change(self, method: str, path: str, what: str, body: wire.Json | None = None) -> OperationInfo:
+        refused = partial(translate_change, verb=_VERBS[method])
+        return nodes.parse_operation(self._rest.change(method, path, what, body, translate=refused))
+
+    def _delete(self, path: str, what: str) -> OperationInfo | None:
+        try:
+            return self._change("DELETE", path, what)
+        except NotFoundError:
+            return None
+
+
+_VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+
+def _place(zone: str) -> str:
+    """A zone in words; `-` stands for all of them (https://google.aip.dev/159)."""
+    return "all zones" if zone == "-" else zone

@@ -1,0 +1,1 @@
+"""Settings: files, profiles, environment and flags, each with its origin."""

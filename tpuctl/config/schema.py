@@ -1,0 +1,268 @@
+"""Frozen dataclasses as the shape of a file: marked data in, an instance out, and every problem with its place.
+
+The dataclass is the only description: its type hints say what a value must be, `About` in its metadata what the
+key means. Everything that is wrong is collected, so that one look at a file finds all of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from tpuctl.config.yaml_positions import Kind, Marked, MarkedList, MarkedMapping, MarkedScalar, Place
+from tpuctl.errors import UsageError
+
+ABOUT = "about"
+"""Key of a field's metadata under which its `About` is kept."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a key means. `flags` are the options of the command line that say the same, if that is not
+    `--its-name`; `text` takes numbers and truth values as they are written; `single` takes one value for a list
+    of one; `check` raises UsageError for a value, `check_key` for a key of a mapping."""
+
+    help: str
+    flags: tuple[str, ...] = ()
+    text: bool = False
+    single: bool = False
+    minimum: float | None = None
+    check: Callable[[Any], Any] | None = None
+    check_key: Callable[[str], Any] | None = None
+    key_pattern: str | None = None
+    examples: tuple[Any, ...] = ()
+
+
+def key(default: Any, help_text: str, **about: Any) -> Any:
+    """A dataclass field that is a key of a file; `about` are the fields of `About`.
+
+    A class as default is called for one; `dataclasses.MISSING` makes the key required.
+    """
+    metadata = {ABOUT: About(help_text, **about)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@cache
+def registry(shape: Any) -> Mapping[str, About]:
+    """The keys of a shape, in order."""
+    return {item.name: item.metadata[ABOUT] for item in dataclasses.fields(shape)}
+
+
+@cache
+def hints_of(shape: Any) -> Mapping[str, Any]:
+    """The type of each key, without `| None`."""
+    return {name: _without_none(hint) for name, hint in typing.get_type_hints(shape).items()}
+
+
+@cache
+def required(shape: Any) -> frozenset[str]:
+    """The keys without a default."""
+    missing = dataclasses.MISSING
+    return frozenset(
+        item.name
+        for item in dataclasses.fields(shape)
+        if item.default is missing and item.default_factory is missing
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong at one place of a file."""
+
+    place: Place
+    message: str
+    hint: str | None = None
+
+
+class Decoder:
+    """Makes instances of shapes; what is wrong ends up in `problems` and its key keeps its default."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._done: dict[tuple[int, Any], Any] = {}
+
+    def decode(self, shape: Any, marked: Marked, path: str, at: Place) -> Any:
+        """An instance of `shape`, or None where not even that can be made. `at` is where its key stands.
+
+        What an alias repeats is looked at once, and complained of once.
+        """
+        known = (id(marked), shape)
+        if known not in self._done:
+            self._done[known] = self._decode(shape, marked, path, at)
+        return self._done[known]
+
+    def _decode(self, shape: Any, marked: Marked, path: str, at: Place) -> Any:
+        if not isinstance(marked, MarkedMapping):
+            self._wrong(at, path, "must hold keys and values", f"known keys: {_listed(registry(shape))}")
+            return None
+        values: dict[str, Any] = {}
+        for name, value in marked.entries.items():
+            if name not in registry(shape):
+                self._unknown(shape, name, path, marked.keys[name])
+                continue
+            found = self._value(
+                hints_of(shape)[name], registry(shape)[name], value, f"{path}.{name}", marked.keys[name]
+            )
+            if found is not None:
+                values[name] = found
+        missing = sorted(name for name in required(shape) if marked.get(name) is None)
+        for name in missing:
+            self._wrong(at, path, f"lacks the key {name!r}", _example(name, registry(shape)[name]))
+        return None if required(shape) - set(values) else shape(**values)
+
+    def _value(self, hint: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+        origin = typing.get_origin(hint)
+        if origin is not None and issubclass(origin, Mapping):
+            return self._mapping(typing.get_args(hint)[1], about, marked, path, at)
+        if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
+            self._wrong(at, path, "has no value", "give it one, or leave the key out")
+            return None
+        if dataclasses.is_dataclass(hint):
+            return self.decode(hint, marked, path, at)
+        if origin is tuple:
+            return self._list(about, marked, path, at)
+        return self._checked(about, self._scalar(hint, about, marked, path, at), path, marked.place)
+
+    def _mapping(self, inner: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+        if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
+            return {}
+        if not isinstance(marked, MarkedMapping):
+            self._wrong(at, path, "must hold keys and values", _example(path.rpartition(".")[2], about))
+            return None
+        found: dict[str, Any] = {}
+        for name, value in marked.entries.items():
+            where = marked.keys[name]
+            if about.check_key is not None:
+                self._ask(about.check_key, name, path, where)
+            entry = self._value(inner, About("", text=about.text), value, f"{path}.{name}", where)
+            if entry is not None:
+                found[name] = entry
+        return found
+
+    def _list(self, about: About, marked: Marked, path: str, at: Place) -> tuple[str, ...] | None:
+        if isinstance(marked, MarkedMapping) or (isinstance(marked, MarkedScalar) and not about.single):
+            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], about))
+            return None
+        items = marked.items if isinstance(marked, MarkedList) else (marked,)
+        found = []
+        for item in items:
+            text = self._scalar(str, about, item, path, item.place)
+            if text is not None:
+                found.append(self._checked(about, text, path, item.place))
+        return tuple(text for text in found if text is not None)
+
+    def _scalar(self, hint: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+        if not isinstance(marked, MarkedScalar):
+            self._wrong(at, path, f"must be {_called(hint)}", _example(path.rpartition(".")[2], about))
+            return None
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return self._choice(hint, marked, path)
+        kinds = _KINDS[hint]
+        if about.text and marked.kind is not Kind.NOTHING:
+            return marked.text
+        if marked.kind not in kinds:
+            text = f"must be {_called(hint)}, not {marked.text or marked.kind}"
+            self._wrong(marked.place, path, text, _as_text(path, about, marked.text) if hint is str else None)
+            return None
+        if about.minimum is not None and marked.value < about.minimum:
+            self._wrong(marked.place, path, f"must be {about.minimum:g} or more, not {marked.text}")
+            return None
+        return hint(marked.value)
+
+    def _choice(self, hint: type[Enum], marked: MarkedScalar, path: str) -> Any:
+        values = [str(item.value) for item in hint]
+        if marked.text in values:
+            return hint(marked.text)
+        near = nearest(marked.text, values)
+        guess = f"; did you mean {near!r}?" if near else ""
+        self._wrong(marked.place, path, f"{marked.text!r} is not known{guess}", f"one of: {', '.join(values)}")
+        return None
+
+    def _checked(self, about: About, value: Any, path: str, place: Place) -> Any:
+        if value is not None and about.check is not None:
+            self._ask(about.check, value, path, place)
+        return value
+
+    def _ask(self, check: Callable[[Any], Any], value: Any, path: str, place: Place) -> None:
+        """What `check` has against the value is a problem; the value stays, for other checks to look at."""
+        try:
+            check(value)
+        except UsageError as error:
+            self._wrong(place, path, error.message, error.hint, separator=": ")
+
+    def _unknown(self, shape: Any, name: str, path: str, place: Place) -> None:
+        near = flag_key(shape, name) or nearest(name, list(registry(shape)))
+        guess = f"; did you mean {near!r}?" if near else ""
+        known = f"known keys: {_listed(registry(shape))}"
+        hint = f"change it to {near!r}; {known}" if near else known
+        self.problems.append(Problem(place, f"unknown key {name!r} in {path}{guess}", hint))
+
+    def _wrong(
+        self, place: Place, path: str, message: str, hint: str | None = None, *, separator: str = " "
+    ) -> None:
+        self.problems.append(Problem(place, f"{path}{separator}{message}", hint))
+
+
+_KINDS: Mapping[Any, frozenset[Kind]] = {
+    str: frozenset({Kind.TEXT}),
+    bool: frozenset({Kind.BOOLEAN}),
+    int: frozenset({Kind.INTEGER}),
+    float: frozenset({Kind.INTEGER, Kind.NUMBER}),
+}
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """The known word that is most like `word`, if any is."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return near[0] if near else None
+
+
+def flag_key(shape: Any, name: str) -> str | None:
+    """The key that says what a flag of this name says: `spot` is `tier`."""
+    flag = f"--{name.replace('_', '-')}"
+    return next((found for found, about in registry(shape).items() if flag in about.flags), None)
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
+def _called(hint: Any) -> str:
+    names = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    return names.get(hint, "one word")
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names)
+
+
+def _as_text(path: str, about: About, text: str) -> str | None:
+    """How a number or truth value that should have been text may have been meant."""
+    quoted = f"put it in quotes: '{text}'" if text else None
+    return "; ".join(filter(None, [quoted, _example(path.rpartition(".")[2], about)])) or None
+
+
+def _example(name: str, about: About) -> str | None:
+    return f"{name}: {render_example(about.examples[0])}" if about.examples else None
+
+
+def render_example(value: Any) -> str:
+    """An example as it stands in a file, on one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(render_example(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {render_example(item)}" for name, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

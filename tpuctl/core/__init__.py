@@ -1,1 +1,0 @@
-"""Pure decisions on plain data: no I/O, clock, randomness, logging or globals."""

@@ -1,0 +1,1 @@
+"""Checks of everything that must be in order."""

@@ -1,0 +1,96 @@
+"""The facts that `doctor` judges: plain data about this machine, the store and the project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpuctl.errors import DamagedRecordError
+from tpuctl.lib.result import Reading
+from tpuctl.model.cloud import Tier
+from tpuctl.model.facts import (
+    BucketPlace,
+    BucketSettings,
+    CredentialFacts,
+    KeyFacts,
+    StoreFacts,
+    ToolFacts,
+    WatchFacts,
+)
+from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
+from tpuctl.money.grants import Grant
+from tpuctl.money.quotas import Holding
+from tpuctl.watch.heartbeat import Health
+
+
+@dataclass(frozen=True)
+class SharedStore:
+    """What the bucket of a shared store says of itself, and which permissions there are on it."""
+
+    bucket: str
+    prefix: str
+    place: Reading[BucketPlace]
+    settings: Reading[BucketSettings]
+    permissions: Reading[frozenset[str]]
+
+
+@dataclass(frozen=True)
+class StoreRecords:
+    """What the store says that matters here. `wanted` counts slices and runs that somebody must look after."""
+
+    grants: tuple[Grant, ...] = ()
+    zones: tuple[str, ...] = ()
+    """Of slices that are wanted."""
+    wanted: int = 0
+    health: Health | None = None
+    paused: str = ""
+    damaged: tuple[DamagedRecordError, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the settings say will be asked for."""
+
+    project: str
+    zones: tuple[str, ...]
+    generation: str | None
+    tier: Tier | None
+    external_ips: bool
+    simulated: bool = False
+    network: str = "default"
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    """Bucket → the setting that names it."""
+    store: str | None = None
+    """The `gs://` place of a shared store."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that was looked at; what could not be read says why."""
+
+    wanted: Wanted
+    now: float
+    credentials: Reading[CredentialFacts]
+    services: Reading[frozenset[str]]
+    permissions: Reading[frozenset[str]]
+    project: Reading[ProjectInfo]
+    network: Reading[str]
+    tpu_quotas: Reading[tuple[TpuQuota, ...]]
+    holdings: Reading[tuple[Holding, ...]]
+    regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
+    clock_ahead: Reading[float]
+    keys: Reading[KeyFacts]
+    tools: Reading[tuple[ToolFacts, ...]]
+    buckets: Mapping[str, Reading[BucketPlace]]
+    store: Reading[StoreFacts]
+    records: Reading[StoreRecords]
+    watch: Reading[WatchFacts]
+    shared: SharedStore | None = None
+
+    @property
+    def member(self) -> str:
+        """The caller, as IAM names him."""
+        found = self.credentials.value
+        account = found.account if found else ""
+        kind = "serviceAccount" if account.endswith(".gserviceaccount.com") else "user"
+        return f"{kind}:{account}" if account else "user:YOU@EXAMPLE.COM"

@@ -1,0 +1,157 @@
+"""Looks at everything that can keep tpuctl from working; `core.doctor` judges what was seen.
+
+Three rounds, each with a time of its own: this machine and its credentials, then the APIs, then the regions
+that turned out to matter. A look that fails spoils no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tpuctl.doctor.checks import ASKED_PERMISSIONS
+from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted
+from tpuctl.doctor.store import STORE_PERMISSIONS
+from tpuctl.engine.ports import Machine
+from tpuctl.engine.services import Services
+from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.lib.names import region_of
+from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.result import Reading
+from tpuctl.lib.text import counted
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.facts import StoreFacts
+from tpuctl.model.records import Desired
+from tpuctl.money.coverage import readable_grants
+from tpuctl.money.quota_report import read_holdings
+from tpuctl.money.quotas import Holding
+from tpuctl.state.repository import readable_runs, readable_slices
+from tpuctl.watch.cycle import watchdog_health
+from tpuctl.watch.pause import paused_why
+
+LOCAL_TIMEOUT_S = 15.0
+API_TIMEOUT_S = 25.0
+REGION_TIMEOUT_S = 15.0
+
+Progress = Callable[[str], None]
+
+
+def check_up(
+    services: Services, machine: Machine, wanted: Wanted, catalog: Catalog, on_look: Progress = lambda _: None
+) -> Facts:
+    """The facts, within a minute in all; `on_look` is told what is being looked at."""
+    on_look("this machine and its store")
+    store = look_at_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
+    local = look_at_all(
+        {
+            "credentials": machine.credentials,
+            "keys": machine.key,
+            "tools": machine.tools,
+            "watch": machine.watchdog,
+            "records": partial(_read_records, services, store),
+            "clock_ahead": services.project_api.clock_ahead,
+        },
+        timeout_s=LOCAL_TIMEOUT_S,
+    )
+    on_look("the project's APIs, permissions and quotas")
+    buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
+    looks: dict[str, Callable[[], Any]] = {
+        "services": services.project_api.list_services,
+        "permissions": partial(services.project_api.granted_permissions, ASKED_PERMISSIONS),
+        "project": services.project_api.project_info,
+        "network": partial(services.project_api.network, wanted.network),
+        "tpu_quotas": services.project_api.tpu_quotas,
+        "holdings": partial(_all_holdings, services, catalog),
+        **buckets,
+        **_looks_at_shared(services, wanted),
+    }
+    seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
+    zones = _zones(wanted, local["records"], seen["holdings"])
+    on_look(f"quotas in {counted(len(zones), 'zone')}")
+    regions = _ask(
+        {
+            region: partial(services.project_api.region_quotas, region)
+            for region in sorted(set(map(region_of, zones)))
+        },
+        local["credentials"],
+        REGION_TIMEOUT_S,
+    )
+    named = {key: reading for key, reading in seen.items() if " " not in key}
+    places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
+    return Facts(
+        wanted=wanted,
+        now=services.clock.now(),
+        store=store,
+        regions=regions,
+        buckets=places,
+        shared=_shared(wanted, seen),
+        **{key: local[key] for key in ("credentials", "keys", "tools", "watch", "records", "clock_ahead")},
+        **named,
+    )
+
+
+def _looks_at_shared(services: Services, wanted: Wanted) -> dict[str, Callable[[], Any]]:
+    """Each may be denied alone."""
+    if wanted.store is None:
+        return {}
+    api, bucket = services.project_api, wanted.store.split("/")[2]
+    return {
+        "store place": partial(api.bucket_place, bucket),
+        "store settings": partial(api.bucket_settings, bucket),
+        "store permissions": partial(api.bucket_permissions, bucket, STORE_PERMISSIONS),
+    }
+
+
+def _shared(wanted: Wanted, seen: Mapping[str, Reading[Any]]) -> SharedStore | None:
+    if wanted.store is None:
+        return None
+    bucket, _, prefix = wanted.store.removeprefix("gs://").partition("/")
+    return SharedStore(bucket, prefix, seen["store place"], seen["store settings"], seen["store permissions"])
+
+
+def _ask(
+    looks: Mapping[str, Callable[[], Any]], credentials: Reading[Any], timeout_s: float
+) -> dict[str, Reading[Any]]:
+    """Without credentials nothing is asked: every answer would be the same."""
+    if credentials.error is not None:
+        error = TpuctlError("no working credentials")
+        return dict.fromkeys(looks, Reading(error=error))
+    return look_at_all(looks, timeout_s=timeout_s)
+
+
+def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
+    holdings, unread = read_holdings(services, catalog)
+    if unread:
+        raise unread[0].error or TransientError(f"{unread[0].what} were not all read: {unread[0].why}")
+    return holdings
+
+
+def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:
+    """Opens the store only if that can work, and does not make one."""
+    if store.value is None or not store.value.usable:
+        raise TpuctlError("the store is not opened in the state in which it is")
+    if not store.value.exists:
+        return StoreRecords()
+    all_slices, damaged_slices = readable_slices(services)
+    all_runs, damaged_runs = readable_runs(services)
+    slices = [record for record in all_slices if record.desired is Desired.UP]
+    runs = [run for run in all_runs if not run.state.final]
+    grants, damaged_grants = readable_grants(services)
+    records = StoreRecords(
+        grants=tuple(grants),
+        zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
+        wanted=len(slices) + len(runs),
+        damaged=(*damaged_slices, *damaged_runs, *damaged_grants),
+    )
+    return replace(records, health=watchdog_health(services), paused=paused_why(services))
+
+
+def _zones(wanted: Wanted, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]) -> list[str]:
+    """Where quotas matter: settings, grants, slices, and whatever is held."""
+    found = [*wanted.zones]
+    if records.value is not None:
+        found += [grant.zone for grant in records.value.grants] + list(records.value.zones)
+    found += [each.zone for each in holdings.value or ()]
+    return list(dict.fromkeys(found))

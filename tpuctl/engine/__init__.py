@@ -1,0 +1,1 @@
+"""What a domain asks of the world (ports), and the reconcile loop."""

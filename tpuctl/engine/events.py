@@ -1,0 +1,94 @@
+"""What workflows tell the user while they work; `cli/live.py` draws these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step that changes something is about to begin."""
+
+    subject: str
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """That step has ended well. `seconds` is how long it took."""
+
+    subject: str
+    action: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long something has been on its way (since `begun`, epoch seconds), and how long it took before."""
+
+    begun: float
+    usual_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Nothing to do but wait for `why`. Times are epoch seconds; `until` is None when nobody knows."""
+
+    subject: str
+    why: str
+    since: float
+    until: float | None = None
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Worth knowing."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Worth acting on."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerOutput:
+    """A chunk of what a worker's program wrote; `stream` is "stdout" or "stderr"."""
+
+    subject: str
+    worker: int
+    stream: str
+    data: bytes
+    workers: int = 1
+    """How many workers take part, for folding identical lines."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Contents on their way to workers: bytes that left this machine, bytes fetched from neighbours, workers
+    that have everything. `back`: on their way from workers, which are done when we have everything of theirs.
+    `seconds` since it began."""
+
+    subject: str
+    sent_bytes: int
+    total_bytes: int
+    relayed_bytes: int
+    hosts_done: int
+    hosts: int
+    seconds: float
+    back: bool = False
+
+    @property
+    def bytes_per_s(self) -> float:
+        return (self.sent_bytes + self.relayed_bytes) / max(self.seconds, 0.001)
+
+
+Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput | Transfer

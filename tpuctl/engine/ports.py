@@ -1,0 +1,477 @@
+"""The seams between decisions and effects: what workflows may ask of the cloud, the hosts, the store and time.
+
+Adapters implement these protocols and import nothing of each other; `cli/context.py` alone puts them together.
+All methods raise subclasses of `TpuctlError` and nothing else for what the outside world does to them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from tpuctl.errors import DamagedRecordError
+from tpuctl.lib.shell import Secret
+from tpuctl.model.hosts import HostTarget
+
+if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
+    from tpuctl.model.assets import AssetInfo, AssetKind
+    from tpuctl.model.cloud import (
+        GuestHostKey,
+        Listing,
+        NodeInfo,
+        NodeRequest,
+        ObjectInfo,
+        OfferInfo,
+        OperationInfo,
+        QueuedInfo,
+    )
+    from tpuctl.model.facts import (
+        BucketPlace,
+        BucketSettings,
+        CredentialFacts,
+        KeyFacts,
+        StoreFacts,
+        ToolFacts,
+        WatchFacts,
+    )
+    from tpuctl.model.hosts import RemoteResult
+    from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
+
+
+class Clock(Protocol):
+    """This machine's time. Seconds since the epoch; nothing else in tpuctl sleeps.
+
+    It measures how long something takes here. What is written down to be compared later, by whichever machine,
+    is `Store.now`: clocks of machines differ by minutes.
+    """
+
+    def now(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Cloud(Protocol):
+    """The Cloud TPU API of one project. `zone` is a location id such as `us-central2-b`; `-` means all.
+
+    `find_…` returns None only when the API said NOT_FOUND; whatever else goes wrong raises.
+    `delete_…` treats NOT_FOUND as done and returns None.
+    """
+
+    def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]: ...
+
+    def find_node(self, zone: str, name: str) -> NodeInfo | None: ...
+
+    def create_node(self, request: NodeRequest) -> OperationInfo: ...
+
+    def delete_node(self, zone: str, name: str) -> OperationInfo | None: ...
+
+    def update_node(
+        self, zone: str, name: str, *, labels: Mapping[str, str], metadata: Mapping[str, str] | None = None
+    ) -> OperationInfo:
+        """Replaces all labels and, unless None, all metadata of a READY node."""
+        ...
+
+    def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]: ...
+
+    def find_queued(self, zone: str, name: str) -> QueuedInfo | None: ...
+
+    def create_queued(self, request: NodeRequest) -> OperationInfo:
+        """A queued resource named like its one node, `request.name`."""
+        ...
+
+    def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
+        """Deletes the queued resource and its nodes (force)."""
+        ...
+
+    def find_operation(self, name: str) -> OperationInfo | None: ...
+
+    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
+        """The accelerator types that the API lists for `zone`; more than there are, and not all of them."""
+        ...
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
+        ...
+
+    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+        """The heartbeats that the supervisors of runs publish in guest attributes, by worker: values that
+        change as long as the host lives. Workers without one are left out."""
+        ...
+
+
+class Inventory(Protocol):
+    """What the project holds besides TPUs. Reads only."""
+
+    def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
+        """All of one kind, in all locations."""
+        ...
+
+
+class ProjectApi(Protocol):
+    """What the project is and allows. Reads only; each method may be denied alone."""
+
+    def list_services(self) -> frozenset[str]:
+        """The enabled APIs, such as `tpu.googleapis.com`."""
+        ...
+
+    def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
+        """Those of `permissions` that the caller has on the project."""
+        ...
+
+    def project_info(self) -> ProjectInfo: ...
+
+    def network(self, name: str) -> str:
+        """The name of a VPC network, which may be given as a path. Raises NotFoundError."""
+        ...
+
+    def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]: ...
+
+    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
+        """The limits of the TPU API, in every place where one applies. The API does not tell their use."""
+        ...
+
+    def bucket_place(self, bucket: str) -> BucketPlace:
+        """Where a bucket is; NotFoundError if there is none."""
+        ...
+
+    def bucket_settings(self, bucket: str) -> BucketSettings: ...
+
+    def bucket_permissions(self, bucket: str, permissions: Sequence[str]) -> frozenset[str]:
+        """Those of `permissions` that the caller has on the bucket."""
+        ...
+
+    def clock_ahead(self) -> float:
+        """Seconds by which the API's clock is ahead of this machine's, as its Date header shows it (so within
+        a second or two). Needs no credentials."""
+        ...
+
+
+class Machine(Protocol):
+    """This machine, as far as it can keep tpuctl from working. Reads only; every method may fail alone."""
+
+    def credentials(self) -> CredentialFacts:
+        """What the API is asked with, renewed if it can be. BadConfigError without any, DeniedError when the
+        renewal is refused."""
+        ...
+
+    def key(self) -> KeyFacts: ...
+
+    def tools(self) -> tuple[ToolFacts, ...]: ...
+
+    def store(self) -> StoreFacts:
+        """The store as it is, without making, migrating or changing it."""
+        ...
+
+    def watchdog(self) -> WatchFacts: ...
+
+
+class Objects(Protocol):
+    """Objects in buckets. `uri` is `gs://bucket/name`; generation 0 means "must not exist"."""
+
+    def bucket_exists(self, bucket: str) -> bool: ...
+
+    def read(self, uri: str) -> tuple[bytes, int]:
+        """Content and generation; NotFoundError if missing."""
+        ...
+
+    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+        """Returns the new generation; ConflictError when the precondition failed."""
+        ...
+
+    def delete(self, uri: str, *, if_generation: int | None = None) -> None: ...
+
+    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]: ...
+
+    def server_time(self, bucket: str) -> float:
+        """The server's clock, in seconds since the epoch, to about a second."""
+        ...
+
+
+class DamagedData(Mapping[str, Any]):
+    """Stands for the data of a document that cannot be read, so that the documents beside it can be listed.
+
+    Every look into it raises DamagedRecordError.
+    """
+
+    def __init__(self, key: str, why: str, hint: str | None = None) -> None:
+        self._key = key
+        self._why = why
+        self._hint = hint
+
+    def _raise(self, *_: object) -> NoReturn:
+        raise DamagedRecordError(self._key, self._why, hint=self._hint)
+
+    __getitem__ = __iter__ = __len__ = __contains__ = _raise
+
+
+class RecordData(dict[str, Any]):
+    """The data of a document: a key that is not there makes the record a damaged one."""
+
+    def __init__(self, key: str, data: Mapping[str, Any]) -> None:
+        super().__init__(data)
+        self._key = key
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise DamagedRecordError(self._key, f"{name} is missing")
+
+
+def parse_document(key: str, generation: int, text: str | bytes) -> Document:
+    """A document from its JSON; one that holds no object has `DamagedData`."""
+    try:
+        data = json.loads(text)
+        if isinstance(data, dict):
+            return Document(key, generation, RecordData(key, data))
+        return Document(key, generation, DamagedData(key, "it is no JSON object"))
+    except (ValueError, RecursionError) as error:
+        return Document(key, generation, DamagedData(key, f"it is not JSON: {error}"))
+
+
+@dataclass(frozen=True)
+class Document:
+    """One JSON document of the store. `generation` changes with every write and is never 0."""
+
+    key: str
+    generation: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredBlob:
+    """A blob as it was listed. `written_at` by the store's own clock, as far as it is known (else None);
+    `version` changes whenever it is written again."""
+
+    sha256: str
+    size: int
+    version: int
+    written_at: float | None
+
+
+class Store(Protocol):
+    """Decisions that outlive the process. Keys are slash-separated, e.g. `slices/big`; no operation spans two.
+
+    Conflicts (another writer was first) raise ConflictError and change nothing.
+    """
+
+    def get(self, key: str) -> Document | None: ...
+
+    def put(self, key: str, data: Mapping[str, Any], *, if_generation: int) -> Document:
+        """Compare-and-set: `if_generation` 0 means the key must not exist."""
+        ...
+
+    def delete(self, key: str, *, if_generation: int) -> None: ...
+
+    def list(self, prefix: str) -> list[Document]:
+        """Documents whose key starts with `prefix`, sorted by key."""
+        ...
+
+    def list_keys(self) -> Sequence[str]:
+        """The keys of all documents and entries, sorted; costs pages, however much the documents hold."""
+        ...
+
+    def append(self, prefix: str, data: Mapping[str, Any]) -> str:
+        """Adds an immutable entry under `prefix` and returns its key; keys sort in order of appending."""
+        ...
+
+    def remove_entries(self, keys: Sequence[str]) -> None:
+        """Removes what `append` added, for good; what is not there is passed over. ConflictError for a key that
+        no entry can have."""
+        ...
+
+    def put_blob(self, content: bytes) -> str:
+        """Stores content under its sha256 (hex) and returns that. Storing it again only makes it young again:
+        no pruning takes it for `timeouts.PRUNE_AFTER_LEAST_S`."""
+        ...
+
+    def get_blob(self, sha256: str) -> bytes:
+        """NotFoundError if missing, TpuctlError if the content no longer matches its digest."""
+        ...
+
+    def put_blobs(self, contents: Iterable[bytes]) -> Sequence[str]:
+        """`put_blob` of each, several at once where that is faster; the digests in the same order."""
+        ...
+
+    def young_blobs(self, digests: Sequence[str]) -> frozenset[str]:
+        """Those blobs that are there and young (`timeouts.BLOB_FRESH_S`), so that who is about to refer to them
+        need not store them again. An old one may be removed before the reference is written."""
+        ...
+
+    def list_blobs(self) -> Sequence[StoredBlob]:
+        """All of them; raises rather than leave one out that could not be listed."""
+        ...
+
+    def remove_blob(self, blob: StoredBlob) -> bool:
+        """Removes the blob unless it was written again since it was listed; says whether it is gone."""
+        ...
+
+    def clear_leftovers(self, before: float) -> int:
+        """Removes files that crashes left half-written on this machine before that time; how many."""
+        ...
+
+    def now(self) -> float:
+        """The store's own time, the same for all machines that use it. Every time in a record is of this clock
+        and is compared with no other: leases, back-offs, doubts, graces, lifetimes."""
+        ...
+
+    def identity(self) -> str:
+        """A short stable id of this store, valid as a label value."""
+        ...
+
+
+OutputSink = Callable[[int, str, bytes], None]
+"""Receives (worker, "stdout" or "stderr", chunk); called from one thread at a time."""
+
+Stdin = bytes | Callable[[HostTarget], bytes | Iterable[bytes | None]]
+"""What a command reads: the same for all workers, or made per worker, whole or in pieces as they are sent; None
+for a piece says that there is nothing yet."""
+
+
+class Input(Protocol):
+    """What this process was given to read, for a command on a host."""
+
+    def has_some(self) -> bool:
+        """Whether there is something to read now; what comes later is not known yet."""
+        ...
+
+    def read(self) -> bytes | None:
+        """Some of it, nothing at its end; None when there is nothing yet, after a short wait."""
+        ...
+
+    def note_taken(self, count: int) -> None:
+        """So many bytes were really read on the host: what was not is put back, where that can be."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """How many bytes nobody read and nothing could put back."""
+        ...
+
+
+class Remote(Protocol):
+    """Commands on workers, many at once, over connections that are kept for the life of this object.
+
+    A worker that fails does not stop or delay the others; results come in the order of `targets`.
+    """
+
+    def run(
+        self,
+        targets: Sequence[HostTarget],
+        command: str,
+        *,
+        stdin: Stdin = b"",
+        timeout_s: float = 20.0,
+    ) -> list[RemoteResult]:
+        """Run one shell command per worker and collect its output; `stdin` is sent whole, then closed."""
+        ...
+
+    def stream(
+        self,
+        targets: Sequence[HostTarget],
+        command: str | Callable[[HostTarget], str],
+        sink: OutputSink,
+        *,
+        stdin: Stdin = b"",
+        hold_stdin: bool = False,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
+        """Like `run` but output goes to `sink` as it arrives and is not kept. `on_end` gets each result as soon
+        as it is known, from the thread of `sink`.
+
+        `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the leash of the
+        host-side helper. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.
+        """
+        ...
+
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """A port of this machine's loopback that leads to one of a worker's; `local_port` 0 means any.
+
+        `resolve` says for each connection which worker; a connection that fails is closed and reported.
+        ConflictError if the local port cannot be used.
+        """
+        ...
+
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
+        """The ssh-ed25519 keys that hosts show, believed without a proof; None where there is no answer
+        in that time."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Forwarding(Protocol):
+    """A forwarded port, until it is closed."""
+
+    @property
+    def local_port(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class SshEntries(Protocol):
+    """What this machine's own `ssh` knows of slices, if the user asked for that."""
+
+    def names(self) -> Collection[str]:
+        """The slices of which it knows something."""
+        ...
+
+    def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
+        """The slice has these workers now; writes what was asked for before and is not so yet."""
+        ...
+
+    def remove(self, slice_name: str) -> None: ...
+
+
+class EventSink(Protocol):
+    """Receives typed events of a workflow; `cli/live.py` draws them."""
+
+    def __call__(self, event: object) -> None: ...
+
+
+class IdSource(Protocol):
+    """Unique ids; seedable in tests."""
+
+    def new_id(self) -> str:
+        """A sortable, lower-case id valid in a cloud resource name."""
+        ...
+
+
+class Pacer(Protocol):
+    """The allowance of creates that all commands on this machine share."""
+
+    def take(self) -> float:
+        """Takes one create out of the allowance and returns 0, or the seconds to wait before asking again."""
+        ...
+
+
+class SecretResolver(Protocol):
+    """Turns a stored secret reference (`env:VAR` or `file:PATH`) into its value, on this machine, now."""
+
+    def resolve(self, reference: str) -> Secret: ...
+
+
+class RunLogs(Protocol):
+    """Output of workers on this machine, one file per worker, attempt and stream; its size is the offset up to
+    which it was fetched."""
+
+    def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int: ...
+
+    def set_aside(self, run_id: str) -> None:
+        """Makes room for a new run: what is here of another one of that name, whose record was removed, would
+        be taken for the beginning of its output."""
+        ...
+
+    def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None: ...
+
+    def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str: ...
+
+    def has(self, run_id: str, attempt: int) -> bool: ...

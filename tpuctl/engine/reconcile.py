@@ -1,0 +1,80 @@
+"""The loop in the foreground: step, look, wait, until done, blocked or out of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tpuctl.engine.events import Pace, Waiting
+from tpuctl.engine.services import Services
+from tpuctl.errors import (
+    LeaseHeldError,
+    PendingError,
+    RateLimitedError,
+    StaleRecordError,
+    TpuctlError,
+    TransientError,
+)
+from tpuctl.model import timeouts
+from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, waiting_words
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one pass over one subject came to. `acted` means something was changed: look again at once."""
+
+    verdict: Verdict
+    acted: bool
+
+
+def converge(
+    services: Services,
+    subject: str,
+    step: Callable[[], Outcome],
+    *,
+    deadline: float | None = None,
+    pace: Callable[[], Pace | None] = lambda: None,
+) -> None:
+    """Repeats `step` until its verdict is Done. `pace` says how long what is waited for took before.
+
+    Raises what Failed carries, TpuctlError for Blocked, PendingError once `deadline` (epoch seconds) passed.
+    """
+    clock = services.clock
+    since, pause, last_why = clock.now(), timeouts.POLL_FIRST_S, ""
+    while True:
+        outcome = _attempt(step)
+        verdict = outcome.verdict
+        if isinstance(verdict, Done) and not outcome.acted:
+            return
+        if isinstance(verdict, Failed):
+            raise verdict.error
+        if isinstance(verdict, Blocked) and not outcome.acted:
+            raise TpuctlError(f"{subject}: {verdict.why}", hint=verdict.hint)
+        if outcome.acted:
+            pause, last_why = timeouts.POLL_FIRST_S, ""
+            continue
+        why = verdict.why
+        if why != last_why:
+            since, last_why = clock.now(), why
+        until = verdict.until if isinstance(verdict, Wait) else None
+        services.emit(Waiting(subject, why, since, until, pace()))
+        _check_deadline(subject, why, clock.now(), deadline)
+        clock.sleep(pause)
+        pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
+
+
+def _attempt(step: Callable[[], Outcome]) -> Outcome:
+    """One pass. Losing a race against another writer means looking again, not failing; and so does passing
+    trouble with any call: what waits for hours meets some, and each step begins with a look."""
+    try:
+        return step()
+    except (LeaseHeldError, StaleRecordError, TransientError, RateLimitedError) as error:
+        return Outcome(Wait(error.message), acted=False)
+
+
+def _check_deadline(subject: str, why: str, now: float, deadline: float | None) -> None:
+    if deadline is not None and now >= deadline:
+        raise PendingError(
+            f"{subject}: out of time while {waiting_words(why)}",
+            hint="it stays wanted; the same command goes on with it",
+        )

@@ -1,0 +1,112 @@
+"""What every workflow is given. Properties, so that a command pays only for the adapters it uses."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tpuctl.engine.ports import (
+    Clock,
+    Cloud,
+    EventSink,
+    IdSource,
+    Objects,
+    Pacer,
+    ProjectApi,
+    Remote,
+    RunLogs,
+    SecretResolver,
+    SshEntries,
+    Store,
+)
+
+
+class Services(Protocol):
+    """Adapters and identity of one invocation."""
+
+    @property
+    def cloud(self) -> Cloud: ...
+
+    @property
+    def objects(self) -> Objects: ...
+
+    @property
+    def project_api(self) -> ProjectApi: ...
+
+    @property
+    def project(self) -> str:
+        """The project's id."""
+        ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def remote(self) -> Remote: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def ids(self) -> IdSource: ...
+
+    @property
+    def pacer(self) -> Pacer: ...
+
+    @property
+    def secrets(self) -> SecretResolver: ...
+
+    @property
+    def logs(self) -> RunLogs: ...
+
+    @property
+    def emit(self) -> EventSink: ...
+
+    @property
+    def user(self) -> str:
+        """Who runs this command; slices and runs belong to them."""
+        ...
+
+    @property
+    def machine(self) -> str:
+        """A stable id of this machine."""
+        ...
+
+    @property
+    def lease_owner(self) -> str:
+        """`machine/pid`, unique to this process."""
+        ...
+
+    @property
+    def public_key(self) -> str:
+        """This machine's own SSH public key, `ssh-ed25519 AAAA… comment`."""
+        ...
+
+    @property
+    def ssh_port(self) -> int: ...
+
+    @property
+    def internal_ip(self) -> bool:
+        """This machine is in the hosts' own network and reaches them at their internal addresses."""
+        ...
+
+    @property
+    def trust_first_use(self) -> bool:
+        """Where the cloud publishes no host keys, believe those that hosts show first."""
+        ...
+
+    @property
+    def ssh_entries(self) -> SshEntries: ...
+
+    @property
+    def helper_source(self) -> bytes:
+        """The host-side helper, as it is installed on hosts."""
+        ...
+
+    @property
+    def environment_installer(self) -> bytes:
+        """The script that installs a pinned environment on a host."""
+        ...
+
+    def process_alive(self, owner: str) -> bool:
+        """Whether the process that took a lease may still run; True when it is on another machine."""
+        ...

@@ -1,0 +1,297 @@
+"""Bring a fleet to what its file says: write down what is wanted, then one loop over all of it.
+
+Every item is a step function that looks at its record and does the next thing, so that whatever was interrupted
+goes on from where it stands. What may be destroyed was decided in the plan; nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.engine.together import Step, Together
+from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
+from tpuctl.fleet.plan import (
+    Change,
+    FleetChange,
+    How,
+    Kind,
+    WantedFleet,
+    WantedRun,
+    WantedSlice,
+    plan_fleet,
+    run_id_of,
+)
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import AttemptState, Desired, RunRecord, SliceState
+from tpuctl.model.verdict import Done, Failed, Wait
+from tpuctl.runs.follow import step_run_and_slice
+from tpuctl.runs.reconcile import active_run, look_for_end, request_run, request_stop
+from tpuctl.runs.submit import FrozenCode, freeze_run
+from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.slices.lifetime import replace_lifetime
+from tpuctl.slices.reconcile import advance_slice
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import find_run, find_slice, get_run, get_slice, list_runs, list_slices, save
+
+
+@dataclass(frozen=True)
+class Order:
+    """What `apply_fleet` needs beyond the plan: the code of each run, and the check before money is spent."""
+
+    wanted: WantedFleet
+    code: Mapping[str, FrozenCode]
+    permit: Callable[[WantedSlice], None]
+
+
+def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple[FleetChange, ...]:
+    """What the file changes, as things stand in the store. Reads only."""
+    return plan_fleet(wanted, list_slices(services), list_runs(services), services.user, how)
+
+
+def refuse_conflicts(changes: Sequence[FleetChange]) -> None:
+    """Raises ConflictError when something is there in another form: then nothing is applied."""
+    found = [change for change in changes if change.change is Change.CONFLICT]
+    if found:
+        told = "; ".join(f"{change.subject}: {change.why}" for change in found)
+        raise ConflictError(
+            f"nothing was applied: {told}",
+            hint=next((change.hint for change in found if change.hint), None),
+            details={"changes": to_data(found)},
+        )
+
+
+def apply_fleet(
+    services: Services,
+    order: Order,
+    changes: Sequence[FleetChange],
+    *,
+    wait: bool = True,
+    deadline: float | None = None,
+) -> None:
+    """Does what the plan says and, with `wait`, goes on until slices are ready and runs have started.
+
+    Raises ConflictError before anything is done, PartialError when some of it failed, PendingError.
+    """
+    refuse_conflicts(changes)
+    steps = _steps(services, order, changes)
+    together = Together(services, f"fleet {order.wanted.name}", steps)
+    if wait:
+        together.converge(deadline)
+    else:
+        together.advance()
+    _raise_failures(together.failed, len(steps))
+
+
+def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:
+    if not failed:
+        return
+    if len(failed) == 1 and count == 1:
+        raise next(iter(failed.values()))
+    told = "; ".join(f"{subject}: {error.message}" for subject, error in failed.items())
+    hints = [error.hint for error in failed.values() if error.hint]
+    raise PartialError(
+        f"{len(failed)} of {count} failed: {told}",
+        hint=hints[0] if hints else None,
+        details={
+            "failed": {
+                subject: {"code": error.code, "message": error.message} for subject, error in failed.items()
+            }
+        },
+    )
+
+
+def _steps(services: Services, order: Order, changes: Sequence[FleetChange]) -> dict[str, Step]:
+    """A step function for each item that is not at rest; what goes first, so that it makes room."""
+    slices = {item.name: item for item in order.wanted.slices}
+    runs = {item.name: item for item in order.wanted.runs}
+    leaving: dict[str, Step] = {}
+    coming: dict[str, Step] = {}
+    for change in changes:
+        if change.change is Change.UNLISTED:
+            continue
+        if change.kind is Kind.SLICE and change.name in slices:
+            item = _SliceItem(services, order, slices[change.name], change)
+            coming[change.subject] = item.step
+        elif change.kind is Kind.SLICE:
+            leaving[change.subject] = _removal(services, change.name)
+        elif change.name in runs and not _at_rest(services, change):
+            coming[change.subject] = _RunItem(services, order, runs[change.name], change).step
+        elif change.name not in runs and change.change in {Change.REMOVE, Change.NONE}:
+            leaving[change.subject] = _stopping(services, change.record)
+    return {**leaving, **coming}
+
+
+def _at_rest(services: Services, change: FleetChange) -> bool:
+    """A run that has ended, or ends with its slice, and is not to be repeated."""
+    if change.change is not Change.NONE:
+        return False
+    run = find_run(services, change.record)
+    return run is None or run.record.state.final or bool(change.hint)
+
+
+def _removal(services: Services, name: str) -> Step:
+    def step() -> Outcome:
+        loaded = find_slice(services, name)
+        if loaded is None or loaded.record.state is SliceState.GONE:
+            return Outcome(Done("gone"), acted=False)
+        return end_slice(services, name)
+
+    return step
+
+
+def end_slice(services: Services, name: str) -> Outcome:
+    """One step of taking a slice down with its run: the run ends in order first, if that can be."""
+    record = get_slice(services, name).record
+    if record.desired is Desired.UP:
+        run = active_run(services, name)
+        if run is not None and _keeps_slice(services, run):
+            return Outcome(Wait(f"run {run.id} to end"), acted=False)
+        request_down(services, name)
+        return Outcome(Wait(f"{name} to be gone"), acted=True)
+    return advance_slice(services, name)[0]
+
+
+def _keeps_slice(services: Services, run: RunRecord) -> bool:
+    """Whether a run that is to stop still needs its slice. One that cannot be ended in order does not."""
+    request_stop(services, run.id)
+    try:
+        outcome = step_run_and_slice(services, run.id)
+    except (LeaseHeldError, StaleRecordError):
+        return True
+    except TpuctlError:
+        return False
+    if isinstance(outcome.verdict, Wait) or outcome.acted:
+        return not get_run(services, run.id).record.state.final
+    return False
+
+
+def _stopping(services: Services, run_id: str) -> Step:
+    def step() -> Outcome:
+        request_stop(services, run_id)
+        if get_run(services, run_id).record.state.final:
+            return Outcome(Done("it has ended"), acted=False)
+        return step_run_and_slice(services, run_id)
+
+    return step
+
+
+class _SliceItem:
+    """One slice of the file on its way to ready."""
+
+    def __init__(self, services: Services, order: Order, item: WantedSlice, change: FleetChange) -> None:
+        self._services = services
+        self._order = order
+        self._item = item
+        self._replace = change.change is Change.REPLACE
+        self._asked = change.change in {Change.NONE, Change.UPDATE}
+        self._update_first = change.change is Change.UPDATE
+        self._why = change.why
+
+    def step(self) -> Outcome:
+        if self._update_first:
+            return self._update()
+        if not self._asked:
+            return self._ask()
+        outcome = advance_slice(self._services, self._item.name)[0]
+        if get_slice(self._services, self._item.name).record.desired is Desired.DOWN:
+            error = ConflictError(f"slice {self._item.name} is being taken down by another command")
+            return Outcome(Failed(error), acted=False)
+        return outcome
+
+    def _update(self) -> Outcome:
+        services, item = self._services, self._item
+        loaded = get_slice(services, item.name)
+        lifetime = replace_lifetime(loaded.record.lifetime, item.limits, services.store.now())
+        text = f"{self._why} (fleet file of {services.user})"
+        record_decision(services, loaded.record.key, "update", text)
+        save(services, loaded, replace(loaded.record, pay=item.pay, lifetime=lifetime))
+        self._update_first = False
+        return Outcome(Wait("the next look"), acted=True)
+
+    def _ask(self) -> Outcome:
+        """Asks for the slice as soon as its name is free: gone, or never there."""
+        services, item = self._services, self._item
+        loaded = find_slice(services, item.name)
+        if loaded is not None and loaded.record.state is not SliceState.GONE:
+            record = loaded.record
+            other = bool(record.differs_from(item.spec, item.zones))
+            if other and (self._replace or record.desired is Desired.DOWN):
+                return end_slice(services, item.name)
+        request_slice(
+            services,
+            item.name,
+            item.spec,
+            pay=item.pay,
+            zones=item.zones,
+            fleet=self._order.wanted.name,
+            limits=item.limits,
+            permit=lambda: self._order.permit(item),
+        )
+        self._asked = True
+        return Outcome(Wait("the first look"), acted=True)
+
+
+class _RunItem:
+    """One run of the file on its way to running."""
+
+    def __init__(self, services: Services, order: Order, item: WantedRun, change: FleetChange) -> None:
+        self._services = services
+        self._order = order
+        self._item = item
+        self._ends_first = change.record if change.change is Change.REPLACE else ""
+        self._update = change.change is Change.UPDATE
+        self._run_id = change.record if change.change in {Change.NONE, Change.UPDATE} else ""
+
+    def step(self) -> Outcome:
+        if self._update:
+            return self._new_policy()
+        if not self._run_id:
+            return self._submit()
+        run = get_run(self._services, self._run_id).record
+        begun = run.attempt is not None and run.attempt.state is AttemptState.RUNNING
+        if run.state.final or (begun and not run.stop_asked):
+            return Outcome(Done("started"), acted=False)
+        return step_run_and_slice(self._services, self._run_id)
+
+    def _new_policy(self) -> Outcome:
+        services, policy = self._services, self._item.request.policy
+        loaded = get_run(services, self._run_id)
+        record_decision(services, loaded.record.key, "policy", f"changed by the fleet file of {services.user}")
+        print_of = self._item.fingerprint(policy)
+        save(services, loaded, replace(loaded.record, policy=policy, fingerprint=print_of))
+        self._update = False
+        return Outcome(Wait("the next look"), acted=True)
+
+    def _submit(self) -> Outcome:
+        services, request = self._services, self._item.request
+        if self._ends_first and not self._ended():
+            return Outcome(Wait(f"run {self._ends_first} to end"), acted=False)
+        if not self._slice_is_asked_for():
+            return Outcome(Wait(f"slice {request.slice_name} to be asked for"), acted=False)
+        taken = {run.id for run in list_runs(services)}
+        fresh = freeze_run(services, run_id_of(self._item, taken), request, self._order.code[self._item.name])
+        named = replace(fresh, fleet=self._order.wanted.name, fleet_run=self._item.name)
+        self._run_id = request_run(services, named).id
+        return Outcome(Wait("its slice"), acted=True)
+
+    def _slice_is_asked_for(self) -> bool:
+        """Whether the slice of the file is wanted, and not one of the same name that is to go."""
+        name = self._item.request.slice_name
+        loaded = find_slice(self._services, name)
+        wanted = next(item for item in self._order.wanted.slices if item.name == name)
+        return (
+            loaded is not None
+            and loaded.record.desired is Desired.UP
+            and not loaded.record.differs_from(wanted.spec, wanted.zones)
+        )
+
+    def _ended(self) -> bool:
+        """One step of ending the run that is in the way."""
+        run = look_for_end(self._services, self._ends_first)
+        if not run.state.final:
+            request_stop(self._services, run.id)
+            step_run_and_slice(self._services, run.id)
+        return get_run(self._services, self._ends_first).record.state.final

@@ -1,0 +1,172 @@
+"""The fleet file: from marked data to wishes, or to everything that is wrong with it, each with its place.
+
+`settings:` is configuration as everywhere; `fleet:` lists slices and the runs on them. A key that tpuctl cannot
+act on is no key: nothing here is accepted and then ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tpuctl.config.file import SECTIONS
+from tpuctl.config.schema import Decoder, Problem, key, nearest
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
+from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
+from tpuctl.model.entrypoint import is_inside
+from tpuctl.slices.options import RunWish, SliceWish, check_run_wish, in_file_words
+
+MAX_RUN_NAME = 40
+"""Leaves room for the digest and the number behind it in the id of a run."""
+
+
+def _check_run_name(name: str) -> str:
+    if len(name) > MAX_RUN_NAME:
+        raise UsageError(f"run name {name!r} has {len(name)} characters; at most {MAX_RUN_NAME} are allowed")
+    return check_run_id(name)
+
+
+@dataclass(frozen=True)
+class FleetWish:
+    """What one file asks for. `name` marks what came from it, so that `--prune` knows its own."""
+
+    name: str = key(
+        dataclasses.MISSING,
+        "Name of the fleet; what is no longer listed is found by it.",
+        check=check_fleet_name,
+        key_pattern=SLICE_NAME,
+        examples=("lab",),
+    )
+    slices: Mapping[str, SliceWish] = key(
+        {},
+        "Slices by their names.",
+        check_key=check_slice_name,
+        key_pattern=SLICE_NAME,
+        examples=({"big": {"accelerator": "v4-32"}},),
+    )
+    runs: Mapping[str, RunWish] = key(
+        {},
+        "Runs by their names.",
+        check_key=_check_run_name,
+        key_pattern=RUN_ID,
+        examples=({"train": {"on": "big", "script": "train.py"}},),
+    )
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """A fleet with the places of its keys."""
+
+    path: str
+    fleet: FleetWish
+    marks: MarkedMapping
+
+    def place(self, *keys: str) -> Place:
+        """Where the innermost key of `fleet.…` that stands in the file is."""
+        at, found = self.marks, Place(1, 1)
+        for name in ("fleet", *keys):
+            if name not in at.keys:
+                break
+            found = at.keys[name]
+            inner = at.entries[name]
+            if not isinstance(inner, MarkedMapping):
+                break
+            at = inner
+        return found
+
+    def problem(self, error: TpuctlError, *keys: str) -> Problem:
+        """What a check of the item below `keys` said, at the key it is about and in words of a file."""
+        shape = SliceWish if keys[:1] == ("slices",) else RunWish
+        path = ".".join(("fleet", *keys))
+        hint = error.hint and in_file_words(error.hint, shape)
+        message = f"{path}: {in_file_words(error.message, shape)}"
+        return Problem(self.place(*keys, str(error.details.get("key", ""))), message, hint)
+
+
+def parse_fleet_file(marked: Marked | None, path: str) -> tuple[FleetFile | None, list[Problem]]:
+    """The fleet in a file, and all that is wrong with it by itself. Without a problem there is a fleet."""
+    start = Place(1, 1)
+    if not isinstance(marked, MarkedMapping):
+        return None, [Problem(start, "there are no keys and values in it", "settings: {…} and fleet: {…}")]
+    if "fleet" not in marked.entries:
+        near = next((name for name in marked.entries if nearest(name, ("fleet",))), None)
+        guess = f"; did you mean {near!r} to be 'fleet'?" if near and near not in SECTIONS else ""
+        return None, [Problem(start, f"there is no fleet in it{guess}", "fleet: {name: lab, slices: {…}}")]
+    decoder = Decoder()
+    fleet = decoder.decode(FleetWish, marked.entries["fleet"], "fleet", marked.keys["fleet"])
+    if fleet is None:
+        return None, decoder.problems
+    file = FleetFile(path, fleet, marked)
+    return file, [*decoder.problems, *_contradictions(file, decoder.problems)]
+
+
+def slice_of(fleet: FleetWish, wish: RunWish) -> str | None:
+    """The slice of a run: the one it names, else the only one there is."""
+    return wish.on or (next(iter(fleet.slices)) if len(fleet.slices) == 1 else None)
+
+
+def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
+    """What each run says against itself, and against what else is in the file. A run that says nothing to run
+    because the key is wrong, which is one of the `known` problems, is not complained of twice."""
+    problems: list[Problem] = []
+    taken: dict[str, str] = {}
+    for name, wish in file.fleet.runs.items():
+        misspelt = any(f" in fleet.runs.{name};" in f"{problem.message};" for problem in known)
+        if misspelt and not _entries(wish):
+            continue
+        try:
+            _check_entry(wish)
+            check_run_wish(wish)
+            where = _check_slice(file.fleet, wish)
+            if where in taken:
+                raise UsageError(
+                    f"slice {where} has run {taken[where]} already, and takes one at a time",
+                    hint="give each run a slice of its own",
+                    details={"key": "on"},
+                )
+            taken[where] = name
+        except UsageError as error:
+            problems.append(file.problem(error, "runs", name))
+    return problems
+
+
+def _entries(wish: RunWish) -> list[str]:
+    """The keys that say what to run."""
+    return [name for name in ("script", "module", "command") if getattr(wish, name)]
+
+
+def _check_entry(wish: RunWish) -> None:
+    given = _entries(wish)
+    if len(given) != 1:
+        raise UsageError(
+            f"say what to run once: {' and '.join(given)} exclude each other" if given else "say what to run",
+            hint="script: train.py, or module: pkg.train, or command: [bash, train.sh]",
+            details={"key": given[-1]} if given else {},
+        )
+    if wish.script is not None and not is_inside(wish.script):
+        raise UsageError(
+            f"script {wish.script!r} is not below the directory of the file",
+            hint="a path relative to the file",
+            details={"key": "script"},
+        )
+    if wish.args and wish.command:
+        raise UsageError(
+            "args go with a script or a module", hint="put all words into command", details={"key": "args"}
+        )
+
+
+def _check_slice(fleet: FleetWish, wish: RunWish) -> str:
+    name = slice_of(fleet, wish)
+    if name is None:
+        raise UsageError("it does not say which slice", hint=f"on: {next(iter(fleet.slices), 'big')}")
+    if name not in fleet.slices:
+        near = nearest(name, list(fleet.slices))
+        guess = f"; did you mean {near!r}?" if near else ""
+        raise UsageError(
+            f"there is no slice {name!r} in the file{guess}",
+            hint=f"list it below fleet.slices, or on: {near or next(iter(fleet.slices), 'big')}",
+            details={"key": "on"},
+        )
+    return name

@@ -1,0 +1,361 @@
+"""What a fleet file changes: wishes beside records, and for each slice and run one change with its reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from tpuctl.lib.time import render_duration, render_moment
+from tpuctl.model.records import Desired, Limits, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
+from tpuctl.runs.request import RunRequest, fingerprint
+from tpuctl.slices.lifetime import limit_differences
+
+
+class Change(StrEnum):
+    """What `apply` does about one slice or run."""
+
+    NONE = "none"
+    CREATE = "create"
+    UPDATE = "update"
+    REPLACE = "replace"
+    CONFLICT = "conflict"
+    REMOVE = "remove"
+    UNLISTED = "unlisted"
+
+
+CHANGE_NOTES: Mapping[Change, str] = {
+    Change.NONE: "it is as the file says, or on its way there",
+    Change.CREATE: "the slice is asked for, the run is submitted",
+    Change.UPDATE: "what can change in place: a run's policy; a slice's `pay`, `ttl` and `stop_when_idle`",
+    Change.REPLACE: "with `--replace`: taken down and asked for anew, or stopped and submitted anew",
+    Change.CONFLICT: "it is there, but not as the file says; nothing is applied until that is settled",
+    Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
+    Change.UNLISTED: "no longer in the file, and left alone without `--prune`",
+}
+"""What each change means, for the documents."""
+
+DESTRUCTIVE = frozenset({Change.REPLACE, Change.REMOVE})
+SETTLED = frozenset({Change.NONE, Change.UNLISTED})
+"""Changes that are none: `diff` finds the fleet as it should be."""
+
+
+class Kind(StrEnum):
+    """What a change is about."""
+
+    SLICE = "slice"
+    RUN = "run"
+
+
+@dataclass(frozen=True)
+class WantedSlice:
+    """A slice of the file, settled."""
+
+    name: str
+    spec: SliceSpec
+    zones: tuple[str, ...]
+    pay: bool
+    script: bytes | None = None
+    """The content of its startup script."""
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
+
+
+@dataclass(frozen=True)
+class WantedRun:
+    """A run of the file, settled; `bundle` is the digest of its code as it is now."""
+
+    name: str
+    request: RunRequest
+    bundle: str
+
+    def fingerprint(self, policy: Policy) -> str:
+        """What the record of this run would have as fingerprint under `policy`."""
+        return fingerprint(replace(self.request, policy=policy), self.bundle)
+
+    def is_same(self, run: RunRecord) -> bool:
+        """Whether a recorded run is this one, whatever its policy."""
+        return run.fingerprint == self.fingerprint(run.policy)
+
+
+@dataclass(frozen=True)
+class WantedFleet:
+    """All that a file asks for, settled and in its order."""
+
+    name: str
+    slices: tuple[WantedSlice, ...]
+    runs: tuple[WantedRun, ...]
+
+
+@dataclass(frozen=True)
+class How:
+    """What the user allowed. `again` names runs to repeat though they have ended."""
+
+    replace: bool = False
+    prune: bool = False
+    all_users: bool = False
+    again: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class FleetChange:
+    """One line of a plan. `record` is the id of the run that is meant, or ended first, if there is one."""
+
+    kind: Kind
+    name: str
+    change: Change
+    why: str
+    hint: str = ""
+    differs: tuple[str, ...] = ()
+    record: str = ""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def plan_fleet(
+    wanted: WantedFleet, slices: Sequence[SliceRecord], runs: Sequence[RunRecord], user: str, how: How
+) -> tuple[FleetChange, ...]:
+    """What to do about every slice and run of the file, and about those that are no longer in it."""
+    known = {record.name: record for record in slices}
+    changes = [_slice_change(wanted.name, item, known.get(item.name), user, how) for item in wanted.slices]
+    going = {change.name for change in changes if change.change is Change.REPLACE}
+    changes += [_run_change(wanted.name, item, runs, going, how) for item in wanted.runs]
+    kept = {change.record for change in changes if change.record}
+    return (*changes, *_unlisted(wanted, slices, runs, kept, user, how))
+
+
+def _slice_change(
+    fleet: str, item: WantedSlice, record: SliceRecord | None, user: str, how: How
+) -> FleetChange:
+    def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
+        return FleetChange(Kind.SLICE, item.name, what, why, hint, differs)
+
+    if record is None or record.state is SliceState.GONE:
+        return change(Change.CREATE, "it is not there")
+    if record.desired is Desired.DOWN:
+        return change(Change.CREATE, "it is being deleted, and asked for again when it is gone")
+    foreign = record.owner != user and not how.all_users
+    differs = record.differs_from(item.spec, item.zones)
+    if record.run_id is not None:
+        return change(Change.CONFLICT, f"it goes with run {record.run_id}", f"tpuctl stop {record.run_id}")
+    if record.fleet not in ("", fleet):
+        return change(Change.CONFLICT, f"it is of fleet {record.fleet}", "give one of the two another name")
+    if differs:
+        keys = [_KEYS.get(name, name) for name in differs]
+        told = f"asked for with other {_words(keys)}: {_versus(record, item, differs[0])}"
+        if foreign:
+            told = f"{told}; it is {record.owner}'s"
+            return change(Change.CONFLICT, told, "--replace --all-users, or another name", differs)
+        if record.by_hand:
+            told = f"{told}; it was made by hand, and nothing but `down` ends it"
+            return change(Change.CONFLICT, told, f"tpuctl down {item.name}, or change the file back", differs)
+        if how.replace:
+            return change(Change.REPLACE, told, differs=differs)
+        hint = f"change the file back, or tpuctl apply --replace (down, then up: {item.name} and its runs end)"
+        return change(Change.CONFLICT, told, hint, differs)
+    if record.state is SliceState.REMOVED:
+        return change(Change.CREATE, "it was deleted outside tpuctl, and is still in the file")
+    if record.state is SliceState.REFUSED:
+        return change(Change.CREATE, f"the cloud refused it: {record.loss.detail if record.loss else ''}")
+    in_place = _in_place(record, item)
+    if not in_place:
+        return change(Change.NONE, f"it is {record.state}")
+    told = "; ".join(in_place.values())
+    if foreign:
+        told = f"{told}; it is {record.owner}'s"
+        return change(Change.CONFLICT, told, "--all-users changes it, too", tuple(in_place))
+    if record.by_hand and set(in_place) != {"pay"}:
+        why = "it was made by hand, and nothing but `down` ends it"
+        return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
+    return change(Change.UPDATE, told, differs=tuple(in_place))
+
+
+def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
+    """In what the slice is otherwise than in the file, but need not be another one; in words, by key."""
+    found = {}
+    if record.pay != item.pay:
+        found["pay"] = f"the file {'agrees' if item.pay else 'no longer agrees'} to pay for it"
+    for key in limit_differences(record.lifetime, item.limits):
+        seconds = item.limits.ttl_s if key == "ttl" else item.limits.idle_s
+        said = "no longer says" if seconds is None else f"says {render_duration(seconds)} as"
+        found[key] = f"the file {said} {key}"
+    return found
+
+
+def _words(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
+
+
+def _versus(record: SliceRecord, item: WantedSlice, name: str) -> str:
+    if name == "zone":
+        return f"{' or '.join(record.wished_zones)} is there, {' or '.join(item.zones)} in the file"
+    old, new = _said(name, getattr(record.spec, name)), _said(name, getattr(item.spec, name))
+    return f"{old} is there, {new} in the file"
+
+
+_CHOICES = {
+    "queued": ("a node that was asked for directly", "a queued resource"),
+    "external_ips": ("a slice without external addresses", "a slice with external addresses"),
+}
+"""What a no and a yes of a field mean."""
+_KEYS = {
+    "accelerator_type": "accelerator",
+    "external_ips": "internal_ips",
+    "run_duration_s": "run_duration",
+    "valid_for_s": "valid_for",
+    "boot_disk_gib": "boot_disk",
+    "tags": "tag",
+    "labels": "label",
+}
+"""Fields of a slice by the keys of the file that they follow from, where these are other words."""
+
+
+def _said(name: str, value: Any) -> str:
+    """The value of a field of `SliceSpec` as the file would have it."""
+    if name in _CHOICES:
+        return _CHOICES[name][bool(value)]
+    if value is None or value == () or value == {}:
+        return "none"
+    if name == "startup_script":
+        return f"a script with the SHA-256 {value[:12]}…"
+    if name == "valid_until":
+        return render_moment(value)
+    if name.endswith("_s"):
+        return render_duration(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={text}" for key, text in value.items())
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _run_change(
+    fleet: str, item: WantedRun, runs: Sequence[RunRecord], going: Collection[str], how: How
+) -> FleetChange:
+    def change(
+        what: Change, why: str, hint: str = "", differs: tuple[str, ...] = (), record: str = ""
+    ) -> FleetChange:
+        return FleetChange(Kind.RUN, item.name, what, why, hint, differs, record)
+
+    here = [run for run in runs if run.slice_name == item.request.slice_name]
+    active = next((run for run in here if not run.state.final), None)
+    if active is not None and item.is_same(active):
+        return _same_run(item, active, going, how)
+    if active is not None:
+        differs = _run_differences(active, item)
+        told = f"run {active.id} is {active.state} there, with other {_words(differs)}"
+        ours = active.fleet == fleet and active.fleet_run == item.name
+        if active.slice_name in going or (how.replace and ours):
+            return change(Change.REPLACE, told, differs=differs, record=active.id)
+        hint = f"tpuctl stop {active.id}" + (", or tpuctl apply --replace" if ours else "")
+        return change(Change.CONFLICT, told, hint, differs, active.id)
+    mine = [run for run in runs if run.fleet == fleet and run.fleet_run == item.name]
+    moved = next((run for run in mine if _is_live(run)), None)
+    if moved is not None:
+        told = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.request.slice_name}"
+        if how.replace or moved.slice_name in going:
+            return change(Change.REPLACE, told, differs=("on",), record=moved.id)
+        hint = f"tpuctl stop {moved.id}, or tpuctl apply --replace"
+        return change(Change.CONFLICT, told, hint, ("on",), moved.id)
+    same = max((run for run in here if item.is_same(run)), key=lambda run: run.created_at, default=None)
+    if same is None:
+        return change(Change.CREATE, "it has changed since it last ran" if mine else "it has not run yet")
+    if item.name in how.again:
+        return change(Change.CREATE, f"run {same.id} has {same.state}; once more, as asked")
+    hint = f"tpuctl apply --again {item.name} repeats it"
+    return change(Change.NONE, f"run {same.id} has ended: {same.state}", hint, record=same.id)
+
+
+def _is_live(run: RunRecord) -> bool:
+    return not run.state.final and not run.stop_asked
+
+
+def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: How) -> FleetChange:
+    """A run that is under way already: only its policy may differ."""
+
+    def told(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
+        return FleetChange(Kind.RUN, item.name, what, why, hint, differs, active.id)
+
+    if active.slice_name in going and item.name in how.again:
+        return told(Change.REPLACE, f"run {active.id} ends with its slice; once more, as asked")
+    if active.slice_name in going:
+        hint = f"--again {item.name} submits it anew on the new slice"
+        return told(Change.NONE, f"run {active.id} ends with its slice", hint)
+    if active.policy != item.request.policy and not active.stop_asked:
+        names = tuple(
+            name.name
+            for name in fields(Policy)
+            if getattr(active.policy, name.name) != getattr(item.request.policy, name.name)
+        )
+        return told(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
+    return told(Change.NONE, f"run {active.id} is {active.state}")
+
+
+def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
+    """In what a recorded run is another one than the file's, as far as the record tells."""
+    asked = item.request
+    pairs = {
+        "command": (run.argv, asked.argv),
+        "code": (run.code.bundle, item.bundle),
+        "directory": (run.cwd, asked.cwd),
+        "variables": (dict(run.variables), dict(asked.variables)),
+        "secrets": (dict(run.secrets), dict(asked.secrets)),
+        "workers": (run.workers, asked.workers or ()),
+        "environment": (run.environment.name if run.environment else None, asked.environment_name),
+        "content of the environment": (run.environment.spec if run.environment else None, _digest(asked)),
+        "place of checkpoints": (run.checkpoint_dir, asked.checkpoint_place(run.id)),
+    }
+    return tuple(name for name, (old, new) in pairs.items() if old != new) or ("settings",)
+
+
+def _digest(request: RunRequest) -> str | None:
+    return None if request.environment is None else hashlib.sha256(request.environment).hexdigest()
+
+
+def _unlisted(
+    wanted: WantedFleet,
+    slices: Sequence[SliceRecord],
+    runs: Sequence[RunRecord],
+    kept: Collection[str],
+    user: str,
+    how: How,
+) -> list[FleetChange]:
+    """What this file asked for when it was applied before, and does not list any more."""
+    listed = {item.name for item in wanted.slices}
+    named = {item.name for item in wanted.runs}
+    found = []
+    for record in slices:
+        if record.fleet != wanted.name or record.name in listed or record.state is SliceState.GONE:
+            continue
+        if record.desired is Desired.DOWN:
+            found.append(FleetChange(Kind.SLICE, record.name, Change.NONE, "it is being deleted"))
+            continue
+        found.append(_gone_from_file(Kind.SLICE, record.name, record.owner, user, how))
+    for run in runs:
+        stale = run.fleet == wanted.name and run.fleet_run not in named and run.id not in kept
+        if stale and not run.state.final and run.stop_asked:
+            # Perhaps by an `apply` that was cut off: somebody has to see it to its end.
+            found.append(FleetChange(Kind.RUN, run.id, Change.NONE, "it is being stopped", record=run.id))
+        elif stale and not run.state.final:
+            found.append(_gone_from_file(Kind.RUN, run.id, run.owner, user, how, run.id))
+    return found
+
+
+def _gone_from_file(kind: Kind, name: str, owner: str, user: str, how: How, record: str = "") -> FleetChange:
+    why = "no longer in the file"
+    if owner != user and not how.all_users:
+        hint = "--prune --all-users removes it, too"
+        return FleetChange(kind, name, Change.UNLISTED, f"{why}; it is {owner}'s", hint, record=record)
+    if how.prune:
+        return FleetChange(kind, name, Change.REMOVE, why, record=record)
+    return FleetChange(kind, name, Change.UNLISTED, why, "--prune removes it", record=record)
+
+
+def run_id_of(item: WantedRun, taken: Collection[str]) -> str:
+    """The id of a new run of the file: the same for the same run, with a number from the second time on."""
+    base = f"{item.name}-{item.fingerprint(Policy())[:8]}"
+    number = 1
+    while (found := base if number == 1 else f"{base}-{number}") in taken:
+        number += 1
+    return found

@@ -1,0 +1,103 @@
+"""The JSON schema of a fleet file (draft 2020-12), derived from the shapes that read it, for editors.
+
+It tells keys, types, names and choices; what the tables, the grants and the rest of the file say is for
+`tpuctl diff` to tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from tpuctl.config.schema import About, hints_of, registry, required
+from tpuctl.config.settings import SETTINGS, Setting
+from tpuctl.fleet.file import FleetWish
+from tpuctl.model.cloud import Tier
+from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, file_help
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES: Mapping[Any, str] = {SliceWish: "slice", RunWish: "run", PolicyWish: "policy"}
+_WORDS = ["string", "number", "boolean"]
+_SETTING_TYPES: Mapping[str, Any] = {
+    "string": {"type": ["string", "number"]},
+    "integer": {"type": "integer"},
+    "boolean": {"type": "boolean"},
+    "list": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+}
+
+
+def fleet_schema() -> dict[str, Any]:
+    """The schema of a whole `tpuctl.yaml`."""
+    return {
+        "$schema": DIALECT,
+        "title": "tpuctl.yaml",
+        "description": "Settings of tpuctl, and the fleet that `tpuctl apply` brings about.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "settings": {
+                "description": "Settings; flags and TPUCTL_ variables rank above them.",
+                "type": ["object", "null"],
+                "additionalProperties": False,
+                "properties": {item.name: _setting(item) for item in SETTINGS},
+            },
+            "fleet": _object(FleetWish),
+        },
+        "$defs": {name: _object(shape) for shape, name in _NAMES.items()},
+    }
+
+
+def _setting(item: Setting) -> dict[str, Any]:
+    found = {"description": item.help, **_SETTING_TYPES[item.type]}
+    return {**found, "enum": [str(tier) for tier in Tier]} if item.name == "tier" else found
+
+
+def _object(shape: Any) -> dict[str, Any]:
+    hints = hints_of(shape)
+    found: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: {**_described(shape, name), **_value(hints[name], about)}
+            for name, about in registry(shape).items()
+        },
+    }
+    needed = sorted(required(shape))
+    return {**found, "required": needed} if needed else found
+
+
+def _described(shape: Any, name: str) -> dict[str, Any]:
+    about = registry(shape)[name]
+    found: dict[str, Any] = {"description": file_help(shape, name)}
+    return {**found, "examples": list(about.examples)} if about.examples else found
+
+
+def _value(hint: Any, about: About) -> dict[str, Any]:
+    origin = typing.get_origin(hint)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(typing.get_args(hint)[1], about)
+    if origin is tuple:
+        items = {"type": "array", "items": {"type": _WORDS if about.text else "string"}}
+        return {"anyOf": [{"type": "string"}, items]} if about.single else items
+    if dataclasses.is_dataclass(hint):
+        return {"$ref": f"#/$defs/{_NAMES[hint]}"}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [str(item.value) for item in hint]}
+    names = {str: "string", bool: "boolean", int: "integer", float: "number"}
+    found: dict[str, Any] = {"type": _WORDS if about.text else names[hint]}
+    if about.minimum is not None:
+        found["minimum"] = about.minimum
+    return {**found, "pattern": f"^{about.key_pattern}$"} if about.key_pattern else found
+
+
+def _mapping(inner: Any, about: About) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": ["object", "null"]}
+    if about.key_pattern:
+        found["propertyNames"] = {"pattern": f"^{about.key_pattern}$"}
+    found["additionalProperties"] = (
+        {"type": _WORDS if about.text else "string"} if inner is str else _value(inner, About(""))
+    )
+    return found

@@ -1,0 +1,1 @@
+"""The agent on the hosts, seen from here."""

@@ -1,0 +1,358 @@
+"""The helper on the hosts as typed calls: installs itself where it is missing, keeps every worker's answer.
+
+Nothing here decides: a worker that cannot be reached, answers nonsense or refuses gets a reply that says so,
+in its place in the list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from tpuctl.engine.ports import OutputSink
+from tpuctl.hosts import protocol
+from tpuctl.hosts.agent_link import HelperLink
+from tpuctl.hosts.commands import SILENCE_S, render_helper_command
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+
+T = TypeVar("T")
+Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
+Payload = bytes | Callable[[HostTarget], Iterable[bytes]]
+
+UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
+EXIT_NO_COMMAND = 127
+
+
+@dataclass(frozen=True)
+class HelperReply:
+    """One worker's answer: `data`, or `error` (a code, the helper's or ours) with a message for a person.
+
+    Codes of ours: the values of `FailureKind`, `no-python` and `malformed`.
+    """
+
+    worker: int
+    data: Mapping[str, Any] | None
+    error: str | None
+    message: str
+    result: RemoteResult
+
+    @property
+    def unreached(self) -> bool:
+        """The command was never sent, so it had no effect."""
+        return self.result.failure in UNREACHED
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """A parsed answer: `value`, or None with `reply.error` and `reply.message`."""
+
+    worker: int
+    value: T | None
+    reply: HelperReply
+
+    @property
+    def error(self) -> str | None:
+        return self.reply.error
+
+    @property
+    def message(self) -> str:
+        return self.reply.message
+
+
+class HostHelper(HelperLink):
+    """Calls the verbs of the host-side helper."""
+
+    def call(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        request: Request,
+        *,
+        payload: Payload = b"",
+        timeout_s: float = 20.0,
+    ) -> list[HelperReply]:
+        """One verb on all targets at once; answers in the order of `targets`. Hosts without the helper get it
+        and are asked again once. `payload` follows the request, in pieces if it is made per target."""
+        command = render_helper_command(verb, self.sha256)
+        stdin = _stdin(request, payload)
+
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            return self.remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
+
+        return [_reply_of(result) for result in self.with_install(targets, ask)]
+
+    def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
+        return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
+
+    def converse(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        request: Request,
+        on_progress: Callable[[int, Mapping[str, Any]], None],
+        *,
+        hold: bool = False,
+        timeout_s: float = 20.0,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[HelperReply]:
+        """Like `call`, for verbs that report on their way: `on_progress` gets the worker and the report.
+
+        `hold` makes it a leash: the verb ends when this call does.
+        """
+        command = render_helper_command(verb, self.sha256)
+        stdin = _stdin(request, b"")
+        said = {target.worker: (bytearray(), bytearray()) for target in targets}
+
+        def sink(worker: int, name: str, data: bytes) -> None:
+            stdout, stderr = said[worker]
+            if name == "stderr":
+                stderr.extend(data)
+                return
+            stdout.extend(data)
+            *lines, rest = bytes(stdout).split(b"\n")
+            for line in lines:
+                report = _report(line)
+                if report is not None:
+                    with suppress(protocol.MalformedReplyError):  # it says nothing; the answer counts
+                        on_progress(worker, report)
+            if lines:
+                stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
+
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            return self.remote.stream(
+                asked,
+                command,
+                sink,
+                stdin=stdin,
+                hold_stdin=hold,
+                timeout_s=timeout_s,
+                should_stop=should_stop,
+            )
+
+        results = self.with_install(targets, ask)
+        return [
+            _reply_of(
+                replace(result, stdout=bytes(said[result.worker][0]), stderr=bytes(said[result.worker][1]))
+            )
+            for result in results
+        ]
+
+    def lacks(
+        self,
+        targets: Sequence[HostTarget],
+        request: Request,
+        *,
+        tree: bytes | None = None,
+        timeout_s: float = 60.0,
+    ) -> list[Answer[protocol.LacksReply]]:
+        """What each host lacks of a tree; sends the `tree` itself along if given."""
+        if tree is None:
+            return _parse(self.call(targets, "lacks", request, timeout_s=timeout_s), protocol.parse_lacks_reply)
+        sized = {**(request(targets[0]) if callable(request) else request), "size": len(tree)}
+        replies = self.call(targets, "lacks", sized, payload=tree, timeout_s=timeout_s)
+        return _parse(replies, protocol.parse_lacks_reply)
+
+    def copy(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Answer[protocol.CopyStatus]]:
+        """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
+        holds run, attempt, fence and deadline_s, and what that verb is told."""
+        return _parse(self.call(targets, "copy", request, timeout_s=timeout_s), protocol.parse_copy_status)
+
+    def prepare(
+        self,
+        targets: Sequence[HostTarget],
+        *,
+        run: str,
+        attempt: str,
+        fence: int,
+        bundle: str | None,
+        want_port: Callable[[HostTarget], bool] = lambda _: False,
+        timeout_s: float = 20.0,
+    ) -> list[Answer[protocol.PrepareReply]]:
+        """Makes the work directory from `bundle` (the sha256 of a tree); names contents that a host lacks."""
+        fixed = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle}
+        replies = self.call(
+            targets, "prepare", lambda target: {**fixed, "want_port": want_port(target)}, timeout_s=timeout_s
+        )
+        return _parse(replies, protocol.parse_prepare_reply)
+
+    def start(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Answer[protocol.StartReply]]:
+        """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
+        path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
+        return _parse(self.call(targets, "start", request, timeout_s=timeout_s), protocol.parse_start_reply)
+
+    def status(
+        self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
+    ) -> list[Answer[protocol.AttemptStatus]]:
+        """How an attempt stands; with `host` also what the metadata server says of each host."""
+        replies = self.call(targets, "status", {"run": run, "attempt": attempt, "host": host})
+        return _parse(replies, protocol.parse_attempt_status)
+
+    def attempts(self, targets: Sequence[HostTarget]) -> list[Answer[tuple[protocol.AttemptStatus, ...]]]:
+        """All attempts that each host knows."""
+        return _parse(self.call(targets, "attempts", {}), _parse_attempts)
+
+    def stop(
+        self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
+    ) -> list[Answer[protocol.AttemptStatus]]:
+        """Asks for the end and returns at once with the state before it."""
+        replies = self.call(targets, "stop", {"run": run, "attempt": attempt, "grace_s": grace_s})
+        return _parse(replies, protocol.parse_attempt_status)
+
+    def read_log(
+        self,
+        targets: Sequence[HostTarget],
+        *,
+        run: str,
+        attempt: str,
+        stream: str,
+        offset: int = 0,
+        limit: int = 1 << 20,
+    ) -> list[RemoteResult]:
+        """A part of a log as `result.stdout`; exit status 1 with the helper's answer there when it has none."""
+        request = {"run": run, "attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
+        command = render_helper_command("read", self.sha256)
+        stdin = _stdin(request, b"")
+        return self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
+
+    def read_news(
+        self, targets: Sequence[HostTarget], request: Request, *, limit: int
+    ) -> list[Answer[protocol.LogNews]]:
+        """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
+        was cut off counts; `reply.error` is there all the same."""
+        body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
+        command, stdin = render_helper_command("news", self.sha256), _stdin(body, b"")
+        results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
+        return [_news_of(result) for result in results]
+
+    def follow(
+        self,
+        targets: Sequence[HostTarget],
+        request_for: Callable[[HostTarget], Mapping[str, Any]],
+        sink: OutputSink,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[RemoteResult]:
+        """Streams the logs of an attempt until it ended (exit status 0) or there is nothing to follow (98).
+
+        `request_for` gives run, attempt, stdout_offset and stderr_offset. The follower ends with us.
+        """
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {**request_for(target), "silence_s": SILENCE_S}
+
+        return self.stream_held(targets, "follow", _stdin(request, b""), sink, None, should_stop)
+
+    def send_back(
+        self,
+        targets: Sequence[HostTarget],
+        path: str,
+        wants_for: Callable[[HostTarget], bytes],
+        sink: OutputSink,
+        *,
+        timeout_s: float,
+        should_stop: Callable[[], bool],
+        on_end: Callable[[RemoteResult], None],
+    ) -> list[RemoteResult]:
+        """Frames of files below `path`; what is wanted of each host is `core.arrival.render_wants`. It ends
+        with us."""
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {"path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}
+
+        def payload(target: HostTarget) -> Iterable[bytes]:
+            return [wants_for(target)]
+
+        stdin = _stdin(request, payload)
+        return self.stream_held(targets, "send", stdin, sink, timeout_s, should_stop, on_end)
+
+    def prune(
+        self,
+        targets: Sequence[HostTarget],
+        keep: Sequence[tuple[str, str]],
+        keep_blobs: Sequence[str] = (),
+    ) -> list[HelperReply]:
+        """Removes ended attempts and blobs that are not kept."""
+        request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
+        return self.call(targets, "prune", request)
+
+
+def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes | Iterable[bytes]]:
+    def stdin(target: HostTarget) -> bytes | Iterable[bytes]:
+        body = request(target) if callable(request) else request
+        line = json.dumps(body).encode() + b"\n"
+        return line + payload if isinstance(payload, bytes) else _after(line, payload(target))
+
+    return stdin
+
+
+def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _news_of(result: RemoteResult) -> Answer[protocol.LogNews]:
+    error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
+    reply = HelperReply(result.worker, None, error, result.detail, result)
+    try:
+        return Answer(result.worker, protocol.parse_log_news(result.stdout), reply)
+    except protocol.MalformedReplyError as malformed:
+        return Answer(result.worker, None, replace(reply, error=error or "malformed", message=str(malformed)))
+
+
+def _report(line: bytes) -> Mapping[str, Any] | None:
+    """A line on the way to the answer, if that is what it is."""
+    if not line.startswith(b'{"progress"'):
+        return None
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _reply_of(result: RemoteResult) -> HelperReply:
+    def failed(code: str, message: str) -> HelperReply:
+        return HelperReply(result.worker, None, code, message, result)
+
+    if result.failure is not None:
+        return failed(result.failure.value, result.detail)
+    said = result.stderr.decode(errors="replace").strip()[-400:]
+    if result.exit_status == EXIT_NO_COMMAND:
+        return failed("no-python", said or "python3 is not on the host")
+    try:
+        data = protocol.parse_reply(result.stdout)
+    except protocol.MalformedReplyError as error:
+        return failed(
+            "malformed", result.detail or f"{error} (exit status {result.exit_status}) {said}".strip()
+        )
+    if "error" in data:
+        return failed(str(data["error"]), str(data.get("message", "")))
+    if result.exit_status != 0:
+        return failed("malformed", f"the helper ended with {result.exit_status} {said}".strip())
+    return HelperReply(result.worker, data, None, "", result)
+
+
+def _parse_attempts(data: Mapping[str, Any]) -> tuple[protocol.AttemptStatus, ...]:
+    found = data.get("attempts")
+    if not isinstance(found, list):
+        raise protocol.MalformedReplyError(f"'attempts' is {found!r}, not a list")
+    return tuple(protocol.parse_attempt_status(entry) for entry in found)
+
+
+def _parse(replies: list[HelperReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Answer[T]]:
+    answers = []
+    for reply in replies:
+        value = None
+        if reply.data is not None:
+            try:
+                value = parse(reply.data)
+            except protocol.NO_ANSWER as error:
+                reply = replace(reply, error="malformed", message=str(error))
+        answers.append(Answer(reply.worker, value, reply))
+    return answers

@@ -1,0 +1,245 @@
+"""The helper on the hosts, put where it is missing, and the one verb that most commands need: the leash.
+
+Apart from `host_helper.py`, which parses the answers of all the others: a short command is over before the
+classes of those answers are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tpuctl.engine.ports import Input, OutputSink, Remote, Stdin
+from tpuctl.hosts.commands import (
+    EXIT_NOT_INSTALLED,
+    NOT_INSTALLED_LINE,
+    render_helper_command,
+    render_install_command,
+    render_leash_request,
+)
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+
+FEEDER = -1
+"""The worker number of the second way to a host, which brings input."""
+FEEDER_PATIENCE_S = 5.0
+"""When the command has ended, what fed it says at once how much was read."""
+
+
+class HelperLink:
+    """The way to the host-side helper whose archive is `source`."""
+
+    def __init__(self, remote: Remote, source: bytes) -> None:
+        self.remote = remote
+        self._source = source
+        self.sha256 = hashlib.sha256(source).hexdigest()
+
+    def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
+        """Puts the helper on all targets; harmless where it already is."""
+        command = render_install_command(self.sha256)
+        return self.remote.run(targets, command, stdin=self._source, timeout_s=timeout_s)
+
+    def leash(
+        self,
+        targets: Sequence[HostTarget],
+        command: Sequence[str] | str,
+        sink: OutputSink,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        grace_s: float = 2.0,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
+        """Runs a command (arguments, or text for the login shell) that dies with us, descendants included.
+
+        The exit status is the command's own, 128+n when signal n ended it.
+        """
+        request = render_leash_request(command, env or {}, cwd=cwd, grace_s=grace_s)
+        return self.stream_held(targets, "leash", request, sink, timeout_s, should_stop, on_end)
+
+    def leash_fed(
+        self,
+        target: HostTarget,
+        command: Sequence[str],
+        given: Input,
+        sink: OutputSink,
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> RemoteResult:
+        """Like `leash`, for one command that reads what this process was `given`.
+
+        The input goes its own way: see `templates/helper/feed.py`. Nothing of it is read before the helper is
+        there.
+        """
+        [ready] = self.leash([target], ["true"], sink, timeout_s=timeout_s, should_stop=should_stop)
+        if not ready.ok:
+            if on_end is not None:
+                on_end(ready)
+            return ready
+        pipe = secrets.token_hex(16)
+        feeding = _Feeding(given, pipe, target.worker, should_stop, on_end)
+        request = render_leash_request(command, env or {}, pipe=pipe)
+
+        def heard(worker: int, stream: str, data: bytes) -> None:
+            if worker == FEEDER:
+                feeding.said[stream].extend(data)
+            else:
+                sink(worker, stream, data)
+
+        result, fed = self.remote.stream(
+            [target, replace(target, worker=FEEDER)],
+            lambda aim: render_helper_command("feed" if aim.worker == FEEDER else "leash", self.sha256),
+            heard,
+            stdin=lambda aim: feeding.pieces() if aim.worker == FEEDER else request,
+            hold_stdin=True,
+            timeout_s=timeout_s,
+            should_stop=feeding.is_over,
+            on_end=feeding.note_end,
+        )
+        return feeding.conclude(result, fed)
+
+    def stream_held(
+        self,
+        targets: Sequence[HostTarget],
+        verb: str,
+        stdin: Stdin,
+        sink: OutputSink,
+        timeout_s: float | None,
+        should_stop: Callable[[], bool] | None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
+        """A verb that ends with this call: its raw output goes to `sink`."""
+        command = render_helper_command(verb, self.sha256)
+        bare: set[int] = set()
+
+        def heard(worker: int, stream: str, data: bytes) -> None:
+            if stream == "stderr" and data.endswith(NOT_INSTALLED_LINE):
+                bare.add(worker)
+                data = data[: -len(NOT_INSTALLED_LINE)]
+            if data:
+                sink(worker, stream, data)
+
+        def is_bare(result: RemoteResult) -> bool:
+            # The status alone may be that of a command under the leash, which must not run twice.
+            return result.exit_status == EXIT_NOT_INSTALLED and result.worker in bare
+
+        doubtful: list[RemoteResult] = []
+
+        def ended(result: RemoteResult) -> None:
+            if result.exit_status == EXIT_NOT_INSTALLED:
+                doubtful.append(result)  # what it said last may not have been heard yet
+            elif on_end is not None:
+                on_end(result)
+
+        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
+            bare.clear()
+            doubtful.clear()
+            results = self.remote.stream(
+                asked,
+                command,
+                heard,
+                stdin=stdin,
+                hold_stdin=True,
+                timeout_s=timeout_s,
+                should_stop=should_stop,
+                on_end=ended,
+            )
+            for result in doubtful:
+                if on_end is not None and not is_bare(result):
+                    on_end(result)
+            return results
+
+        return self.with_install(targets, ask, is_bare)
+
+    def with_install(
+        self,
+        targets: Sequence[HostTarget],
+        ask: Callable[[Sequence[HostTarget]], list[RemoteResult]],
+        is_bare: Callable[[RemoteResult], bool] = lambda result: result.exit_status == EXIT_NOT_INSTALLED,
+    ) -> list[RemoteResult]:
+        """What `ask` finds; hosts without a helper that starts get it and are asked again once."""
+        results = ask(targets)
+        bare = [i for i, result in enumerate(results) if is_bare(result)]
+        if not bare:
+            return results
+        installs = self.ensure_installed([targets[i] for i in bare])
+        ready = []
+        for i, install in zip(bare, installs, strict=True):
+            if install.ok:
+                ready.append(i)
+            else:
+                results[i] = _install_failed(install)
+        if ready:
+            for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
+                results[i] = result
+        return results
+
+
+class _Feeding:
+    """One command that is fed, and what feeds it: when does the one end because the other has."""
+
+    def __init__(
+        self,
+        given: Input,
+        pipe: str,
+        worker: int,
+        should_stop: Callable[[], bool] | None,
+        on_end: Callable[[RemoteResult], None] | None,
+    ) -> None:
+        self.said = {"stdout": bytearray(), "stderr": bytearray()}
+        self._given = given
+        self._pipe = pipe
+        self._worker = worker
+        self._should_stop = should_stop
+        self._on_end = on_end
+        self._lost = False
+        self._over_at: float | None = None
+
+    def pieces(self) -> Iterator[bytes | None]:
+        """What the verb `feed` reads."""
+        yield self._pipe.encode() + b"\n"
+        while (piece := self._given.read()) != b"":
+            yield piece if piece is None else b"%d\n%s" % (len(piece), piece)
+        yield b"0\n"
+
+    def note_end(self, result: RemoteResult) -> None:
+        if result.worker != self._worker:
+            self._lost = self._lost or not result.ok
+            return
+        self._lost = self._lost or result.failure is not None
+        self._over_at = time.monotonic()
+        if self._on_end is not None:
+            self._on_end(result)
+
+    def is_over(self) -> bool:
+        late = self._over_at is not None and time.monotonic() - self._over_at > FEEDER_PATIENCE_S
+        return (self._should_stop is not None and self._should_stop()) or late or self._lost
+
+    def conclude(self, result: RemoteResult, fed: RemoteResult) -> RemoteResult:
+        """The result of the command; one that could not be fed has the reason for that."""
+        if fed.ok:
+            from tpuctl.hosts.protocol import parse_taken
+
+            self._given.note_taken(parse_taken(bytes(self.said["stdout"])))
+        elif result.failure is FailureKind.LOST and fed.failure is not FailureKind.LOST:
+            why = fed.detail or self.said["stderr"].decode(errors="replace").strip()[-400:]
+            return replace(
+                result,
+                failure=fed.failure or FailureKind.LOST,
+                detail=f"its standard input was not passed: {why}",
+            )
+        return result
+
+
+def _install_failed(install: RemoteResult) -> RemoteResult:
+    said = install.stderr.decode(errors="replace").strip()[-400:]
+    status = f"the helper could not be installed (exit status {install.exit_status}) {said}".strip()
+    detail = install.detail or status
+    return replace(install, detail=detail)

@@ -1,0 +1,1 @@
+"""Everything in the project: whose it is, and the one way to delete it."""

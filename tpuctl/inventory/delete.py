@@ -1,0 +1,43 @@
+"""The one way in which a TPU is deleted: read right before, proved to be ours, decided, called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpuctl.engine.services import Services
+from tpuctl.inventory.ownership import Claim, Refusal, disprove
+from tpuctl.inventory.resources import Found, node_found, queued_found
+
+Decide = Callable[[Found], Refusal | None]
+"""The caller's last word on what was read: writes the decision down, or says why it is not to be."""
+
+
+def find_tpu(services: Services, found: Found) -> Found | None:
+    """What the API shows now under the name of `found`."""
+    if found.kind == "queued":
+        queued = services.cloud.find_queued(found.zone, found.name)
+        return None if queued is None else queued_found(queued)
+    node = services.cloud.find_node(found.zone, found.name)
+    return None if node is None else node_found(node)
+
+
+def delete_tpu(services: Services, first: Found, claim: Claim, decide: Decide) -> Refusal | None:
+    """Asks for the deletion of what was read as `first`, if a read right now agrees and proves it ours.
+
+    What is not found any more is as wanted, what is being deleted will be. Returns why nothing was deleted
+    otherwise. To be called under the lease of its slice.
+    """
+    again = find_tpu(services, first)
+    if again is None:
+        return None
+    refused = disprove(first, again, claim)
+    if refused is not None or again.state == "DELETING":
+        return refused
+    refused = decide(again)
+    if refused is not None:
+        return refused
+    if first.kind == "queued":
+        services.cloud.delete_queued(first.zone, first.name)
+    else:
+        services.cloud.delete_node(first.zone, first.name)
+    return None

@@ -1,0 +1,104 @@
+"""Whose a TPU is, proved by what it shows at the moment of its deletion.
+
+Two reads must agree on its identity (a node's id, a queued resource's time of creation), and the second must
+carry the labels of the intent that made it: fleet, slice, incarnation and user. What was adopted is known by
+the server's identity instead, because queued resources can never be labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpuctl.inventory.resources import Found
+from tpuctl.lib.names import label_value
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.records import Incarnation, SliceRecord
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What must be true of a TPU before it is deleted.
+
+    `user` is the value of its user label, None for anybody's. `identity`, where set, stands for the labels.
+    """
+
+    labels: Mapping[str, str]
+    user: str | None
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a TPU is not deleted, whose it is, and what to type."""
+
+    why: str
+    hint: str
+
+
+def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind: str) -> Claim:
+    """What a TPU of kind `kind` ("node" or "queued") must show to be this incarnation of a slice."""
+    adopted = incarnation.adopted_request if kind == "queued" else incarnation.adopted_uid
+    user = None if record.any_user else label_value(record.owner)
+    return Claim(owner_labels(record, incarnation, store_id), user, adopted)
+
+
+def disprove(first: Found, again: Found, claim: Claim) -> Refusal | None:
+    """Why `again`, read right before a deletion, is not what `first` was or `claim` says; None if it is."""
+    if again.uid != first.uid:
+        return Refusal("the second read shows another of that name", "tpuctl ls")
+    if claim.identity:
+        return _disprove_adopted(again, claim)
+    wrong = next(((k, v) for k, v in claim.labels.items() if again.labels.get(k) != v), None)
+    if wrong is not None:
+        return Refusal(f"{_place(again)} carries no label {wrong[0]}={wrong[1]}: {whose(again)}", _hint(again))
+    if claim.user is not None and again.user != claim.user:
+        return _of_another(again, claim.user)
+    return None
+
+
+def _disprove_adopted(again: Found, claim: Claim) -> Refusal | None:
+    """The labels of a queued resource are those it was made with, whoever has adopted it since."""
+    if again.uid != claim.identity:
+        return Refusal(f"{_place(again)} is not the {again.kind} that was adopted", "tpuctl ls")
+    if again.kind == "node" and claim.user is not None and again.user not in ("", claim.user):
+        return _of_another(again, claim.user)
+    return None
+
+
+def _of_another(found: Found, user: str) -> Refusal:
+    carries = f"carries {USER_LABEL}={found.user}" if found.user else f"carries no label {USER_LABEL}"
+    return Refusal(f"{_place(found)} {carries}: {whose(found)}, not {user}'s", _hint(found))
+
+
+def whose(found: Found) -> str:
+    """To whom the labels of a TPU say that it belongs."""
+    user = f"{found.user}'s" if found.user else "nobody's by its labels"
+    store = found.labels.get(STORE_LABEL)
+    return f"it is {user}" + (f", of the fleet {store}" if store else "")
+
+
+def _hint(found: Found) -> str:
+    """What makes it ours again where that can be, and what deletes it otherwise."""
+    slice_name = found.labels.get(OWNER_LABEL)
+    ways = [f"ask them, or tpuctl down {slice_name} --all-users"] if found.user and slice_name else []
+    if found.kind == "node" and found.state == "READY":
+        ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.zone}")
+    else:
+        where = f"{found.name} --zone {found.zone}"
+        verb = "tpu-vm delete" if found.kind == "node" else "queued-resources delete --force"
+        ways.append(f"if it is yours: gcloud compute tpus {verb} {where}")
+    return "; ".join(ways)
+
+
+def _place(found: Found) -> str:
+    return f"{found.name} in {found.zone}"
+
+
+def owner_labels(record: SliceRecord, incarnation: Incarnation, store_id: str) -> dict[str, str]:
+    """Labels that every billable resource of this incarnation carries."""
+    return {
+        OWNER_LABEL: record.name,
+        INCARNATION_LABEL: str(incarnation.number),
+        STORE_LABEL: store_id,
+    }

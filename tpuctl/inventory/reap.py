@@ -1,0 +1,167 @@
+"""Finds what is ours and unwanted in all zones, and deletes it until the API says not-found.
+
+Two different reads must agree on a thing and its identity before it is deleted, its intent is read once more
+under the lease of its slice, and the decision is in the journal before the call. Zones that could not be read
+are named, and nothing in them is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tpuctl.engine.events import Note, StepStarted, Waiting
+from tpuctl.engine.services import Services
+from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.inventory.delete import delete_tpu, find_tpu
+from tpuctl.inventory.ownership import Claim, Refusal
+from tpuctl.inventory.resources import Caller, Fate, Found, Judged, gather, judge
+from tpuctl.lib.names import label_value
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL
+from tpuctl.model.records import SliceRecord
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import list_slices
+
+ASK_AGAIN_S = 60.0
+"""A deletion that has not shown after so long is asked for once more: its operation may have failed."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Every TPU of the project with its fate, and the zones that could not be read."""
+
+    judged: tuple[Judged, ...]
+    unread: tuple[str, ...]
+
+    def of(self, *fates: Fate) -> list[Judged]:
+        return [each for each in self.judged if each.fate in fates]
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What became of one: "gone", "kept" (it is wanted or another after all), "busy", "failed" or "pending"."""
+
+    found: Found
+    result: str
+    why: str
+
+
+def survey(services: Services, *, all_users: bool = False) -> Survey:
+    """Reads the project, then the intents: an intent is older than what it made, so none can be missed."""
+    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    caller = caller_of(services, all_users=all_users)
+    records = _records(services)
+    dark = nodes.unreachable | queued.unreachable
+    judged = tuple(
+        Judged(found, Fate.UNKNOWN, f"{found.zone} could not be read whole")
+        if found.zone in dark
+        else judge(found, records, caller)
+        for found in gather(nodes.items, queued.items)
+    )
+    return Survey(judged, tuple(sorted(dark)))
+
+
+def caller_of(services: Services, *, all_users: bool) -> Caller:
+    return Caller(services.store.identity(), services.user, all_users)
+
+
+def _records(services: Services) -> dict[str, SliceRecord]:
+    return {record.name: record for record in list_slices(services)}
+
+
+def reap(services: Services, doomed: Iterable[Judged], caller: Caller, *, deadline: float) -> list[Reaped]:
+    """Deletes what a survey condemned and waits until the API does not find it.
+
+    Trouble with one stops no other. `deadline` is in seconds since the epoch.
+    """
+    asked: list[Judged] = []
+    ended: list[Reaped] = []
+    for each in doomed:
+        refused = _guarded(services, each, caller)
+        if refused is None:
+            asked.append(each)
+        else:
+            ended.append(refused)
+    return [*ended, *_wait_until_gone(services, asked, caller, deadline)]
+
+
+def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | None:
+    """Asks for one deletion; why not, if it did not."""
+    try:
+        kept = _delete(services, judged, caller)
+    except LeaseHeldError as error:
+        return Reaped(judged.found, "busy", error.message)
+    except (TransientError, RateLimitedError) as error:
+        services.emit(Note(judged.found.slice_name, f"{error.message}; it is asked again"))
+        return None
+    except TpuctlError as error:
+        return Reaped(judged.found, "failed", error.message)
+    return None if not kept else Reaped(judged.found, "kept", kept)
+
+
+def _delete(services: Services, judged: Judged, caller: Caller) -> str:
+    """The second read, the decision, the call. Why it was kept, or an empty string."""
+    found = judged.found
+    key = f"slices/{found.slice_name}"
+    with lease(services, found.slice_name) as held:
+
+        def decide(again: Found) -> Refusal | None:
+            verdict = judge(again, _records(services), caller)
+            if verdict.fate is not Fate.DELETE:
+                return Refusal(verdict.why, "tpuctl ls")
+            why = f"{found.kind} {found.name} in {found.zone}: {verdict.why}; listed and read, id {found.uid}"
+            record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
+            services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
+            return None
+
+        refused = delete_tpu(services, found, _claim(found, caller), decide)
+    return "" if refused is None else refused.why
+
+
+def _claim(found: Found, caller: Caller) -> Claim:
+    """The labels that condemned it, of the caller's own unless all users' are meant."""
+    labels = {label: found.labels.get(label, "") for label in (OWNER_LABEL, INCARNATION_LABEL)}
+    user = None if caller.all_users else label_value(caller.user)
+    return Claim({STORE_LABEL: caller.store_id, **labels}, user)
+
+
+def _wait_until_gone(
+    services: Services, asked: Sequence[Judged], caller: Caller, deadline: float
+) -> list[Reaped]:
+    clock = services.clock
+    began = clock.now()
+    next_ask, pause = began + ASK_AGAIN_S, timeouts.POLL_FIRST_S
+    left, ended = list(asked), list[Reaped]()
+    while True:
+        looked = [(each, _look_for_end(services, each)) for each in left]
+        ended += [end for _, end in looked if end is not None]
+        left = [each for each, end in looked if end is None]
+        if not left:
+            return ended
+        if clock.now() >= deadline:
+            return [*ended, *(Reaped(each.found, "pending", "still being deleted") for each in left)]
+        if clock.now() >= next_ask:
+            next_ask = clock.now() + ASK_AGAIN_S
+            refused = {each.found.place: _guarded(services, each, caller) for each in left}
+            ended += [end for end in refused.values() if end is not None]
+            left = [each for each in left if refused[each.found.place] is None]
+        services.emit(Waiting("reap", f"{len(left)} to be gone", began, deadline))
+        clock.sleep(pause)
+        pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
+
+
+def _look_for_end(services: Services, judged: Judged) -> Reaped | None:
+    """Its end, if the API shows it: not found, or another under its name."""
+    found = judged.found
+    try:
+        again = find_tpu(services, found)
+    except (TransientError, RateLimitedError):
+        return None
+    except TpuctlError as error:
+        return Reaped(found, "failed", f"asked for, but it cannot be read: {error.message}")
+    if again is None or again.uid != found.uid:
+        services.emit(Note(found.slice_name, f"{found.name} is gone"))
+        return Reaped(found, "gone", judged.why)
+    return None

@@ -1,0 +1,176 @@
+"""Which TPUs of a project are ours and unwanted, decided from labels and intents alone.
+
+Only what carries the label of this store can be unwanted, and only where its own intent says so. A name proves
+nothing: what merely looks like ours is named and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpuctl.lib.names import label_value, parse_cloud_name
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, NodeInfo, QueuedInfo
+from tpuctl.model.records import Desired, SliceRecord, SliceState
+
+
+class Fate(StrEnum):
+    """What is to become of a TPU."""
+
+    DELETE = "delete"
+    WANTED = "wanted"
+    OTHER_USER = "other-user"
+    OTHER_FLEET = "other-fleet"
+    LOOKALIKE = "looks-like-ours"
+    UNMANAGED = "unmanaged"
+    UNKNOWN = "unknown"
+    """Its zone could not be read whole."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One queued resource with its nodes, or one node without a queued resource.
+
+    `uid` is what tells it from a later one of the same name: a node's id, a queued resource's time of creation.
+    """
+
+    kind: str
+    name: str
+    zone: str
+    uid: str
+    state: str
+    accelerator_type: str
+    tier: str
+    labels: Mapping[str, str]
+    created: str = ""
+
+    @property
+    def user(self) -> str:
+        return self.labels.get(USER_LABEL, "")
+
+    @property
+    def slice_name(self) -> str:
+        return self.labels.get(OWNER_LABEL, "")
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.kind, self.zone, self.name
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A TPU, its fate and the evidence in words."""
+
+    found: Found
+    fate: Fate
+    why: str
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the store's id, the user, and whether all users' TPUs are meant."""
+
+    store_id: str
+    user: str
+    all_users: bool = False
+
+
+def node_found(node: NodeInfo) -> Found:
+    return Found(
+        "node",
+        node.name,
+        node.zone,
+        node.uid,
+        str(node.state),
+        node.accelerator_type,
+        str(node.tier),
+        node.labels,
+        node.create_time,
+    )
+
+
+def queued_found(queued: QueuedInfo) -> Found:
+    return Found(
+        "queued",
+        queued.name,
+        queued.zone,
+        queued.create_time,
+        str(queued.state),
+        queued.accelerator_type,
+        str(queued.tier),
+        queued.labels,
+        queued.create_time,
+    )
+
+
+def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[Found]:
+    """Everything that is deleted by itself: a node goes with its queued resource, if that is there."""
+    requests = list(queued)
+    standing = {(request.zone, request.name) for request in requests}
+    direct = [node for node in nodes if (node.zone, node.queued_resource) not in standing]
+    found = [*map(queued_found, requests), *map(node_found, direct)]
+    return sorted(found, key=lambda each: each.place)
+
+
+def judge(found: Found, records: Mapping[str, SliceRecord], caller: Caller) -> Judged:
+    """The fate of one TPU. `records` must have been read after it: an intent is written before its create."""
+    store, name = found.labels.get(STORE_LABEL), found.slice_name
+    adopter = next((each for each in records.values() if _adopted(each, found)), None)
+    if adopter is not None:
+        return Judged(found, Fate.WANTED, f"adopted as {adopter.name}; goes with tpuctl down {adopter.name}")
+    if not store or not name:
+        return _judge_unlabelled(found, records)
+    if store != caller.store_id:
+        return Judged(found, Fate.OTHER_FLEET, f"belongs to the fleet {store}")
+    kept = _wanted(found, records.get(name))
+    if kept:
+        return Judged(found, Fate.WANTED, kept)
+    if found.user != label_value(caller.user) and not caller.all_users:
+        return Judged(found, Fate.OTHER_USER, f"unwanted, but it is {found.user or 'nobody'}'s")
+    return Judged(found, Fate.DELETE, _unwanted(found, records.get(name)))
+
+
+def _adopted(record: SliceRecord, found: Found) -> bool:
+    incarnation = record.incarnation
+    if incarnation is None or record.state is SliceState.GONE or record.spec.zone != found.zone:
+        return False
+    return bool(found.uid) and found.uid in (incarnation.adopted_uid, incarnation.adopted_request)
+
+
+def _judge_unlabelled(found: Found, records: Mapping[str, SliceRecord]) -> Judged:
+    parsed = parse_cloud_name(found.name)
+    record = records.get(parsed[0]) if parsed else None
+    if parsed is not None and record is not None and parsed[1] <= record.last_incarnation:
+        why = f"named like incarnation {parsed[1]} of {record.name}, but without labels"
+        return Judged(found, Fate.LOOKALIKE, why)
+    return Judged(found, Fate.UNMANAGED, "made without tpuctl")
+
+
+def _number(found: Found) -> int | None:
+    text = found.labels.get(INCARNATION_LABEL, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _wanted(found: Found, record: SliceRecord | None) -> str:
+    """Why this must stay, or an empty string. Whatever is not clear stays."""
+    number = _number(found)
+    if number is None:
+        return f"its label {INCARNATION_LABEL} is not a number"
+    if record is None:
+        return ""
+    if number > record.last_incarnation:
+        return f"incarnation {number} is newer than the record of {record.name} ({record.last_incarnation})"
+    if record.desired is Desired.DOWN or record.state is SliceState.GONE:
+        return ""
+    if record.incarnation is not None and number >= record.incarnation.number:
+        return f"{record.name} is wanted ({record.state})"
+    return ""
+
+
+def _unwanted(found: Found, record: SliceRecord | None) -> str:
+    if record is None:
+        return f"no intent for a slice {found.slice_name} in this store"
+    if record.desired is Desired.DOWN or record.state is SliceState.GONE:
+        return f"{record.name} was taken down ({record.state})"
+    return f"incarnation {_number(found)} of {record.name}, which is at {record.last_incarnation}"

@@ -1,0 +1,1 @@
+"""Text, time, names, files and processes: nothing here knows about TPUs."""

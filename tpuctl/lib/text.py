@@ -1,0 +1,83 @@
+"""Numbers with their nouns, as people say them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 host`, `4 hosts`, `no hosts` never: 0 is a number too. `plural` where it is not `noun` with an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def sized(count: int) -> str:
+    """A number of bytes with three digits or so: `0 B`, `512 B`, `1.5 KiB`, `80.0 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        size /= 1024
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} EiB"
+
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+WORKERS_HELP = "Only these workers, such as 0 or 0-3,7."
+"""What `--worker` takes, see `parse_workers`."""
+
+_WORD = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+def fold_workers(workers: Iterable[int]) -> str:
+    """`0-2,6` for 0, 1, 2 and 6, in any order; empty for none."""
+    spans: list[list[int]] = []
+    for worker in sorted(set(workers)):
+        if spans and worker == spans[-1][1] + 1:
+            spans[-1][1] = worker
+        else:
+            spans.append([worker, worker])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def fold_label(name: str, workers: Iterable[int]) -> str:
+    """`big[0-2,6]`, or `big-3` for one worker."""
+    found = sorted(set(workers))
+    return f"{name}-{found[0]}" if len(found) == 1 else f"{name}[{fold_workers(found)}]"
+
+
+def common_cause(label: str, detail: str) -> str:
+    """Why worker `label` failed, without its name and address at the beginning: equal for equal causes."""
+    return re.sub(rf"^(?:{re.escape(label)}|\S+:[0-9]+) ", "", detail)
+
+
+def parse_workers(text: str, count: int) -> tuple[int, ...]:
+    """The workers that `0-3,7` or `all` names among `count`, ascending. ValueError names the offending word."""
+    if text.strip() == "all":
+        return tuple(range(count))
+    found: set[int] = set()
+    for word in (part.strip() for part in text.split(",")):
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is not a worker number, a range such as 0-3, or all")
+        low = int(match[1])
+        high = int(match[2]) if match[2] else low
+        if low > high:
+            raise ValueError(f"{word!r} runs backwards")
+        if high >= count:
+            last = "worker 0 alone" if count == 1 else f"workers 0 to {count - 1}"
+            raise ValueError(f"{word!r} is out of range: the slice has {last}")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def group_equal(items: Sequence[T], key: Callable[[T], K]) -> list[tuple[K, list[T]]]:
+    """Items with equal keys together, largest group first, else in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))

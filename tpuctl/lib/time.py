@@ -1,0 +1,64 @@
+"""Spans and moments as people write them: `90m`, `1h30m`, `7d`; `2026-12-24T18:00Z`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from tpuctl.errors import UsageError
+
+_UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_PART = re.compile(r"([0-9]+(?:[.][0-9]+)?)([wdhms])")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+
+
+def parse_duration(word: str, flag: str) -> float:
+    """Seconds of `90m`, `1h30m` or `7d`; always more than 0. Raises UsageError naming `flag`."""
+    text = word.strip().lower()
+    if not _WHOLE.fullmatch(text):
+        raise UsageError(f"{flag} {word!r} is not a duration", hint=f"{flag} 4h; also 90m, 1h30m, 7d")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    if seconds <= 0:
+        raise UsageError(f"{flag} {word!r} is no time at all", hint=f"{flag} 4h")
+    return seconds
+
+
+def parse_moment(word: str, flag: str) -> float:
+    """Seconds since the epoch of an ISO 8601 date or time; without an offset it is UTC. Raises UsageError."""
+    try:
+        found = datetime.fromisoformat(word.strip())
+    except ValueError:
+        hint = f"{flag} 2026-12-24T18:00Z; without an offset it is UTC"
+        raise UsageError(f"{flag} {word!r} is not a time", hint=hint) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def render_duration(seconds: float) -> str:
+    """The shortest exact form: `4h`, `1h30m`, `45s`."""
+    rest, parts = round(seconds), []
+    for unit, size in _UNITS.items():
+        if unit != "w" and rest >= size:
+            parts.append(f"{rest // size}{unit}")
+            rest %= size
+    return "".join(parts) or "0s"
+
+
+def render_age(seconds: float) -> str:
+    """A span for a narrow column, by its largest unit: `45s`, `12m`, `5h`, `3d`."""
+    whole = max(0, int(seconds))
+    unit, size = next(
+        ((unit, size) for unit, size in _UNITS.items() if unit != "w" and whole >= size), ("s", 1)
+    )
+    return f"{whole // size}{unit}"
+
+
+def render_moment(at: float) -> str:
+    """`2026-12-24T18:00:00Z`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def render_time(at: float | None) -> str | None:
+    """ISO 8601 in UTC, whole seconds."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

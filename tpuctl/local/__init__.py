@@ -1,1 +1,0 @@
-"""This machine: its crontab and user timers, locks between passes, alarms and hooks."""

@@ -1,0 +1,1 @@
+"""What the domains share, as plain data: records, resources, accelerator types, limits."""

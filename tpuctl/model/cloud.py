@@ -1,0 +1,196 @@
+"""The nouns of tpuctl as plain frozen data.
+
+`…Info` is what was seen in the cloud just now, `…Request` what is asked of it, `…Record` (in `records.py`) what
+the store keeps. Cloud states are parsed into our own enums; a value we do not know becomes UNKNOWN, it never
+raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from tpuctl.model.hosts import Endpoint as Endpoint
+from tpuctl.model.hosts import FailureKind as FailureKind
+from tpuctl.model.hosts import HostTarget as HostTarget
+from tpuctl.model.hosts import RemoteResult as RemoteResult
+from tpuctl.model.hosts import Tier as Tier
+
+OWNER_LABEL = "tpuctl-slice"
+"""Label on everything billable that tpuctl creates; its value is the slice name."""
+INCARNATION_LABEL = "tpuctl-incarnation"
+USER_LABEL = "tpuctl-user"
+STORE_LABEL = "tpuctl-store"
+"""Identifies the store (fleet) that recorded the intent, so that two fleets in one project do not adopt each
+other's slices."""
+
+
+class NodeState(StrEnum):
+    """`tpu.v2.Node.State`, as published in google-cloud-tpu 1.28."""
+
+    CREATING = "CREATING"
+    READY = "READY"
+    RESTARTING = "RESTARTING"
+    REIMAGING = "REIMAGING"
+    DELETING = "DELETING"
+    REPAIRING = "REPAIRING"
+    STOPPED = "STOPPED"
+    STOPPING = "STOPPING"
+    STARTING = "STARTING"
+    PREEMPTED = "PREEMPTED"
+    TERMINATED = "TERMINATED"
+    HIDING = "HIDING"
+    HIDDEN = "HIDDEN"
+    UNHIDING = "UNHIDING"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, value: str) -> NodeState:
+        return cls(value) if value in cls.__members__ else cls.UNKNOWN
+
+
+class QueuedState(StrEnum):
+    """`tpu.v2.QueuedResourceState.State`, as published in google-cloud-tpu 1.28."""
+
+    CREATING = "CREATING"
+    ACCEPTED = "ACCEPTED"
+    WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
+    PROVISIONING = "PROVISIONING"
+    ACTIVE = "ACTIVE"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, value: str) -> QueuedState:
+        return cls(value) if value in cls.__members__ else cls.UNKNOWN
+
+
+@dataclass(frozen=True)
+class CloudErrorInfo:
+    """An error reported inside an operation or a queued resource (google.rpc.Status); `details` as JSON."""
+
+    code: int
+    message: str
+    details: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node as the API shows it. `uid` is the server's numeric id, new for every incarnation."""
+
+    name: str
+    zone: str
+    uid: str
+    state: NodeState
+    accelerator_type: str
+    runtime_version: str
+    tier: Tier
+    health: str = ""
+    health_description: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    create_time: str = ""
+    queued_resource: str | None = None
+    parts: tuple[NodeInfo, ...] = ()
+    """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
+
+
+@dataclass(frozen=True)
+class QueuedInfo:
+    """A queued resource as the API shows it; `labels` are those of its first node spec."""
+
+    name: str
+    zone: str
+    state: QueuedState
+    initiator: str
+    node_ids: tuple[str, ...]
+    accelerator_type: str
+    tier: Tier
+    labels: Mapping[str, str] = field(default_factory=dict)
+    error: CloudErrorInfo | None = None
+    create_time: str = ""
+
+
+@dataclass(frozen=True)
+class OperationInfo:
+    """A cloud long-running operation; `name` is its full resource name."""
+
+    name: str
+    done: bool
+    error: CloudErrorInfo | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class OfferInfo:
+    """An accelerator type that the API lists for a zone. `config_type` and `topology` describe it."""
+
+    name: str
+    config_type: str
+    topology: str
+
+
+@dataclass(frozen=True)
+class GuestHostKey:
+    """What a worker's guest attributes say about it. `public_key` is `ssh-ed25519 AAAA…`."""
+
+    worker: int
+    public_key: str
+    hostname: str = ""
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """Everything needed to ask for a node; sent directly or inside a queued resource's node spec."""
+
+    name: str
+    zone: str
+    accelerator_type: str
+    runtime_version: str
+    tier: Tier
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+    external_ips: bool = True
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+    tags: tuple[str, ...] = ()
+    config_type: str | None = None
+    """With `topology`, asks for an accelerator by shape instead of by `accelerator_type`."""
+    topology: str | None = None
+    boot_disk_gib: int | None = None
+    reservation: str | None = None
+    """A short name, or the full name of a reservation of another project."""
+    run_duration_s: float | None = None
+    valid_until: float | None = None
+    """Seconds since the epoch after which the queue must not fill the request any more."""
+    valid_for_s: float | None = None
+    slices: int = 1
+    """More than one: a queued resource with the nodes `NAME-0` to `NAME-<slices-1>`."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """A list answer. Zones in `unreachable` were not read: absence there proves nothing."""
+
+    items: tuple[T, ...]
+    unreachable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object of a bucket. `generation` is the server's version of its content."""
+
+    name: str
+    generation: int
+    size: int
+    updated: str = ""

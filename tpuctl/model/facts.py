@@ -1,0 +1,120 @@
+"""Facts about this machine, the store and the project: plain data that adapters return and `doctor` judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpuctl.errors import TpuctlError
+
+
+@dataclass(frozen=True)
+class CredentialFacts:
+    """What the API is asked with.
+
+    `kind` is the `type` of the credentials file, `token-file`, or `machine` for a Google VM's own account;
+    `expires_at` is in epoch seconds, None where nobody says; `renews`: a new token comes by itself.
+    """
+
+    kind: str
+    where: str
+    account: str = ""
+    expires_at: float | None = None
+    renews: bool = True
+    quota_project: str | None = None
+    """The project to which a person's login has its calls counted, empty for none; None for other kinds."""
+
+
+@dataclass(frozen=True)
+class KeyFacts:
+    """This machine's SSH key. `mode` is None when there is no file; `error` says why it is no key."""
+
+    path: str
+    mode: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """A program or library; `version` is None when it is missing. `purpose` says what needs it."""
+
+    name: str
+    version: str | None
+    purpose: str
+    needed: bool = False
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """The store as a look from outside shows it, changing nothing. `holder` is who keeps it locked."""
+
+    where: str
+    exists: bool = True
+    schema: int | None = None
+    known_schema: int = 0
+    locked: bool = False
+    holder: str = ""
+    damage: str = ""
+    writable: bool = True
+    read_only: bool = False
+    """Its file system is mounted so."""
+    free_bytes: int | None = None
+    """On its disk; None where that is not known."""
+    foreign_project: str = ""
+    """The project that a shared store belongs to, if that is another one."""
+    clock_ahead: float | None = None
+    """Seconds by which the clock of a shared store's server is ahead of this machine's, to about a second."""
+
+    @property
+    def shared(self) -> bool:
+        return self.where.startswith("gs://")
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be opened now without being brought to another schema."""
+        other = self.schema is not None and self.schema != self.known_schema
+        absent = self.shared and not self.exists
+        return not (self.locked or self.damage or other or self.foreign_project or absent or not self.writable)
+
+
+@dataclass(frozen=True)
+class WatchFacts:
+    """What this machine has of a watchdog. None where the machine does not tell."""
+
+    installed: bool
+    """`watch install` was here: its script is."""
+    in_crontab: bool | None = None
+    timer: bool = False
+    cron_runs: bool | None = None
+    broken_hooks: tuple[TpuctlError, ...] = ()
+
+
+@dataclass(frozen=True)
+class BucketPlace:
+    """Where a bucket is: `US-CENTRAL2`, `EU`, … and `region`, `dual-region` or `multi-region`."""
+
+    location: str
+    kind: str
+    regions: tuple[str, ...] = ()
+    """The regions of a dual-region of one's own choice, in lower case."""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A lifecycle rule of a bucket that removes live objects. No `prefixes`: everywhere in the bucket."""
+
+    prefixes: tuple[str, ...] = ()
+    age_days: int | None = None
+
+
+@dataclass(frozen=True)
+class BucketSettings:
+    """What a bucket does with its objects. Spans in seconds; 0 means not at all."""
+
+    storage_class: str = "STANDARD"
+    versioning: bool = False
+    soft_delete_s: float = 0.0
+    retention_s: float = 0.0
+    retention_locked: bool = False
+    holds_new_objects: bool = False
+    deletions: tuple[Deletion, ...] = ()

@@ -1,0 +1,53 @@
+"""List prices from the accelerator table: a snapshot of unknown date, for a first idea, never for billing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.lib.names import region_of
+from tpuctl.model.accelerators import AcceleratorType, Catalog
+from tpuctl.model.assets import AssetInfo, AssetKind
+from tpuctl.model.cloud import Tier
+
+_COLUMNS = {Tier.SPOT: "spot", Tier.PREEMPTIBLE: "spot", Tier.ON_DEMAND: "on_demand"}
+"""Reserved capacity is priced by contract; preemptible is billed as spot."""
+
+
+def price_per_hour(catalog: Catalog, accelerator: AcceleratorType, zone: str, tier: Tier) -> float | None:
+    """USD per hour for the whole slice, or None where the table has no price."""
+    prices = catalog.generations[accelerator.generation].prices.get(region_of(zone), {})
+    column = _COLUMNS.get(tier)
+    price = prices.get(column) if column else None
+    return None if price is None else price * accelerator.chips
+
+
+HOURS_PER_MONTH = 730.0
+
+
+@dataclass(frozen=True)
+class OtherPrices:
+    """The content of `manifests/tables/other_prices.yaml`, USD."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def note(self) -> str:
+        return str(self.data["prices_note"])
+
+    def per_hour(self, asset: AssetInfo) -> float | None:
+        """About what a resource costs per hour; None where the table or the resource does not tell."""
+        table = self.data.get(str(asset.kind))
+        if table is None:
+            return None
+        if asset.kind is AssetKind.ADDRESS:
+            found = table.get(asset.state)
+            return None if found is None else float(found)
+        row = table if "gib" in table else table.get(asset.type)
+        if row is None or asset.size_gib is None or asset.at_least:
+            return None
+        month = row["gib"] * asset.size_gib
+        month += row.get("throughput", 0.0) * (asset.throughput_mib_s or 0)
+        month += row.get("iops", 0.0) * (asset.iops or 0)
+        return float(month) / HOURS_PER_MONTH

@@ -1,0 +1,436 @@
+"""What the store keeps about slices, runs and attempts: decisions and intents, not measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from tpuctl.model import timeouts
+from tpuctl.model.hosts import Endpoint, Tier
+
+MOVED = "moved"
+"""The document that a store which has moved, or is about to, holds: where to, and whether all is there. From
+then on nothing else in that store may change."""
+
+
+class Desired(StrEnum):
+    """What the user wants of a slice."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class SliceState(StrEnum):
+    """Our own view of a slice; the cloud's states are another type."""
+
+    REQUESTED = "requested"
+    PROVISIONING = "provisioning"
+    BOOTING = "booting"
+    READY = "ready"
+    LOST = "lost"
+    REFUSED = "refused"
+    REMOVED = "removed"
+    DELETING = "deleting"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class SliceSpec:
+    """What was asked for. Another spec under the same name is a conflict, not an update."""
+
+    accelerator_type: str
+    zone: str
+    tier: Tier
+    runtime_version: str
+    hosts: int
+    chips: int
+    queued: bool = True
+    external_ips: bool = True
+    login_user: str = "tpuctl"
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+    config_type: str | None = None
+    topology: str | None = None
+    slices: int = 1
+    """Nodes of one queued resource; `hosts` and `chips` count those of all."""
+    reservation: str | None = None
+    run_duration_s: float | None = None
+    valid_until: float | None = None
+    valid_for_s: float | None = None
+    """How long each request may wait for capacity."""
+    boot_disk_gib: int | None = None
+    tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    startup_script: str | None = None
+    """The sha256 of the blob with its text."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How a worker was reachable when it was last pinned."""
+
+    endpoint: Endpoint
+    host_key: str
+    hostname: str = ""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Something about a live incarnation is wrong since `since`; only time or evidence settles it."""
+
+    since: float
+    why: str
+    missing: bool = False
+    """It is the node that is not there, not its hosts that are silent: the one says nothing about the other."""
+
+
+class Answer(StrEnum):
+    """What the cloud said to a call that changes something."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"
+    """Not now: another operation holds the resource, or it is in a state that passes."""
+    NONE = "none"
+    """No answer, or an internal error: it may have taken effect."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A `create` or `delete` that is made again until the cloud shows its effect: each may be refused while
+    something is in flight, lost, or taken and dropped all the same."""
+
+    call: str
+    since: float
+    """Since when the answer is the same."""
+    at: float
+    """When it was made last."""
+    answer: Answer
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One life of a slice in the cloud. `cloud_name` is written here before the create and never used again."""
+
+    number: int
+    cloud_name: str
+    requested_at: float
+    create_called_at: float | None = None
+    operation: str | None = None
+    node_uid: str | None = None
+    cloud_ready_at: float | None = None
+    ready_at: float | None = None
+    workers: tuple[Worker, ...] = ()
+    doubt: Doubt | None = None
+    adopted_uid: str = ""
+    """Of a TPU that was taken over: the node's id, its identity where there are no labels."""
+    adopted_request: str = ""
+    """When its queued resource was created, which can never be labelled."""
+    request_name: str = ""
+    """Name of its queued resource where that is not `cloud_name`."""
+    keys_sent_at: float | None = None
+    """When the keys of machines that were enrolled after its create were sent to it last."""
+    keys_sent: str = ""
+    """Which they were: a digest of the keys that it should have, and of those that it should not."""
+    by_hand: bool = False
+    """It was made without tpuctl: only `down` deletes it, and no limit of time or idleness touches it."""
+    given_up: bool = False
+    """It is to go although the cloud shows it alive: its hosts were proved to be out of reach for good."""
+    unseen_since: float | None = None
+    """When a create was called that may have made what nobody saw yet; None once it was shown or refused."""
+    unclear_since: float | None = None
+    """Since when the cloud shows it in a state that this tpuctl does not know."""
+    retry: Retry | None = None
+    kept: str = ""
+    """Why its deletion was refused when that was last written down."""
+
+    @property
+    def queued_name(self) -> str:
+        return self.request_name or self.cloud_name
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How the last incarnation ended."""
+
+    at: float
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a slice is wanted, as asked for: so many seconds, or until so many have passed without use."""
+
+    ttl_s: float | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """When a slice is to go by itself: at a moment (epoch seconds), or after so many seconds without use."""
+
+    expires_at: float | None = None
+    idle_s: float | None = None
+    ttl_s: float | None = None
+    """The span that ends at `expires_at`, as it was asked for."""
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
+
+    name: str
+    spec: SliceSpec
+    owner: str
+    desired: Desired
+    state: SliceState
+    last_incarnation: int
+    created_at: float
+    incarnation: Incarnation | None = None
+    failures: int = 0
+    not_before: float = 0.0
+    loss: Loss | None = None
+    pay: bool = False
+    """The user agreed to pay for what no grant covers."""
+    run_id: str | None = None
+    """The run this slice belongs to and goes with; None for a slice made by `up`."""
+    zones: tuple[str, ...] = ()
+    """Where it may be, in order of preference; empty means only in `spec.zone`, where it is now."""
+    zone_not_before: Mapping[str, float] = field(default_factory=dict)
+    """Until when each of them is left alone after it had no capacity."""
+    lifetime: Lifetime | None = None
+    fleet: str = ""
+    """Name of the fleet file that asked for it; empty for a slice made by hand."""
+    refused_zones: tuple[str, ...] = ()
+    """Those of `zones` that will never serve this request, until it is asked for again."""
+    any_user: bool = False
+    """`down --all-users` was said of it: it goes whoever's label it carries."""
+
+    @property
+    def key(self) -> str:
+        return f"slices/{self.name}"
+
+    @property
+    def by_hand(self) -> bool:
+        """It was made without tpuctl: nothing but `down` ends it."""
+        return self.incarnation is not None and self.incarnation.by_hand
+
+    @property
+    def wished_zones(self) -> tuple[str, ...]:
+        """The zones in which it was asked to be."""
+        return self.zones or (self.spec.zone,)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Those of them that have not refused it for good."""
+        return tuple(zone for zone in self.wished_zones if zone not in self.refused_zones) or (self.spec.zone,)
+
+    def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
+        """In what it is not a slice of `spec` in any of `zones`, as names of fields.
+
+        Where it is at the moment does not count while it may be in several zones.
+        """
+        names = [item.name for item in fields(SliceSpec) if item.name != "zone"]
+        different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
+        return different if set(self.wished_zones) == set(zones or (spec.zone,)) else ("zone", *different)
+
+
+class RunState(StrEnum):
+    """Where a run stands; the last four are final."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    GAVE_UP = "gave-up"
+
+    @property
+    def final(self) -> bool:
+        return self in {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.GAVE_UP}
+
+
+RUN_STATE_NOTES: Mapping[RunState, str] = {
+    RunState.WAITING: "its slice is on its way, or the next attempt is due",
+    RunState.PREPARING: "code and environment go to every worker; each acknowledges",
+    RunState.RUNNING: "every worker runs",
+    RunState.STOPPING: "a stop was asked for; TERM, then KILL after the grace period",
+    RunState.SUCCEEDED: "every worker exited with 0",
+    RunState.FAILED: "the budget of failures is used up, or it failed at once and twice in the same way",
+    RunState.STOPPED: "ended on request, or its slice was taken down",
+    RunState.GAVE_UP: "the budget of preemptions or of restarts is used up",
+}
+"""What each state means, for the documents."""
+
+
+class AttemptState(StrEnum):
+    """How far an attempt has got; every step is written before the next begins."""
+
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Cause(StrEnum):
+    """Why an attempt ended, and so which budget it is charged to."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RESTART_ASKED = "restart-asked"
+    PREEMPTED = "preempted"
+    HOST_LOST = "host-lost"
+    STOPPED = "stopped"
+
+
+CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
+    Cause.SUCCEEDED: ("–", "every worker exited with 0"),
+    Cause.FAILED: ("failures", "a worker failed while the cloud showed the slice alive, twice"),
+    Cause.RESTART_ASKED: ("restarts", "every worker that failed exited with 75"),
+    Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
+    Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
+    Cause.STOPPED: ("–", "a stop was asked for"),
+}
+"""Budget and meaning of each cause, for the documents."""
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How one worker of an attempt ended; both None when its end was never seen."""
+
+    worker: int
+    exit_status: int | None = None
+    signal: int | None = None
+    note: str = ""
+    ran_s: float | None = None
+    survivors: tuple[int, ...] = ()
+    """Processes of it that its host still has: what a stop cannot reach, such as root's."""
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One event of a run's story. `at` is seconds since the epoch."""
+
+    at: float
+    event: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a run on one incarnation of its slice. `fence` is the lease counter under which it began."""
+
+    number: int
+    incarnation: int
+    fence: int
+    state: AttemptState
+    created_at: float
+    workers: tuple[int, ...]
+    coordinator: str = ""
+    slices: int = 1
+    """Of how many slices its workers are, in equal shares; 1 also where only some workers take part."""
+    started_at: float | None = None
+    suspect_since: float | None = None
+    suspect_reads: int = 0
+    suspect_why: str = ""
+    cause: Cause | None = None
+    ending_since: float | None = None
+    ends: tuple[WorkerEnd, ...] = ()
+    ended_at: float | None = None
+    timeline: tuple[TimelineEntry, ...] = ()
+    hosts: tuple[Mapping[str, str], ...] = ()
+    """What each worker said of itself when it acknowledged, by worker."""
+
+    @property
+    def attempt_id(self) -> str:
+        return str(self.number)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a run is started again, by cause."""
+
+    max_failures: int = timeouts.MAX_FAILURES
+    max_preemptions: int = timeouts.MAX_PREEMPTIONS
+    max_restarts: int = timeouts.MAX_RESTARTS
+    grace_s: float = timeouts.STOP_GRACE_S
+
+    @property
+    def restarts(self) -> bool:
+        """Whether anything is started again at all."""
+        return max(self.max_failures, self.max_preemptions, self.max_restarts) > 0
+
+
+@dataclass(frozen=True)
+class CodeState:
+    """Where the frozen bundle came from; `diff` is the blob of the uncommitted changes."""
+
+    bundle: str
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool = False
+    remote_url: str | None = None
+    diff: str | None = None
+
+
+@dataclass(frozen=True)
+class EnvironmentRef:
+    """The pinned environment of a run: `spec` is the blob with its definition."""
+
+    name: str
+    spec: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run: frozen at its first start, so that every later attempt from any machine is the same."""
+
+    id: str
+    slice_name: str
+    argv: tuple[str, ...]
+    code: CodeState
+    owner: str
+    created_at: float
+    state: RunState
+    policy: Policy
+    fingerprint: str = ""
+    """Digest of all that was asked for: the same command again means this run while it is not over."""
+    cwd: str = "."
+    """Directory below the bundle's root in which the command runs."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    environment: EnvironmentRef | None = None
+    workers: tuple[int, ...] = ()
+    """The workers that take part; empty means all."""
+    checkpoint_dir: str | None = None
+    owns_slice: bool = False
+    keep_slice: bool = False
+    stop_asked: bool = False
+    grace_s: float | None = None
+    attempt: Attempt | None = None
+    failures: int = 0
+    preemptions: int = 0
+    restarts: int = 0
+    quick_failure: str = ""
+    """How the last attempt failed, if that was soon after its start."""
+    fruitless: int = 0
+    """Attempts in a row that the cloud ended before a newer checkpoint was written."""
+    newest_checkpoint: float = 0.0
+    question: str = ""
+    """Why a person has to say how it goes on; empty while it goes on by itself."""
+    ended_at: float | None = None
+    reason: str = ""
+    fleet: str = ""
+    """Name of the fleet file that asked for it, and `fleet_run` its name there; empty for one made by hand."""
+    fleet_run: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"runs/{self.id}"

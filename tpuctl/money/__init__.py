@@ -1,0 +1,1 @@
+"""Grants, quotas and costs."""

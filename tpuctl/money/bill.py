@@ -1,0 +1,235 @@
+"""The bill of a project: everything in it that can cost money, who pays for it, and how much about.
+
+What cannot be priced is never left out: it stands there without a price. What may turn billable without anybody
+doing anything (a queued request, a node that starts) counts as if it were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpuctl.lib.text import counted
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.assets import AssetInfo, AssetKind
+from tpuctl.model.cloud import (
+    OWNER_LABEL,
+    USER_LABEL,
+    Listing,
+    NodeInfo,
+    NodeState,
+    QueuedInfo,
+    QueuedState,
+    Tier,
+)
+from tpuctl.model.prices import OtherPrices, price_per_hour
+from tpuctl.money.grants import Grant, check_coverage, same_pool
+
+
+class Payer(StrEnum):
+    """Who pays for a line."""
+
+    GRANT = "grant"
+    YOU = "you"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class BillLine:
+    """One resource. `per_hour` is USD, None where no price is known; 0 for what costs nothing as it stands."""
+
+    kind: str
+    name: str
+    location: str
+    detail: str
+    payer: Payer
+    per_hour: float | None
+    note: str
+    user: str = ""
+    managed: bool = False
+    """Carries tpuctl's label."""
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What could not be read, so that nothing is known about it."""
+
+    what: str
+    why: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Census:
+    """All that was read of a project in one go."""
+
+    nodes: Listing[NodeInfo]
+    queued: Listing[QueuedInfo]
+    assets: tuple[AssetInfo, ...]
+    unread: tuple[Unread, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The lines and what they come to. `per_hour` sums up the known prices; `unpriced` counts the others."""
+
+    lines: tuple[BillLine, ...]
+    unread: tuple[Unread, ...]
+
+    def of(self, payer: Payer) -> tuple[BillLine, ...]:
+        return tuple(line for line in self.lines if line.payer is payer)
+
+    @property
+    def per_hour(self) -> float:
+        return sum(line.per_hour or 0.0 for line in self.of(Payer.YOU))
+
+    @property
+    def unpriced(self) -> int:
+        return sum(line.per_hour is None for line in self.of(Payer.YOU))
+
+    @property
+    def zero(self) -> bool:
+        """Nothing is to be paid, and nothing was overlooked for want of an answer."""
+        return not self.of(Payer.YOU) and not self.unread
+
+
+_DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
+_DEAD_REQUESTS = frozenset({QueuedState.FAILED, QueuedState.SUSPENDED})
+
+
+def make_bill(
+    census: Census, grants: Sequence[Grant], catalog: Catalog, prices: OtherPrices, now: float
+) -> Bill:
+    """The bill of what `census` found. `now` is in seconds since the epoch."""
+    lines = tpu_lines(census.nodes.items, census.queued.items, grants, catalog, now)
+    lines += [_asset_line(asset, prices) for asset in census.assets]
+    dark = sorted(census.nodes.unreachable | census.queued.unreachable)
+    unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
+    return Bill(tuple(lines), (*unread, *census.unread))
+
+
+def tpu_lines(
+    nodes: Sequence[NodeInfo],
+    requests: Sequence[QueuedInfo],
+    grants: Sequence[Grant],
+    catalog: Catalog,
+    now: float,
+) -> list[BillLine]:
+    """What nodes, and requests that have none yet, cost and who pays. Grants go to the oldest first, so that
+    all of a zone must be given. `now` is in seconds since the epoch."""
+    meter = _Meter(grants, catalog, now)
+    lines = [meter.node(node) for node in sorted(nodes, key=lambda node: (node.create_time, node.name))]
+    standing = {(node.zone, node.name) for node in nodes}
+    for request in sorted(requests, key=lambda each: (each.create_time, each.name)):
+        if not any((request.zone, node) in standing for node in request.node_ids or (request.name,)):
+            lines.append(meter.request(request))
+    return lines
+
+
+class _Meter:
+    """Counts the chips of each grant while TPUs are put on the bill, oldest first."""
+
+    def __init__(self, grants: Sequence[Grant], catalog: Catalog, now: float) -> None:
+        self._grants = grants
+        self._catalog = catalog
+        self._now = now
+        self._used: list[tuple[str, str, Tier, int]] = []
+
+    def node(self, node: NodeInfo) -> BillLine:
+        detail = f"{node.accelerator_type} {node.tier} {node.state}"
+        if node.state in _DEAD_NODES:
+            return _tpu_line("node", node, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds its name")
+        payer, price, note = self._charge(node.accelerator_type, node.zone, node.tier)
+        if node.state is NodeState.STOPPED:
+            # Chips are not billed while a node is stopped, its disk is (cloud.google.com/tpu/pricing).
+            return _tpu_line("node", node, detail, Payer.YOU, None, "stopped: its boot disk is billed")
+        return _tpu_line("node", node, detail, payer, price, note)
+
+    def request(self, request: QueuedInfo) -> BillLine:
+        detail = f"{request.accelerator_type} {request.tier} {request.state}"
+        if request.state in _DEAD_REQUESTS:
+            return _tpu_line("queued", request, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds quota")
+        payer, price, note = self._charge(request.accelerator_type, request.zone, request.tier)
+        when = "from the moment that capacity is found"
+        return _tpu_line("queued", request, detail, payer, price, f"{note}; {when}")
+
+    def _charge(self, accelerator_type: str, zone: str, tier: Tier) -> tuple[Payer, float | None, str]:
+        found = self._catalog.find(accelerator_type)
+        if found is None:
+            return Payer.YOU, None, "an accelerator type that no table has"
+        used = sum(
+            chips
+            for where, generation, how, chips in self._used
+            if (where, generation) == (zone, found.generation) and same_pool(how, tier)
+        )
+        coverage = check_coverage(self._grants, found, zone, tier, used, self._now)
+        price = price_per_hour(self._catalog, found, zone, tier)
+        if not coverage.covered:
+            return Payer.YOU, price, coverage.reason
+        self._used.append((zone, found.generation, tier, found.chips))
+        until = f" until {coverage.until}" if coverage.until else ""
+        return Payer.GRANT, price, f"{coverage.reason}{until}"
+
+
+def _tpu_line(
+    kind: str, found: NodeInfo | QueuedInfo, detail: str, payer: Payer, price: float | None, note: str
+) -> BillLine:
+    return BillLine(
+        kind=kind,
+        name=found.name,
+        location=found.zone,
+        detail=detail,
+        payer=payer,
+        per_hour=price,
+        note=note,
+        user=found.labels.get(USER_LABEL, ""),
+        managed=OWNER_LABEL in found.labels,
+        created=found.create_time,
+    )
+
+
+def _asset_line(asset: AssetInfo, prices: OtherPrices) -> BillLine:
+    payer, price, note = _asset_cost(asset, prices)
+    return BillLine(
+        kind=str(asset.kind),
+        name=asset.name,
+        location=asset.location,
+        detail=_asset_detail(asset),
+        payer=payer,
+        per_hour=price,
+        note=note,
+        user=asset.labels.get(USER_LABEL, ""),
+        managed=OWNER_LABEL in asset.labels,
+        created=asset.create_time,
+    )
+
+
+def _asset_cost(asset: AssetInfo, prices: OtherPrices) -> tuple[Payer, float | None, str]:
+    if asset.kind is AssetKind.BUCKET and asset.state == "empty":
+        return Payer.NOBODY, 0.0, "empty, old versions included"
+    if asset.kind is AssetKind.ADDRESS and asset.type == "INTERNAL":
+        return Payer.NOBODY, 0.0, "internal addresses cost nothing"
+    if asset.kind is AssetKind.INSTANCE:
+        return Payer.YOU, None, "billed while it runs; its disks and addresses always"
+    if asset.kind is AssetKind.DISK:
+        use = f"used by {counted(len(asset.used_by), 'machine')}" if asset.used_by else "used by nobody"
+        return Payer.YOU, prices.per_hour(asset), f"billed by its size until it is deleted; {use}"
+    return Payer.YOU, prices.per_hour(asset), "billed until it is deleted"
+
+
+def _asset_detail(asset: AssetInfo) -> str:
+    size = ""
+    if asset.size_gib is not None:
+        more = "over " if asset.at_least else ""
+        size = f"{more}{asset.size_gib:.0f} GiB" if asset.size_gib >= 1 else f"{more}{asset.size_gib:.3f} GiB"
+    return " ".join(part for part in (asset.type, size, asset.state) if part)
+
+
+def count_kinds(lines: Iterable[BillLine]) -> dict[str, int]:
+    """How many lines of each kind."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        counts[line.kind] = counts.get(line.kind, 0) + 1
+    return counts

@@ -1,0 +1,80 @@
+"""Reads everything in a project that can cost money. A list that fails is named, it never reads as empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tpuctl.engine.ports import Inventory
+from tpuctl.engine.services import Services
+from tpuctl.errors import TpuctlError
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.time import render_time
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.assets import AssetInfo, AssetKind
+from tpuctl.model.cloud import Listing
+from tpuctl.model.prices import OtherPrices
+from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
+from tpuctl.money.coverage import list_grants
+
+T = TypeVar("T")
+
+
+def take_census(services: Services, inventory: Inventory) -> Census:
+    """All nodes, queued resources and other assets of the project, in all locations."""
+    unread: list[Unread] = []
+
+    def attempt(what: str, read: Callable[[], Listing[T]]) -> Listing[T]:
+        try:
+            return read()
+        except TpuctlError as error:
+            unread.append(Unread(what, error.message, error.hint))
+            return Listing(())
+
+    nodes = attempt("nodes", services.cloud.list_nodes)
+    queued = attempt("queued resources", services.cloud.list_queued)
+    assets: list[AssetInfo] = []
+    for kind in AssetKind:
+        found = attempt(f"{kind}s" if kind is not AssetKind.ADDRESS else "addresses", _reader(inventory, kind))
+        assets.extend(found.items)
+        unread += [
+            Unread(f"{kind} list in {where}", "the location could not be read")
+            for where in sorted(found.unreachable)
+        ]
+    return Census(nodes, queued, tuple(assets), tuple(unread))
+
+
+def _reader(inventory: Inventory, kind: AssetKind) -> Callable[[], Listing[AssetInfo]]:
+    return lambda: inventory.list_assets(kind)
+
+
+def bill_of(services: Services, inventory: Inventory, catalog: Catalog, prices: OtherPrices) -> Bill:
+    """The bill of the project as it stands now."""
+    census = take_census(services, inventory)
+    return make_bill(census, list_grants(services), catalog, prices, services.clock.now())
+
+
+def bill_data(
+    services: Services, bill: Bill, project: str, catalog: Catalog, prices: OtherPrices
+) -> dict[str, Any]:
+    """The bill as plain data: what `--json` prints and a receipt holds."""
+    kinds = ["node", "queued", *(str(kind) for kind in AssetKind)]
+    found = count_kinds(bill.lines)
+    return {
+        "project": project,
+        "read_at": render_time(services.clock.now()),
+        "read_by": f"{services.user} on {services.machine}",
+        "zero": bill.zero,
+        "found": {kind: found.get(kind, 0) for kind in kinds},
+        "not_read": [to_data(each) for each in bill.unread],
+        "usd_per_hour": round(bill.per_hour, 6),
+        "without_price": bill.unpriced,
+        "prices": {"tpu": catalog.prices_note, "other": prices.note},
+        "paid": [_line(line) for line in bill.of(Payer.YOU)],
+        "covered": [_line(line) for line in bill.of(Payer.GRANT)],
+        "free": [_line(line) for line in bill.of(Payer.NOBODY)],
+    }
+
+
+def _line(line: BillLine) -> dict[str, Any]:
+    return dict(to_data(line))

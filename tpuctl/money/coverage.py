@@ -1,0 +1,130 @@
+"""Who pays for a slice: the grants in the store, what is used of them, and the price otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
+from tpuctl.lib.text import counted
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.cloud import STORE_LABEL, NodeState
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.prices import price_per_hour
+from tpuctl.model.records import Desired, SliceRecord, SliceSpec
+from tpuctl.money.grants import Coverage, Grant, check_coverage, ended_on, same_pool
+from tpuctl.state.repository import decode_readable, readable_slices
+
+_GIVEN_BACK = frozenset({NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
+"""States in which a node holds no chips."""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What a slice costs and whether a grant covers it; `line` says it in words before the first create."""
+
+    line: str
+    coverage: Coverage
+    cost: str
+
+    def permit(self, *, pay: bool) -> Callable[[], None]:
+        """The check that raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
+
+        def check() -> None:
+            if not (self.coverage.covered or pay):
+                raise NotCoveredError(
+                    f"{self.line}; not covered: {self.coverage.reason}",
+                    hint="add --pay to pay for it, or tpuctl grant import LETTER",
+                )
+
+        return check
+
+
+def list_grants(services: Services) -> list[Grant]:
+    """Every grant in the store that can be read; a damaged one covers nothing."""
+    return readable_grants(services)[0]
+
+
+def readable_grants(services: Services) -> tuple[list[Grant], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(Grant, services.store.list("grants/"))
+
+
+def quote(
+    services: Services,
+    catalog: Catalog,
+    name: str,
+    spec: SliceSpec,
+    beside: Mapping[str, SliceSpec] | None = None,
+) -> Quote:
+    """The quote for slice `name`; what other wanted slices use of the same grant counts against it.
+
+    `beside` are slices that are about to be wanted, by name.
+    """
+    found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
+    grants = list_grants(services)
+    records, damaged = readable_slices(services)
+    used = chips_in_use(records, catalog, name, spec, beside)
+    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
+    if coverage.covered and damaged:
+        coverage = Coverage(False, None, f"{damaged[0].message}, so what it uses of grants is not known")
+    if coverage.covered:
+        used += _chips_of_others(services, catalog, found.generation, spec)
+        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
+    price = price_per_hour(catalog, found, spec.zone, spec.tier)
+    cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
+    hosts = counted(found.hosts, "host")
+    paid = f"covered until {coverage.until or 'further notice'}" if coverage.covered else cost
+    kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
+    what = f"{name}:" if kind == name else f"{name}: {kind},"
+    line = f"{what} {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
+    return Quote(line, coverage, cost)
+
+
+def chips_in_use(
+    records: Iterable[SliceRecord],
+    catalog: Catalog,
+    name: str,
+    spec: SliceSpec,
+    beside: Mapping[str, SliceSpec] | None = None,
+) -> int:
+    """Chips of those `records`, other than `name`, that are wanted and draw on the same grant as `spec`."""
+    generation = catalog.of(spec.accelerator_type, spec.topology).generation
+    wanted = {r.name: r.spec for r in records if r.desired is Desired.UP}
+    return sum(
+        other.chips
+        for other_name, other in {**wanted, **(beside or {})}.items()
+        if other_name != name
+        and other.zone == spec.zone
+        and same_pool(other.tier, spec.tier)
+        and catalog.of(other.accelerator_type, other.topology).generation == generation
+    )
+
+
+def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec: SliceSpec) -> int:
+    """Chips of live nodes on the same grant that this store did not make: a grant is the whole project's.
+
+    A zone that cannot be read counts as empty; the API refuses what is too much.
+    """
+    try:
+        nodes = services.cloud.list_nodes(spec.zone).items
+    except TransientError:
+        return 0
+    store = services.store.identity()
+    others = [node for node in nodes if node.labels.get(STORE_LABEL) != store and node.state not in _GIVEN_BACK]
+    found = [catalog.find(node.accelerator_type) for node in others if same_pool(node.tier, spec.tier)]
+    return sum(kind.chips for kind in found if kind is not None and kind.generation == generation)
+
+
+def ended_grant(services: Services, record: SliceRecord) -> str:
+    """That the grant a slice lived on is over, in words; empty while it lives, and for what is paid for."""
+    if record.pay:
+        return ""
+    found = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
+    last_day = ended_on(
+        list_grants(services), found.generation, record.spec.zone, record.spec.tier, services.store.now()
+    )
+    if last_day is None:
+        return ""
+    return f"the grant for {record.spec.tier} {found.generation} in {record.spec.zone} ended on {last_day}"

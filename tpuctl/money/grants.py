@@ -1,0 +1,260 @@
+"""Grants: which chips may be used without paying, where, in which tier and until when.
+
+TPU Research Cloud announces them by letter, in lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d`.
+Everything outside of those zones and tiers is billed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+
+from tpuctl.lib.text import counted
+from tpuctl.model.accelerators import AcceleratorType
+from tpuctl.model.cloud import Tier
+
+_COUNT = r"(?P<chips>[0-9][0-9,]*)"
+_LINE = re.compile(
+    rf"\b{_COUNT}\s+(?P<tier>spot|preemptible|on-?\s?demand|reserved)\s+Cloud\s+TPU\s+"
+    r"(?P<generation>[a-z0-9]+)\s+chips?\s+in\s+(?:the\s+)?zone\s+(?P<zone>[a-z0-9]+(?:-[a-z0-9]+)+)",
+    re.IGNORECASE,
+)
+_DEVICES = re.compile(
+    rf"\b{_COUNT}\s+(?P<tier>spot|preemptible|on-?\s?demand|reserved)\s+Cloud\s+TPU\s+"
+    r"(?P<type>v[0-9][0-9a-z]*-[0-9]+)\s+device(?:s|\(s\))?\s+in\s+(?:the\s+)?zone\s+"
+    r"(?P<zone>[a-z0-9]+(?:-[a-z0-9]+)+)",
+    re.IGNORECASE,
+)
+"""Older letters count devices: `5 on-demand Cloud TPU v3-8 device(s) in zone europe-west4-a`."""
+_ALIKE = re.compile(r"\b[0-9][0-9,]*\s[^.;:]{0,40}?\bTPU\b[^.;:]{0,60}?\bzone\s+[\w-]+", re.IGNORECASE)
+"""What looks like a line of a grant, whether it can be read or not."""
+_MONTHS: Mapping[str, int] = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), start=1
+    )
+}
+_ENDING = re.compile(r"\b(?:until|through|ends?|ending|expires?|expiring|valid to|end date)\b", re.IGNORECASE)
+_ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
+_MONTH_FIRST = re.compile(r"\b([A-Z][a-z]{2,8})\.?\s+(\d{1,2})(?:st|nd|rd|th)?,?\s+(\d{4})\b")
+_DAY_FIRST = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?\s+([A-Z][a-z]{2,8})\.?,?\s+(\d{4})\b")
+
+
+@dataclass(frozen=True)
+class GrantLine:
+    """One line of a letter. `ends` is the last day on which it covers, if the letter says so."""
+
+    chips: int
+    tier: Tier
+    generation: str
+    zone: str
+    ends: str | None = None
+
+
+class AtEnd(StrEnum):
+    """What becomes of the slices that live on a grant when it is over."""
+
+    KEEP = "keep"
+    """They run on and cost money, but are not asked for again."""
+    DOWN = "down"
+    """Their runs are stopped and they are taken down."""
+
+
+WARN_DAYS = (7, 1)
+"""Days before the last day of a grant on which a pass warns."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A grant as the store keeps it. `ends` is its last day, `YYYY-MM-DD`, or None if unknown."""
+
+    zone: str
+    tier: Tier
+    generation: str
+    chips: int
+    ends: str | None = None
+    at_end: AtEnd = AtEnd.KEEP
+
+    @property
+    def key(self) -> str:
+        """One grant for each zone, tier and generation; importing a newer letter replaces it."""
+        return f"grants/{self.zone}/{self.tier}/{self.generation}"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Whether a create costs nothing. `until` is the last covered day, if known; `reason` says what decided."""
+
+    covered: bool
+    until: date | None
+    reason: str
+
+
+def parse_trc_letter(text: str, types: Mapping[str, AcceleratorType] | None = None) -> tuple[GrantLine, ...]:
+    """Every grant line anywhere in a pasted letter, quoted and wrapped ones too, in order.
+
+    `types` say how many chips the devices of older letters have; without them such lines are left out.
+    """
+    flat = _flat(text)
+    ends = _find_end(text)
+    last = ends.isoformat() if ends else None
+    found = [(match.start(), _line(match, 1, match["generation"], last)) for match in _LINE.finditer(flat)]
+    for match in _DEVICES.finditer(flat):
+        device = (types or {}).get(match["type"].lower())
+        if device is not None:
+            found.append((match.start(), _line(match, device.chips, device.generation, last)))
+    return tuple(dict.fromkeys(line for _, line in sorted(found, key=lambda each: each[0])))
+
+
+def unread_lines(text: str, types: Mapping[str, AcceleratorType]) -> tuple[str, ...]:
+    """What looks like a grant and could not be read as one."""
+    rest = _LINE.sub(".", _flat(text))
+    rest = _DEVICES.sub(lambda match: "." if match["type"].lower() in types else match[0], rest)
+    return tuple(match[0] for match in _ALIKE.finditer(rest))
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\s*\n[>\s]*", " ", text)
+
+
+def _line(match: re.Match[str], chips_each: int, generation: str, ends: str | None) -> GrantLine:
+    return GrantLine(
+        chips=int(match["chips"].replace(",", "")) * chips_each,
+        tier=_tier(match["tier"]),
+        generation=generation.lower(),
+        zone=match["zone"].lower(),
+        ends=ends,
+    )
+
+
+def to_grants(lines: Iterable[GrantLine]) -> tuple[Grant, ...]:
+    """Grants of a letter's lines."""
+    return tuple(Grant(line.zone, line.tier, line.generation, line.chips, line.ends) for line in lines)
+
+
+def check_coverage(
+    grants: Iterable[Grant],
+    accelerator: AcceleratorType,
+    zone: str,
+    tier: Tier,
+    chips_in_use: int,
+    now: float,
+) -> Coverage:
+    """Whether `accelerator` in `zone` and `tier` is covered on top of `chips_in_use` chips of the same grant.
+
+    `now` is in seconds since the epoch; days are UTC. Preemptible counts as spot: it is the older name for the
+    same capacity. On-demand grants do not cover spot, nor the other way round.
+    """
+    wanted = f"{_paid_as(tier)} {accelerator.generation} in {zone}"
+    matching = [
+        grant
+        for grant in grants
+        if grant.zone == zone
+        and grant.generation == accelerator.generation
+        and _paid_as(grant.tier) == _paid_as(tier)
+    ]
+    if not matching:
+        return Coverage(False, None, f"no grant for {wanted}")
+    today = datetime.fromtimestamp(now, UTC).date()
+    live = [grant for grant in matching if _end(grant) is None or _last_day(grant) >= today]
+    if not live:
+        ended = max(_last_day(grant) for grant in matching)
+        return Coverage(False, None, f"the grant for {wanted} ended on {ended}")
+    total = sum(grant.chips for grant in live)
+    if chips_in_use + accelerator.chips > total:
+        used = f", {chips_in_use} in use" if chips_in_use else ""
+        has = counted(total, "chip")
+        return Coverage(
+            False,
+            None,
+            f"the grant for {wanted} has {has}{used}; {accelerator.name} takes {accelerator.chips}",
+        )
+    ends = [end for end in map(_end, live) if end is not None]
+    return Coverage(True, min(ends) if ends else None, f"covered by the grant for {wanted}")
+
+
+def granted(grants: Sequence[Grant], generation: str, chips: int) -> list[Grant]:
+    """The grants that are large enough for `chips` chips of a generation: safe defaults for tier and zone."""
+    return [grant for grant in grants if grant.generation == generation and grant.chips >= chips]
+
+
+def ended_on(grants: Iterable[Grant], generation: str, zone: str, tier: Tier, now: float) -> date | None:
+    """The last day of the grants for such chips, if all are over; None while one lives, or without any."""
+    matching = [
+        grant
+        for grant in grants
+        if grant.zone == zone and grant.generation == generation and same_pool(grant.tier, tier)
+    ]
+    last = max((_last_day(grant) for grant in matching), default=None)
+    today = datetime.fromtimestamp(now, UTC).date()
+    return last if last is not None and last < today else None
+
+
+def days_left(grant: Grant, now: float) -> int | None:
+    """Days from today (UTC) until the grant's last day; negative when it is over, None when that is unknown."""
+    end = _end(grant)
+    return None if end is None else (end - datetime.fromtimestamp(now, UTC).date()).days
+
+
+def due_warning(grant: Grant, now: float) -> int | None:
+    """The smallest threshold of `WARN_DAYS` that is reached; None before the first, and when it is over."""
+    left = days_left(grant, now)
+    if left is None or left < 0:
+        return None
+    return min((days for days in WARN_DAYS if left <= days), default=None)
+
+
+def same_pool(first: Tier, second: Tier) -> bool:
+    """Whether two tiers draw on the same grant: preemptible counts as spot."""
+    return _paid_as(first) is _paid_as(second)
+
+
+def _paid_as(tier: Tier) -> Tier:
+    return Tier.SPOT if tier is Tier.PREEMPTIBLE else tier
+
+
+def _tier(word: str) -> Tier:
+    lowered = word.lower()
+    return Tier.ON_DEMAND if lowered.startswith("on") else Tier(lowered)
+
+
+def _end(grant: Grant) -> date | None:
+    return date.fromisoformat(grant.ends) if grant.ends else None
+
+
+def _last_day(grant: Grant) -> date:
+    return _end(grant) or date.max
+
+
+def _find_end(text: str) -> date | None:
+    """The first date after a word such as `until` within one sentence."""
+    flat = " ".join(text.split())
+    for ending in _ENDING.finditer(flat):
+        sentence = flat[ending.end() :][:100]
+        stop = re.search(r"[.!?](?=\s+[A-Z])", sentence)
+        part = sentence[: stop.start()] if stop else sentence
+        found = _find_date(part)
+        if found:
+            return found
+    return None
+
+
+def _find_date(text: str) -> date | None:
+    iso = _ISO.search(text)
+    if iso:
+        return _date(int(iso[1]), int(iso[2]), int(iso[3]))
+    first = _MONTH_FIRST.search(text)
+    if first:
+        return _date(int(first[3]), _MONTHS.get(first[1][:3].lower(), 0), int(first[2]))
+    day = _DAY_FIRST.search(text)
+    return _date(int(day[3]), _MONTHS.get(day[2][:3].lower(), 0), int(day[1])) if day else None
+
+
+def _date(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None

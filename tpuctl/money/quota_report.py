@@ -1,0 +1,299 @@
+"""Quotas as they are now: what is allowed, who holds what, what it costs; and the check before `up`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.services import Services
+from tpuctl.errors import QuotaError
+from tpuctl.lib.names import region_of
+from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.result import Reading, Unread
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.prices import price_per_hour
+from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.model.records import SliceSpec
+from tpuctl.money.coverage import list_grants
+from tpuctl.money.grants import Grant, same_pool
+from tpuctl.money.quotas import (
+    DEVICE_UNITS,
+    SPLIT_GENERATIONS,
+    Holding,
+    Room,
+    Shortage,
+    collect_command,
+    find_holdings,
+    find_shortages,
+    find_tpu_quotas,
+    quota_units,
+    room_of,
+    units_used,
+)
+
+CHECK_TIMEOUT_S = 10.0
+"""`up` does not wait longer for a check that only spares it a refusal."""
+
+
+def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]) -> None:
+    """Raises QuotaError, with both ways out, when the API says that a new slice cannot have its hosts in any of
+    `places`, which are the same slice in several zones.
+
+    What the API does not say, or what is not sure to be counted, is only noted; so is one place of several.
+    """
+    regions = sorted({region_of(spec.zone) for spec in places})
+    looks: dict[str, Callable[[], Any]] = {
+        f"quotas of region {region}": partial(services.project_api.region_quotas, region) for region in regions
+    }
+    looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
+    looks |= {TPU_QUOTAS: services.project_api.tpu_quotas}
+    looks |= {NODES: services.cloud.list_nodes, QUEUED: services.cloud.list_queued}
+    readings = look_at_all(looks, timeout_s=CHECK_TIMEOUT_S)
+    _check_tpu_quotas(name, places, *(readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)))
+    for what, reading in readings.items():
+        if reading.error is not None:
+            services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
+    quotas = [quota for reading in readings.values() for quota in reading.value or ()]
+    short = [_shortages_of(spec, quotas, services.project) for spec in places]
+    if all(any(each.certain for each in found) for found in short):
+        raise _refusal(name, [each for found in short for each in found if each.certain])
+    for each in dict.fromkeys(each for found in short for each in found):
+        services.emit(Note(name, f"perhaps too little of {each.text}; {each.ways_out[0]}"))
+
+
+TPU_QUOTAS, NODES, QUEUED = "TPU quotas", "nodes", "queued resources"
+
+
+def _check_tpu_quotas(
+    name: str,
+    places: Sequence[SliceSpec],
+    quotas: Reading[Sequence[TpuQuota]],
+    nodes: Reading[Listing[NodeInfo]],
+    queued: Reading[Listing[QueuedInfo]],
+) -> None:
+    """Raises QuotaError when no place has room in its TPU quotas for slice `name`. What was not read whole, and
+    what is dead and collected before a create, refuses nothing."""
+    catalog = load_accelerators()
+    holdings, unread = _holdings(catalog, nodes, queued)
+    if quotas.value is None or unread:
+        return
+    live = [each for each in holdings if not each.dead and each.slice_name != name]
+    short = [_short_of_tpus(catalog, spec, quotas.value, live) for spec in places]
+    if all(short):
+        raise QuotaError(
+            f"{name} needs more than the quota {'; and '.join(dict.fromkeys(short))}",
+            hint="tpuctl quota shows who holds what and how to ask for more",
+            details={"shortages": short},
+        )
+
+
+def _short_of_tpus(
+    catalog: Catalog, spec: SliceSpec, quotas: Sequence[TpuQuota], live: Sequence[Holding]
+) -> str:
+    """The TPU quota that has no room for a slice, in words; empty where none is known to be too small."""
+    offer = catalog.of(spec.accelerator_type, spec.topology)
+    need = quota_units(offer) * spec.slices
+    for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier):
+        pod = quota_units(offer) > DEVICE_UNITS
+        if quota.generation in SPLIT_GENERATIONS and quota.pod is not pod:
+            continue
+        used = units_used(live, quota)
+        if used is not None and used + need > quota.limit:
+            kind = "preemptible " if quota.preemptible else ""
+            free = max(0, quota.limit - used)
+            held = f"{need} {offer.quota_unit} needed, {free} free ({used} of {quota.limit} in use)"
+            return f"of {kind}{offer.generation} in {quota.location}: {held}"
+    return ""
+
+
+def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:
+    there = [quota for quota in quotas if quota.region in ("", region_of(spec.zone))]
+    return find_shortages(there, project, hosts=spec.hosts, nodes=spec.slices, external_ips=spec.external_ips)
+
+
+def _refusal(name: str, certain: Sequence[Shortage]) -> QuotaError:
+    texts = list(dict.fromkeys(each.text for each in certain))
+    return QuotaError(
+        f"{name} needs more than the quota {'; and '.join(texts)}",
+        hint="; ".join(certain[0].ways_out),
+        details={"shortages": texts},
+    )
+
+
+@dataclass(frozen=True)
+class TpuRow:
+    """One TPU quota with its use, in `unit`s; `used` is None where something of unknown size draws on it."""
+
+    quota: TpuQuota
+    unit: str
+    used: int | None
+
+    @property
+    def free(self) -> int | None:
+        return None if self.used is None else max(0, self.quota.limit - self.used)
+
+
+@dataclass(frozen=True)
+class HoldingRow:
+    """Something that is held, its price per hour in USD (None: not known), and how to get rid of a dead one."""
+
+    holding: Holding
+    price: float | None
+    collect: str | None
+
+
+@dataclass(frozen=True)
+class GrantRow:
+    """A grant and the chips that live nodes draw from it; None when not everything was read."""
+
+    grant: Grant
+    live: int | None
+
+
+@dataclass(frozen=True)
+class QuotaReport:
+    """Everything about quotas that could be read; `unread` names the rest."""
+
+    tpu: tuple[TpuRow, ...]
+    side: tuple[ComputeQuota, ...]
+    holders: tuple[HoldingRow, ...]
+    grants: tuple[GrantRow, ...]
+    prices_note: str
+    unread: tuple[Unread, ...]
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        found = (room_of(quota) for quota in self.side)
+        return tuple(room for room in found if room is not None)
+
+    @property
+    def cost(self) -> float:
+        """USD per hour of what has a known price."""
+        return sum(row.price or 0.0 for row in self.holders)
+
+    @property
+    def unpriced(self) -> int:
+        """How many live holdings have no known price."""
+        return sum(1 for row in self.holders if _costs(row.holding) and row.price is None)
+
+
+def quota_report(
+    services: Services, catalog: Catalog, zones: Sequence[str], on_done: Callable[[str], None] = lambda _: None
+) -> QuotaReport:
+    """Limits, use, holders, grants and cost, for `zones` and wherever something is held or granted; for all
+    zones when that is nowhere."""
+    grants = list_grants(services)
+    cloud, project = services.cloud, services.project_api
+    readings = look_at_all(
+        {
+            "nodes": cloud.list_nodes,
+            "queued resources": cloud.list_queued,
+            "TPU quotas": project.tpu_quotas,
+            "quotas of the project": lambda: project.project_info().quotas,
+        },
+        on_done=on_done,
+    )
+    holdings, unread = _holdings(catalog, readings["nodes"], readings["queued resources"])
+    asked = sorted({*zones, *(grant.zone for grant in grants), *(each.zone for each in holdings)})
+    asked = asked or list(catalog.zones())
+    regions = look_at_all(
+        {
+            f"quotas of region {region}": partial(project.region_quotas, region)
+            for region in sorted({region_of(zone) for zone in asked})
+        },
+        on_done=on_done,
+    )
+    quota_readings = {"quotas of the project": readings["quotas of the project"], **regions}
+    for what, reading in {"TPU quotas": readings["TPU quotas"], **quota_readings}.items():
+        if reading.error is not None:
+            unread.append(Unread.of(what, reading.error))
+    complete = not any(each.what in ("nodes", "queued resources") for each in unread)
+    side = [quota for reading in quota_readings.values() for quota in reading.value or ()]
+    return QuotaReport(
+        tpu=_tpu_rows(catalog, readings["TPU quotas"].value or (), holdings, asked, complete),
+        side=tuple(quota for quota in side if room_of(quota) is not None),
+        holders=_holder_rows(services, catalog, holdings),
+        grants=tuple(GrantRow(grant, _live(grant, holdings) if complete else None) for grant in grants),
+        prices_note=catalog.prices_note,
+        unread=tuple(unread),
+    )
+
+
+def read_holdings(services: Services, catalog: Catalog) -> tuple[tuple[Holding, ...], list[Unread]]:
+    """Who holds what in the whole project, and what could not be read of it."""
+    readings = look_at_all({"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued})
+    return _holdings(catalog, readings["nodes"], readings["queued resources"])
+
+
+def _holdings(
+    catalog: Catalog, nodes: Reading[Listing[NodeInfo]], queued: Reading[Listing[QueuedInfo]]
+) -> tuple[tuple[Holding, ...], list[Unread]]:
+    unread: list[Unread] = []
+    for what, reading in (("nodes", nodes), ("queued resources", queued)):
+        if reading.error is not None:
+            unread.append(Unread.of(what, reading.error))
+        elif reading.value is not None and reading.value.unreachable:
+            zones = ", ".join(sorted(reading.value.unreachable))
+            unread.append(Unread(what, f"the API did not reach {zones}"))
+    seen = nodes.value.items if nodes.value else ()
+    asked = queued.value.items if queued.value else ()
+    return find_holdings(catalog, seen, asked), unread
+
+
+def _tpu_rows(
+    catalog: Catalog,
+    quotas: Iterable[TpuQuota],
+    holdings: Sequence[Holding],
+    zones: Sequence[str],
+    complete: bool,
+) -> tuple[TpuRow, ...]:
+    """Only quotas of the places asked about: the API lists dozens that nobody uses."""
+    places = {*zones, *(region_of(zone) for zone in zones)}
+    units = {offer.generation: offer.quota_unit for offer in catalog.types.values()}
+    offered = {(offer.generation, zone) for offer in catalog.types.values() for zone in offer.zones}
+    return tuple(
+        TpuRow(quota, units[quota.generation], units_used(holdings, quota) if complete else None)
+        for quota in sorted(quotas, key=lambda each: (each.location, each.quota_id))
+        if quota.location in places
+        and any(
+            place == quota.generation and quota.location in (zone, region_of(zone)) for place, zone in offered
+        )
+    )
+
+
+def _costs(holding: Holding) -> bool:
+    """TPUs are billed while they are READY; a request without nodes is not."""
+    return holding.hosts > 0 and not holding.dead
+
+
+def _holder_rows(services: Services, catalog: Catalog, holdings: Sequence[Holding]) -> tuple[HoldingRow, ...]:
+    ours = frozenset(document.key.removeprefix("slices/") for document in services.store.list("slices/"))
+    return tuple(
+        HoldingRow(each, _price(catalog, each), collect_command(each, ours, services.project))
+        for each in holdings
+    )
+
+
+def _price(catalog: Catalog, holding: Holding) -> float | None:
+    offer = catalog.find(holding.accelerator_type)
+    if offer is None or not _costs(holding):
+        return None
+    return price_per_hour(catalog, offer, holding.zone, holding.tier)
+
+
+def _live(grant: Grant, holdings: Iterable[Holding]) -> int | None:
+    matching = [
+        each.chips
+        for each in holdings
+        if _costs(each)
+        and each.zone == grant.zone
+        and each.generation in (grant.generation, "")
+        and same_pool(each.tier, grant.tier)
+    ]
+    known: list[Any] = [chips for chips in matching if chips is not None]
+    return sum(known) if len(known) == len(matching) else None

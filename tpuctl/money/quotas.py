@@ -1,0 +1,273 @@
+"""Quotas: what the project may have, what holds it, and whether a slice fits beside what is there.
+
+A TPU slice draws on two kinds: the TPU quotas of its zone and region, and quotas of Compute Engine that nobody
+thinks of (external addresses, instances, health checks). Limits come from the API. The API tells the use of
+Compute Engine's quotas; the use of TPU quotas is counted from what the project has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tpuctl.lib.names import region_of
+from tpuctl.lib.text import counted
+from tpuctl.model.accelerators import AcceleratorType, Catalog
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    USER_LABEL,
+    NodeInfo,
+    NodeState,
+    QueuedInfo,
+    QueuedState,
+    Tier,
+)
+from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.money.grants import same_pool
+
+ADDRESSES = "IN_USE_ADDRESSES"
+INSTANCES = "INSTANCES"
+HEALTH_CHECKS = "HEALTH_CHECKS"
+REQUEST_IDS: Mapping[str, str] = {
+    ADDRESSES: "IN-USE-ADDRESSES-per-project-region",
+    INSTANCES: "INSTANCES-per-project-region",
+    HEALTH_CHECKS: "HEALTH-CHECKS-per-project",
+}
+"""Ids of the Cloud Quotas API for what is asked there (service compute.googleapis.com)."""
+HEALTH_CHECKS_PER_NODE = 2
+"""The TPU service makes at least `…-tensorflow-service` and `…-preemption-event` for each node; users saw up to
+five. So only a quota without any room is a sure refusal."""
+
+SPLIT_GENERATIONS = frozenset({"v2", "v3"})
+"""Where single devices (v2-8, v3-8) and pods draw on quotas of their own (same page)."""
+DEVICE_UNITS = 8
+DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
+DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
+
+
+def quota_units(offer: AcceleratorType) -> int:
+    """What a slice takes of its TPU quota."""
+    return offer.cores if offer.quota_unit == "tensorcores" else offer.chips
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Something in the project that holds TPU quota: a node, or a queued resource without nodes.
+
+    `units` and `chips` are None for a type that the table does not know. `dead` will never give chips again.
+    """
+
+    name: str
+    kind: str
+    zone: str
+    accelerator_type: str
+    tier: Tier
+    state: str
+    user: str
+    slice_name: str
+    hosts: int
+    generation: str = ""
+    chips: int | None = None
+    units: int | None = None
+    dead: bool = False
+
+
+def find_holdings(
+    catalog: Catalog, nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]
+) -> tuple[Holding, ...]:
+    """Who holds what. A queued resource with living nodes is counted by these, one without by its request."""
+    listed = list(nodes)
+    with_nodes = {(node.zone, node.queued_resource) for node in listed if node.queued_resource}
+    held = [_of_node(catalog, node) for node in listed]
+    held += [_of_queued(catalog, item) for item in queued if (item.zone, item.name) not in with_nodes]
+    return tuple(sorted(held, key=lambda each: (each.user, each.zone, each.name)))
+
+
+def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Tier) -> tuple[Holding, ...]:
+    """What draws on the quota of one generation and pool in the region of `zone`, the largest first.
+
+    TPU quotas are per zone or per region (Cloud TPU documentation, "quotas"), so the whole region counts. A
+    preempted node that was made directly holds nothing any more; a dead queued resource does.
+    """
+    region = region_of(zone)
+    found = [
+        each
+        for each in holdings
+        if each.generation == generation
+        and region_of(each.zone) == region
+        and same_pool(each.tier, tier)
+        and not (each.dead and each.kind == "node")
+    ]
+    return tuple(sorted(found, key=lambda each: (-(each.chips or 0), each.name)))
+
+
+def _of_node(catalog: Catalog, node: NodeInfo) -> Holding:
+    offer = catalog.find(node.accelerator_type)
+    return Holding(
+        name=node.queued_resource or node.name,
+        kind="queued resource" if node.queued_resource else "node",
+        zone=node.zone,
+        accelerator_type=node.accelerator_type,
+        tier=node.tier,
+        state=str(node.state),
+        user=node.labels.get(USER_LABEL, ""),
+        slice_name=_slice_of(node.labels),
+        hosts=len(node.endpoints) or (offer.hosts if offer else 0),
+        generation=offer.generation if offer else "",
+        chips=offer.chips if offer else None,
+        units=quota_units(offer) if offer else None,
+        dead=node.state in DEAD_NODES,
+    )
+
+
+def _of_queued(catalog: Catalog, item: QueuedInfo) -> Holding:
+    offer = catalog.find(item.accelerator_type)
+    count = max(1, len(item.node_ids))
+    return Holding(
+        name=item.name,
+        kind="queued resource",
+        zone=item.zone,
+        accelerator_type=item.accelerator_type,
+        tier=item.tier,
+        state=str(item.state),
+        user=item.labels.get(USER_LABEL, ""),
+        slice_name=_slice_of(item.labels),
+        hosts=0,
+        generation=offer.generation if offer else "",
+        chips=count * offer.chips if offer else None,
+        units=count * quota_units(offer) if offer else None,
+        dead=item.state in DEAD_QUEUED,
+    )
+
+
+def _slice_of(labels: Mapping[str, str]) -> str:
+    return labels.get(OWNER_LABEL, "") if INCARNATION_LABEL in labels else ""
+
+
+def collect_command(holding: Holding, ours: frozenset[str], project: str) -> str | None:
+    """What removes a dead holding; None for a living one. `ours` are the slices of this store."""
+    if not holding.dead:
+        return None
+    if holding.slice_name in ours:
+        return "tpuctl watch once"
+    where = f"{holding.name} --zone={holding.zone} --project={project} --quiet"
+    if holding.kind == "node":
+        return f"gcloud compute tpus tpu-vm delete {where}"
+    return f"gcloud compute tpus queued-resources delete {where} --force"
+
+
+def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:
+    """How much of a TPU quota is taken; None when something of unknown size draws on it.
+
+    A preempted node that was made directly no longer counts; a dead queued resource does until it is deleted.
+    """
+    total = 0
+    for each in holdings:
+        there = quota.location in (each.zone, region_of(each.zone))
+        if not there or (each.dead and each.kind == "node"):
+            continue
+        if each.units is None:
+            return None
+        other_size = quota.generation in SPLIT_GENERATIONS and quota.pod is not (each.units > DEVICE_UNITS)
+        if quota.covers(each.generation, each.tier) and not other_size:
+            total += each.units
+    return total
+
+
+def find_tpu_quotas(quotas: Iterable[TpuQuota], zone: str, generation: str, tier: Tier) -> tuple[TpuQuota, ...]:
+    """The quotas on which a slice draws; all of them must have room. v5e's serving quota is left out."""
+    places = (zone, region_of(zone))
+    return tuple(
+        quota
+        for quota in quotas
+        if quota.location in places and quota.covers(generation, tier) and not quota.serving
+    )
+
+
+def request_command(project: str, service: str, quota_id: str, value: int, dimension: str = "") -> str:
+    """The command that asks Google for more; `dimension` is like `region=us-east1`."""
+    where = f" --dimensions={dimension}" if dimension else ""
+    return (
+        f"gcloud beta quotas preferences create --service={service} --quota-id={quota_id} "
+        f"--preferred-value={value}{where} --project={project}"
+    )
+
+
+INTERNAL_IPS = (
+    "or `--internal-ips`: the workers then need Cloud NAT to reach the Internet, and this machine must be in "
+    "their network (--internal-ip) or go through iap, jump_host or proxy_command"
+)
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A side quota that has no room for a slice. Only where `certain` is the create known to be refused."""
+
+    quota: ComputeQuota
+    need: int
+    certain: bool
+    ways_out: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        found = self.quota
+        return (
+            f"{found.metric} in {found.place}: {self.need} needed, {found.free} free "
+            f"({found.usage} of {found.limit} in use)"
+        )
+
+
+def find_shortages(
+    quotas: Sequence[ComputeQuota], project: str, *, hosts: int, nodes: int = 1, external_ips: bool
+) -> tuple[Shortage, ...]:
+    """The side quotas that hold up a slice, the certain ones first.
+
+    Every worker with an external address takes one of IN_USE_ADDRESSES. That hosts count as INSTANCES is what
+    users say and no page of Google's, so it is never certain.
+    """
+    found = []
+    for quota in quotas:
+        if quota.metric == ADDRESSES and external_ips and hosts > quota.free:
+            found.append(_shortage(quota, project, hosts, certain=True, more=(INTERNAL_IPS,)))
+        elif quota.metric == INSTANCES and hosts > quota.free:
+            found.append(_shortage(quota, project, hosts, certain=False))
+        elif quota.metric == HEALTH_CHECKS and HEALTH_CHECKS_PER_NODE * nodes > quota.free:
+            need = HEALTH_CHECKS_PER_NODE * nodes
+            way = "or delete health checks of dead nodes: gcloud compute health-checks list --filter=name~^tpu-"
+            found.append(_shortage(quota, project, need, certain=quota.free == 0, more=(way,)))
+    return tuple(sorted(found, key=lambda each: not each.certain))
+
+
+def _shortage(
+    quota: ComputeQuota, project: str, need: int, *, certain: bool, more: tuple[str, ...] = ()
+) -> Shortage:
+    dimension = f"region={quota.region}" if quota.region else ""
+    value = quota.usage + need
+    ask = request_command(project, "compute.googleapis.com", REQUEST_IDS[quota.metric], value, dimension)
+    return Shortage(quota, need, certain, (ask, *more))
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many more hosts (or nodes) a side quota allows now."""
+
+    quota: ComputeQuota
+    hosts: int | None
+    nodes: int | None = None
+
+    @property
+    def words(self) -> str:
+        if self.hosts is not None:
+            with_address = " with an address" if self.quota.metric == ADDRESSES else ""
+            return f"{counted(self.hosts, 'more host')}{with_address}"
+        return f"{counted(self.nodes or 0, 'more slice')} at most"
+
+
+def room_of(quota: ComputeQuota) -> Room | None:
+    """What a quota of Compute Engine allows; None for one that TPU hosts do not touch."""
+    if quota.metric in (ADDRESSES, INSTANCES):
+        return Room(quota, quota.free)
+    if quota.metric == HEALTH_CHECKS:
+        return Room(quota, None, quota.free // HEALTH_CHECKS_PER_NODE)
+    return None

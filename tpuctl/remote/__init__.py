@@ -1,1 +1,0 @@
-"""SSH to workers: connections, fan-out, files, pinned host keys."""

@@ -1,0 +1,322 @@
+"""What one attempt of a run does on its hosts: prepare everywhere, start everywhere, look, stop, collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.engine.services import Services
+from tpuctl.envs.install import host_environment
+from tpuctl.hosts.agent import Answer, HostHelper
+from tpuctl.hosts.deadline import TimedRemote, is_late
+from tpuctl.hosts.protocol import AttemptState as HostAttemptState
+from tpuctl.hosts.protocol import AttemptStatus, HostFacts, LogNews
+from tpuctl.hosts.targets import host_targets
+from tpuctl.hosts.workers import WorkerView
+from tpuctl.lib.shell import quote
+from tpuctl.lib.text import fold_workers
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
+from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
+from tpuctl.state.repository import find_run
+from tpuctl.transfer.host_copies import is_copy, is_copy_of
+from tpuctl.transfer.prepare import prepare_on, require_values, view_of
+
+LOG_CHUNK = 4 << 20
+"""Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
+_BEGUN = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING, HostAttemptState.EXITED})
+_ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Every worker acknowledged. `hosts` is one row per worker, for the manifest."""
+
+    coordinator: str
+    hosts: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Greeted:
+    """Every worker answered, nothing is left of earlier attempts, and that took so long that the rest is for
+    further steps. `hosts` is what of `Prepared.hosts` is known."""
+
+    hosts: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was new in logs. `more`: somebody has more of it. `unread` are workers whose answer was cut off by
+    the end of the time, or not asked for any more: nothing is known of what they have left."""
+
+    parts: tuple[tuple[HostTarget, str, bytes], ...]
+    more: bool
+    unread: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A worker has something in the way that only a person can remove."""
+
+    why: str
+    hint: str
+
+
+class AttemptHosts:
+    """The workers of one attempt. No call to them outlasts `until`, by this machine's clock."""
+
+    def __init__(
+        self,
+        services: Services,
+        run: RunRecord,
+        attempt: Attempt,
+        slice_: SliceRecord,
+        until: float | None = None,
+    ) -> None:
+        self._services = services
+        self._run = run
+        self._attempt = attempt
+        everyone = host_targets(services, slice_)
+        incarnation = slice_.incarnation
+        self._coordinator_ip = (
+            incarnation.workers[attempt.workers[0]].endpoint.internal_ip if incarnation else ""
+        )
+        self.targets: list[HostTarget] = [everyone[worker] for worker in attempt.workers]
+        self._until = until
+        remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
+        self._helper = HostHelper(remote, services.helper_source)
+        self._environment = host_environment(services, self._helper, run, attempt)
+
+    @property
+    def helper(self) -> HostHelper:
+        return self._helper
+
+    @property
+    def _owner(self) -> str:
+        """What the hosts know this attempt's jobs by."""
+        return f"{self._run.id}-{self._attempt.number}"
+
+    def _ids(self) -> dict[str, Any]:
+        return {"run": self._run.id, "attempt": self._attempt.attempt_id}
+
+    def look(self) -> list[WorkerView]:
+        """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
+        that it does with the hosts."""
+        trouble = self._attempt.suspect_since is not None
+        answers = self._helper.status(self.targets, self._run.id, self._attempt.attempt_id, host=trouble)
+        return [view_of(answer) for answer in answers]
+
+    def late(self) -> bool:
+        """So much of the step is over that what may take long is for the next one."""
+        return is_late(self._services.clock, self._until)
+
+    def prepare(self) -> Prepared | Greeted | Stuck | str:
+        """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
+        answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
+
+        Raises PartialError when a worker cannot be prepared.
+        """
+        rows = [dict(row) for row in self._attempt.hosts]
+        if not rows:
+            facts = require_values(self._helper.hello(self.targets), "answer")
+            rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
+            in_the_way = self._stop_leftovers() or self._chips_taken(facts)
+            if in_the_way:
+                return in_the_way
+            if self.late():
+                return Greeted(tuple(rows))
+        if self._environment is not None and not all(row.get("environment_key") for row in rows):
+            waiting = self._environment.ensure(self.targets, rows, self._until)
+            if waiting:
+                return waiting
+            if self.late():
+                return Greeted(tuple(rows))
+        prepared = prepare_on(
+            self._services,
+            self._helper,
+            self.targets,
+            run=self._run.id,
+            attempt=self._attempt.attempt_id,
+            fence=self._attempt.fence,
+            bundle=self._run.code.bundle,
+            owner=self._owner,
+            until=self._until,
+            send_first=bool(self._attempt.hosts),
+        )
+        if isinstance(prepared, str):
+            return prepared
+        return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
+
+    def start(self) -> bool:
+        """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt
+        already is left alone. Raises PartialError when a worker cannot start it."""
+        secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.secrets.items()}
+        prepend = self._environment_path()
+        pinned = self._environment.variables() if self._environment else {}
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            variables = render_environment(self._run, self._attempt, target.worker)
+            return {
+                **self._ids(),
+                "fence": self._attempt.fence,
+                "argv": list(self._run.argv),
+                "env": {**pinned, **variables, **{name: held.reveal() for name, held in secrets.items()}},
+                "env_defaults": dict(HOST_DEFAULTS),
+                "path_prepend": prepend.get(target.worker, []),
+                "cwd": self._run.cwd,
+                "grace_s": self._run.policy.grace_s,
+                "beat_s": timeouts.HOST_BEAT_S,
+            }
+
+        replies = require_values(self._helper.start(self.targets, request), "start")
+        return all(reply.state in _BEGUN for reply in replies)
+
+    def _environment_path(self) -> dict[int, list[str]]:
+        rows = self._attempt.hosts
+        return {
+            int(row["worker"]): [f"envs/{row['environment_key']}/bin"]
+            for row in rows
+            if row.get("environment_key")
+        }
+
+    def _stop_leftovers(self) -> Stuck | str:
+        """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
+        program of a supervisor that died may have survived: two attempts must not hold the chips or write the
+        same checkpoints. Says what is waited for.
+
+        Raises PartialError when a worker does not say what runs there.
+        """
+        answers = self._helper.attempts(self.targets)
+        known = require_values(answers, "say what runs there")
+        for target, attempts in zip(self.targets, known, strict=True):
+            for each in attempts:
+                if each.state is HostAttemptState.EXITED and each.survivors:
+                    why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
+                    return Stuck(f"worker {target.worker} has {why}", self._kill_hint(target, each.survivors))
+        found = self._stop_alive(answers, self._left_over)
+        names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
+        said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
+        return f"what is left of {names} to end{f' ({said})' if said else ''}" if names else ""
+
+    def _kill_hint(self, target: HostTarget, pids: Sequence[int]) -> str:
+        return kill_hint(self._run.slice_name, target.worker, pids)
+
+    def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
+        """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
+        pinned = self._environment.variables() if self._environment else {}
+        platforms = {**HOST_DEFAULTS, **pinned, **self._run.variables}["JAX_PLATFORMS"]
+        if "tpu" not in platforms:
+            return ""
+        name, foreign = self._run.slice_name, []
+        for target, fact in zip(self.targets, facts, strict=True):
+            lock = fact.lockfile
+            if lock is not None and lock.holders:
+                why = f"worker {target.worker}: {lock.holders_said} has the chips and holds {lock.path}"
+                return Stuck(why, self._kill_hint(target, lock.holders))
+            if lock is not None and lock.foreign:
+                foreign.append((target.worker, lock))
+        if not foreign:
+            return ""
+        workers, lock = fold_workers([worker for worker, _ in foreign]), foreign[0][1]
+        why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
+        return Stuck(why, f"tpuctl exec --worker {workers} {name} -- sudo rm {quote(lock.path)}")
+
+    def stop_copies(self) -> None:
+        """Ends the copies from host to host that this attempt began, where its workers answer."""
+        self._stop_alive(self._helper.attempts(self.targets), lambda *it: is_copy_of(self._owner, *it))
+
+    def _stop_alive(
+        self,
+        answers: Sequence[Answer[tuple[AttemptStatus, ...]]],
+        chosen: Callable[[str, str], bool],
+    ) -> list[tuple[str, str]]:
+        """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""
+        found: dict[tuple[str, str], list[HostTarget]] = {}
+        for target, answer in zip(self.targets, answers, strict=True):
+            for each in answer.value or ():
+                if (each.state in _ALIVE or each.survivors) and chosen(each.run, each.attempt):
+                    found.setdefault((each.run, each.attempt), []).append(target)
+        for (run, attempt), targets in found.items():
+            self._helper.stop(targets, run, attempt, self._run.policy.grace_s)
+        return list(found)
+
+    def _left_over(self, run: str, attempt: str) -> bool:
+        """Environments that are being installed, and runs of other stores, are no business of this run; copies
+        are for one attempt at a time."""
+        if is_copy(run):
+            return not is_copy_of(self._owner, run, attempt)
+        if run == self._run.id:
+            return attempt != self._attempt.attempt_id
+        other = find_run(self._services, run)
+        return other is not None and other.record.state.final
+
+    def stop(self, grace_s: float) -> None:
+        """Asks every worker's supervisor to stop the attempt; returns at once."""
+        self._helper.stop(self.targets, self._run.id, self._attempt.attempt_id, grace_s)
+
+    def fetch_logs(self) -> Fetched:
+        """One round of what the workers wrote since the last one, appended to this machine's log files."""
+        parts: list[tuple[HostTarget, str, bytes]] = []
+        more, unread = False, []
+        answers = self._helper.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
+        for target, answer in zip(self.targets, answers, strict=True):
+            if answer.reply.result.failure is FailureKind.TIMEOUT:
+                unread.append(target.worker)
+            news = answer.value or LogNews()
+            # Who has more to say and says nothing of it has none: it would be asked for ever.
+            more = more or (news.more and bool(news.stdout or news.stderr or not answer.reply.result.ok))
+            for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
+                if data:
+                    self._append(target.worker, stream, data)
+                    parts.append((target, stream, data))
+        return Fetched(tuple(parts), more, tuple(unread))
+
+    def _offset(self, worker: int, stream: str) -> int:
+        return self._services.logs.size(self._run.id, self._attempt.number, worker, stream)
+
+    def _append(self, worker: int, stream: str, data: bytes) -> None:
+        self._services.logs.append(self._run.id, self._attempt.number, worker, stream, data)
+
+    def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
+        """The request that continues each worker's output where this machine's files end."""
+        return {
+            **self._ids(),
+            "stdout_offset": self._offset(target.worker, "stdout"),
+            "stderr_offset": self._offset(target.worker, "stderr"),
+        }
+
+    def keep_output(self, worker: int, stream: str, data: bytes) -> None:
+        self._append(worker, stream, data)
+
+
+def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:
+    """What ends processes that a stop could not."""
+    return f"tpuctl exec --worker {worker} {slice_name} -- sudo kill -9 {' '.join(map(str, pids))}"
+
+
+def attempt_hosts(
+    services: Services, run: RunRecord, slice_: SliceRecord | None, until: float | None = None
+) -> AttemptHosts | None:
+    """The hosts of the current attempt while its incarnation lives; None otherwise. See `AttemptHosts`."""
+    attempt = run.attempt
+    if attempt is None or slice_ is None or slice_.incarnation is None:
+        return None
+    alive = slice_.state in {SliceState.READY, SliceState.BOOTING}
+    if slice_.incarnation.number != attempt.incarnation or not alive:
+        return None
+    return AttemptHosts(services, run, attempt, slice_, until)
+
+
+def _host_row(target: HostTarget, facts: HostFacts) -> dict[str, str]:
+    return {
+        "worker": str(target.worker),
+        "hostname": facts.hostname,
+        "address": target.address,
+        "boot_id": facts.boot_id,
+        "kernel": facts.kernel,
+        "python": facts.python_version,
+        "python_minor": ".".join(facts.python_version.split(".")[:2]),
+        "host_key": target.host_key,
+    }

@@ -1,0 +1,365 @@
+"""What one step of a run's plan does: to its record, to its workers, and to the slice under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tpuctl import __version__
+from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.errors import PartialError, StaleRecordError
+from tpuctl.hosts.workers import WorkerState, WorkerView
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import counted
+from tpuctl.model import timeouts
+from tpuctl.model.records import (
+    Attempt,
+    AttemptState,
+    Cause,
+    Desired,
+    Doubt,
+    RunRecord,
+    RunState,
+    SliceRecord,
+    SliceState,
+    TimelineEntry,
+)
+from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.provenance.manifest import build_manifest
+from tpuctl.runs.attempt import AttemptHosts, Greeted, Stuck, attempt_hosts
+from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
+from tpuctl.runs.progress import weigh_progress
+from tpuctl.slices.desired import request_down
+from tpuctl.slices.enrollment import why_closed
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import Loaded, find_slice, save, save_attempt_history, save_once
+
+
+class RunWave:
+    """The effects of one plan for one run, under the lease of its slice. Calls to hosts end at `until`."""
+
+    def __init__(
+        self,
+        services: Services,
+        loaded: Loaded[RunRecord],
+        slice_: SliceRecord | None,
+        workers: Sequence[WorkerView],
+        fence: int,
+        until: float,
+    ) -> None:
+        self._until = until
+        self._services = services
+        self._loaded = loaded
+        self._slice = slice_
+        self._workers = workers
+        self._fence = fence
+
+    def apply(self, plan: RunPlan) -> Outcome:
+        actions: dict[RunStep, Callable[[RunPlan], Outcome]] = {
+            RunStep.NEW_ATTEMPT: self._new_attempt,
+            RunStep.PREPARE: self._prepare,
+            RunStep.START: self._start,
+            RunStep.MARK_RUNNING: self._mark_running,
+            RunStep.SUSPECT: self._suspect,
+            RunStep.CLEAR: self._clear,
+            RunStep.DECIDE: self._decide,
+            RunStep.STOP_WORKERS: self._stop_workers,
+            RunStep.END_ATTEMPT: self._end_attempt,
+            RunStep.FINISH: self._finish,
+        }
+        if plan.step is None:
+            return Outcome(plan.verdict, acted=False)
+        return actions[plan.step](plan)
+
+    @property
+    def _run(self) -> RunRecord:
+        return self._loaded.record
+
+    @property
+    def _attempt(self) -> Attempt:
+        attempt = self._run.attempt
+        if attempt is None:
+            raise StaleRecordError(f"run {self._run.id} has no attempt")
+        return attempt
+
+    def _save(self, run: RunRecord) -> None:
+        self._loaded = save(self._services, self._loaded, run)
+
+    def _save_attempt(self, attempt: Attempt, **run_changes: object) -> None:
+        self._save(replace(self._run, attempt=attempt, **run_changes))  # type: ignore[arg-type]
+
+    def _journal(self, action: str, reason: str) -> None:
+        incarnation = self._slice.incarnation if self._slice else None
+        record_decision(
+            self._services,
+            self._run.key,
+            action,
+            reason,
+            incarnation=incarnation.cloud_name if incarnation else "",
+            fence=self._fence,
+        )
+
+    def _entry(self, event: str, detail: str = "") -> TimelineEntry:
+        return TimelineEntry(self._services.store.now(), event, detail)
+
+    def _hosts(self) -> AttemptHosts | None:
+        return attempt_hosts(self._services, self._run, self._slice, self._until)
+
+    def _new_attempt(self, plan: RunPlan) -> Outcome:
+        run, slice_ = self._run, self._slice
+        if slice_ is None or slice_.incarnation is None:
+            return Outcome(plan.verdict, acted=False)
+        number = 1 if run.attempt is None else run.attempt.number + 1
+        everybody = tuple(range(len(slice_.incarnation.workers)))
+        attempt = Attempt(
+            number=number,
+            incarnation=slice_.incarnation.number,
+            fence=self._fence,
+            state=AttemptState.PREPARING,
+            created_at=self._services.store.now(),
+            workers=run.workers or everybody,
+            slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
+            timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
+        )
+        self._journal("attempt", f"attempt {number}: {plan.why}")
+        self._services.emit(StepStarted(run.id, f"attempt {number}", plan.why))
+        self._save_attempt(attempt, state=RunState.PREPARING)
+        return Outcome(Wait("the workers"), acted=True)
+
+    def _prepare(self, _plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is None:
+            return Outcome(Wait("its slice"), acted=False)
+        try:
+            prepared = hosts.prepare()
+        except PartialError as error:
+            return self._not_acknowledged(error)
+        if isinstance(prepared, Stuck):
+            return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
+        if isinstance(prepared, str):
+            return Outcome(Wait(prepared), acted=False)
+        if isinstance(prepared, Greeted):
+            self._save_attempt(replace(self._attempt, hosts=prepared.hosts))
+            return Outcome(Wait("slow workers"), acted=True)
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.STARTING,
+            coordinator=prepared.coordinator,
+            hosts=prepared.hosts,
+            suspect_since=None,
+            timeline=(*self._attempt.timeline, self._entry("prepared", "every worker acknowledged")),
+        )
+        self._save_attempt(attempt)
+        self._services.emit(
+            StepDone(
+                self._run.id,
+                "prepare",
+                f"code and environment on {counted(len(attempt.workers), 'worker')}",
+                self._services.store.now() - attempt.created_at,
+            )
+        )
+        if hosts.late():
+            return Outcome(Wait("slow workers"), acted=True)
+        # At once: to ask every worker whether it is prepared would only repeat what each has just said. By the
+        # attempt as it is now: it has the coordinator's address and the environment of each worker.
+        ready = self._hosts()
+        if ready is None:
+            return Outcome(Wait("its slice"), acted=False)
+        return self._start_workers(ready, "every worker acknowledged the code")
+
+    def _not_acknowledged(self, error: PartialError) -> Outcome:
+        """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
+
+        Workers that did not answer are never the user's failure, and those that do not know this machine's key
+        are nobody's.
+        """
+        attempt = self._attempt
+        if error.details.get("refused") and self._slice is not None:
+            return Outcome(why_closed(self._services, self._slice, error.message), acted=False)
+        now = self._services.store.now()
+        since = attempt.suspect_since
+        if since is None:
+            self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
+            return Outcome(Wait(error.message), acted=False)
+        lost = bool(error.details.get("unreached"))
+        limit = timeouts.VERDICT_MAX_S if lost else timeouts.ACKNOWLEDGE_MAX_S
+        if error.hint is None and now - since < limit:
+            return Outcome(Wait(error.message, since + limit), acted=False)
+        return self._set_cause(Cause.HOST_LOST if lost else Cause.FAILED, error.message)
+
+    def _start(self, plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is None:
+            return Outcome(Wait("its slice"), acted=False)
+        return self._start_workers(hosts, plan.why)
+
+    def _start_workers(self, hosts: AttemptHosts, why: str) -> Outcome:
+        self._journal("start", why)
+        try:
+            begun = hosts.start()
+        except PartialError as error:
+            return self._not_acknowledged(error)
+        return self._record_start() if begun else Outcome(Wait("every worker to run"), acted=True)
+
+    def _mark_running(self, _plan: RunPlan) -> Outcome:
+        return self._record_start()
+
+    def _record_start(self) -> Outcome:
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.RUNNING,
+            started_at=self._services.store.now(),
+            suspect_since=None,
+            suspect_reads=0,
+            timeline=(*self._attempt.timeline, self._entry("started", "every worker runs")),
+        )
+        self._save_attempt(attempt, state=RunState.RUNNING)
+        self._services.emit(
+            StepDone(
+                self._run.id,
+                f"attempt {attempt.number}",
+                f"runs on {counted(len(attempt.workers), 'worker')}",
+                self._services.store.now() - attempt.created_at,
+            )
+        )
+        return Outcome(Wait("the run"), acted=True)
+
+    def _suspect(self, plan: RunPlan) -> Outcome:
+        attempt = self._attempt
+        first = attempt.suspect_since is None
+        now = self._services.store.now()
+        self._save_attempt(
+            replace(
+                attempt,
+                suspect_since=now if first else attempt.suspect_since,
+                suspect_reads=attempt.suspect_reads + 1,
+                suspect_why=plan.why,
+            )
+        )
+        if first:
+            self._journal("suspect", plan.why)
+            self._services.emit(Note(self._run.id, f"{plan.why}; looking whether the slice is still there"))
+        return Outcome(Wait(f"finding out why: {plan.why}"), acted=False)
+
+    def _clear(self, plan: RunPlan) -> Outcome:
+        self._journal("cleared", plan.why)
+        self._save_attempt(replace(self._attempt, suspect_since=None, suspect_reads=0, suspect_why=""))
+        return Outcome(Wait("the run"), acted=True)
+
+    def _decide(self, plan: RunPlan) -> Outcome:
+        return self._set_cause(plan.cause or Cause.FAILED, plan.why)
+
+    def _set_cause(self, cause: Cause, why: str) -> Outcome:
+        self._journal(str(cause), why)
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.ENDING,
+            cause=cause,
+            ending_since=self._services.store.now(),
+            suspect_why=why,
+            timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
+        )
+        state = RunState.STOPPING if cause is Cause.STOPPED else self._run.state
+        self._save_attempt(attempt, state=state)
+        return Outcome(Wait("the attempt to end"), acted=True)
+
+    def _stop_workers(self, _plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is not None:
+            hosts.stop(self._run.policy.grace_s)
+        return Outcome(Wait("workers to stop"), acted=False)
+
+    def _end_attempt(self, plan: RunPlan) -> Outcome:
+        hosts = self._hosts()
+        if hosts is not None and self._attempt.started_at is None:
+            hosts.stop_copies()
+        if hosts is not None and not self._collect(hosts):
+            return Outcome(Wait("the rest of the logs"), acted=True)
+        self._tell_end()
+        attempt = replace(
+            self._attempt,
+            state=AttemptState.ENDED,
+            ended_at=self._services.store.now(),
+            ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
+            timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
+        )
+        run = charge(self._run, attempt, self._services.store.now())
+        run = weigh_progress(self._services, run, attempt)
+        self._write_manifest(run, attempt)
+        save_attempt_history(self._services, run, attempt)
+        self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
+        if attempt.cause in {Cause.HOST_LOST, Cause.PREEMPTED}:
+            self._doubt_slice(attempt)
+        if run.state.final:
+            # Before the run is final: a crash in between must not leave a slice that nobody releases.
+            self._release_slice(run)
+        self._save(run)
+        return Outcome(Wait("the next attempt"), acted=True)
+
+    def _tell_end(self) -> None:
+        """Says how the attempt ended: below what its workers wrote, such as a traceback."""
+        number, cause, why = self._attempt.number, self._attempt.cause, self._attempt.suspect_why
+        if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:
+            self._services.emit(Note(self._run.id, f"attempt {number} ended ({cause}): {why}"))
+
+    def _collect(self, hosts: AttemptHosts) -> bool:
+        """What the workers wrote and nobody followed. False when there is more than one step may fetch: also
+        where the time was up before a worker answered that says that it lives, for a while."""
+        while True:
+            fetched = hosts.fetch_logs()
+            for target, stream, data in fetched.parts:
+                self._services.emit(
+                    WorkerOutput(self._run.slice_name, target.worker, stream, data, len(self._attempt.workers))
+                )
+            if not fetched.more:
+                return not (self._patience() and self._answering().intersection(fetched.unread))
+            if self._services.clock.now() >= self._until:
+                return False
+
+    def _patience(self) -> bool:
+        """Whether logs are still waited for that do not come in time."""
+        since = self._attempt.ending_since
+        return since is not None and self._services.store.now() < since + timeouts.VERDICT_MAX_S
+
+    def _answering(self) -> set[int]:
+        """Workers that said how the attempt stands when they were looked at."""
+        silent = {WorkerState.UNREACHABLE, WorkerState.CLOSED}
+        return {view.worker for view in self._workers if view.state not in silent}
+
+    def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
+        key = f"manifests/{run.id}/{attempt.number:05d}"
+        manifest = build_manifest(run, self._slice, attempt, version=__version__)
+        save_once(self._services, key, to_data(manifest))
+
+    def _finish(self, plan: RunPlan) -> Outcome:
+        state = plan.state or RunState.STOPPED
+        self._journal(str(state), plan.why)
+        run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
+        self._release_slice(run)
+        self._save(run)
+        return Outcome(Wait("the end"), acted=True)
+
+    def _doubt_slice(self, attempt: Attempt) -> None:
+        """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
+        loaded = find_slice(self._services, self._run.slice_name)
+        record = loaded.record if loaded else None
+        if loaded is None or record is None or record.state is not SliceState.READY:
+            return
+        if record.incarnation is None or record.incarnation.number != attempt.incarnation:
+            return
+        doubted = replace(record.incarnation, doubt=Doubt(self._services.store.now(), attempt.suspect_why))
+        record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
+        save(self._services, loaded, replace(record, state=SliceState.BOOTING, incarnation=doubted))
+
+    def _release_slice(self, run: RunRecord) -> None:
+        """A slice made for this run goes with it."""
+        if not run.owns_slice or run.keep_slice or self._slice is None:
+            return
+        if self._slice.desired is Desired.UP and self._slice.run_id == run.id:
+            request_down(self._services, run.slice_name)
+
+
+def _unseen(attempt: Attempt) -> list[WorkerView]:
+    return [WorkerView(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]

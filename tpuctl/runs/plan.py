@@ -1,0 +1,346 @@
+"""One run: from its record, its slice and one look at the workers to the next step.
+
+Two budgets are kept apart: failures (the user's bug: few) and preemptions (the cloud's: many). A preemption
+often shows first as a failing worker, so a failing attempt is *suspect* until the cloud was read twice and the
+hosts were probed; only then is one of the budgets charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
+from tpuctl.lib.text import counted, fold_workers
+from tpuctl.model import timeouts
+from tpuctl.model.records import (
+    Attempt,
+    AttemptState,
+    Cause,
+    Desired,
+    RunRecord,
+    RunState,
+    SliceRecord,
+    SliceState,
+    WorkerEnd,
+)
+from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
+from tpuctl.slices.states import Sighting, SliceEvent
+
+READS_THAT_MUST_AGREE = 2
+"""One read of the API proves nothing: the preemption may not be visible yet."""
+
+
+PASSING = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
+"""Events of a host that is still going down: the cloud may soon say more."""
+
+
+class RunStep(StrEnum):
+    """What the workflow is asked to do for a run."""
+
+    NEW_ATTEMPT = "new-attempt"
+    PREPARE = "prepare"
+    START = "start"
+    MARK_RUNNING = "mark-running"
+    SUSPECT = "suspect"
+    CLEAR = "clear"
+    DECIDE = "decide"
+    STOP_WORKERS = "stop-workers"
+    END_ATTEMPT = "end-attempt"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The next step and why; `cause` goes with DECIDE, `state` with FINISH; `verdict` holds without a step."""
+
+    step: RunStep | None
+    why: str
+    verdict: Verdict
+    cause: Cause | None = None
+    state: RunState | None = None
+
+
+def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | None = None) -> RunPlan:
+    return RunPlan(step, why, Wait(why), cause, state)
+
+
+def plan_run(
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    sighting: Sighting | None,
+    workers: Sequence[WorkerView],
+    now: float,
+) -> RunPlan:
+    """The next step of `run`. `sighting` is this pass's look at the slice, `workers` one at the attempt."""
+    if run.state.final:
+        return RunPlan(None, run.reason, Done(run.reason))
+    attempt = run.attempt
+    if attempt is None or attempt.state is AttemptState.ENDED:
+        return _plan_between(run, slice_)
+    if attempt.state is AttemptState.ENDING:
+        return _plan_ending(run, attempt, slice_, workers, now)
+    if run.stop_asked:
+        return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
+    if attempt.state is AttemptState.RUNNING and workers and all(w.succeeded for w in workers):
+        return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
+    gone = _incarnation_gone(attempt, slice_, sighting)
+    if gone:
+        return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
+    if attempt.state is AttemptState.PREPARING:
+        return _act(RunStep.PREPARE, "code and environment go to every worker first")
+    if attempt.state is AttemptState.STARTING:
+        return _plan_starting(attempt, sighting, workers, now)
+    return _plan_running(attempt, sighting, workers, now)
+
+
+def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
+    if run.stop_asked:
+        return _act(RunStep.FINISH, "stopped before the next attempt", state=RunState.STOPPED)
+    if slice_ is None or slice_.desired is Desired.DOWN:
+        why = f"its slice {run.slice_name} was taken down"
+        return _act(RunStep.FINISH, why, state=RunState.STOPPED)
+    if run.question:
+        return RunPlan(None, run.question, Blocked(run.question, f"tpuctl attach {run.id} --go-on"))
+    if slice_.state in {SliceState.REMOVED, SliceState.REFUSED}:
+        why = f"slice {slice_.name} is {slice_.state}"
+        return RunPlan(None, why, Blocked(why, f"tpuctl up {slice_.name}"))
+    if slice_.state is not SliceState.READY:
+        return RunPlan(None, f"slice {slice_.name} is {slice_.state}", Wait(f"slice {slice_.name}"))
+    return _act(RunStep.NEW_ATTEMPT, f"slice {slice_.name} is ready")
+
+
+def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, sighting: Sighting | None) -> str:
+    """Why the attempt's incarnation no longer exists, or an empty string."""
+    current = slice_.incarnation if slice_ else None
+    if slice_ is None or current is None:
+        return "its slice is gone"
+    if current.number != attempt.incarnation:
+        return f"the slice went on as {current.cloud_name}"
+    if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
+        lost = slice_.state is SliceState.LOST and slice_.loss is not None
+        return slice_.loss.detail if lost and slice_.loss else f"slice {slice_.name} is {slice_.state}"
+    if sighting is not None and sighting.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
+        return sighting.why
+    return ""
+
+
+def _plan_starting(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
+    if waiting:
+        return _act(RunStep.START, "every worker acknowledged the code")
+    begun = {WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING}
+    if workers and all(w.state in begun for w in workers):
+        return _act(RunStep.MARK_RUNNING, "every worker runs")
+    return _plan_trouble(attempt, sighting, workers, now)
+
+
+def _plan_running(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    if all(w.healthy or w.succeeded for w in workers):
+        if attempt.suspect_since is not None:
+            return _act(RunStep.CLEAR, "all workers answer again")
+        return RunPlan(None, "running", Wait("the run"))
+    return _plan_trouble(attempt, sighting, workers, now)
+
+
+def _plan_trouble(
+    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+) -> RunPlan:
+    """A worker failed, vanished or does not answer: gather evidence, then decide whose fault it is."""
+    what = describe_trouble(workers)
+    if attempt.suspect_since is None:
+        return _act(RunStep.SUSPECT, what)
+    failed = [w for w in workers if w.over and not w.succeeded]
+    unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
+    waited = now - attempt.suspect_since
+    alive = sighting is not None and sighting.event is SliceEvent.NODE_READY
+    going_down = any(w.event in PASSING for w in workers)
+    if alive and not unreachable and (failed or going_down):
+        if attempt.suspect_reads >= READS_THAT_MUST_AGREE and failed and not going_down:
+            return _act(RunStep.DECIDE, what, _cause_of(failed, workers))
+        gap = timeouts.VERDICT_READ_GAP_S * attempt.suspect_reads
+        if attempt.suspect_reads < READS_THAT_MUST_AGREE:
+            if waited >= gap:
+                return _act(RunStep.SUSPECT, what)
+            return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
+    # A worker that only does not answer may be training all the same: sshd dies alone, too.
+    limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
+    if waited >= limit and (failed or unreachable):
+        cause = _cause_of_hosts(workers) or (Cause.HOST_LOST if unreachable else _cause_of(failed, workers))
+        return _act(RunStep.DECIDE, what, cause)
+    until = attempt.suspect_since + limit
+    return RunPlan(None, what, Wait(f"finding out why: {what}", until))
+
+
+def _cause_of_hosts(workers: Sequence[WorkerView]) -> Cause | None:
+    """The cloud's doing, where a host says so: it beats the exit statuses of those whose peer went away."""
+    events = {w.event for w in workers} - {HostEvent.NONE}
+    if HostEvent.PREEMPTED in events:
+        return Cause.PREEMPTED
+    return Cause.HOST_LOST if events else None
+
+
+def _cause_of(failed: Sequence[WorkerView], workers: Sequence[WorkerView]) -> Cause:
+    """Whose fault it was, the node being alive: what happened to hosts beats exit statuses, these beat losses,
+    and 75 asks for a restart."""
+    of_hosts = _cause_of_hosts(workers)
+    if of_hosts is not None:
+        return of_hosts
+    own = [w for w in failed if w.state is WorkerState.EXITED]
+    if not own:
+        return Cause.HOST_LOST
+    if all(w.exit_status == timeouts.EXIT_RESTART for w in own):
+        return Cause.RESTART_ASKED
+    return Cause.FAILED
+
+
+def _plan_ending(
+    run: RunRecord,
+    attempt: Attempt,
+    slice_: SliceRecord | None,
+    workers: Sequence[WorkerView],
+    now: float,
+) -> RunPlan:
+    same = (
+        slice_ is not None
+        and slice_.incarnation is not None
+        and slice_.incarnation.number == attempt.incarnation
+        and slice_.state in {SliceState.READY, SliceState.BOOTING}
+    )
+    if not same:
+        return _act(RunStep.END_ATTEMPT, "its hosts are gone")
+    # One that does not answer may still run, if it was not preempted: two attempts must not write the same
+    # checkpoints.
+    unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
+    if attempt.cause is not Cause.PREEMPTED:
+        unfinished |= {WorkerState.UNREACHABLE, WorkerState.CLOSED}
+    patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
+    if attempt.ending_since is not None and now - attempt.ending_since > patience:
+        return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
+    # What outlived a supervisor that could not end it, such as root's, does not end for being told again.
+    unwatched = [w for w in workers if w.state is WorkerState.LOST and w.survivors]
+    if unwatched or any(w.state in unfinished for w in workers):
+        return _act(RunStep.STOP_WORKERS, "the other workers are stopped, not left hanging")
+    return _act(RunStep.END_ATTEMPT, "every worker has ended")
+
+
+def describe_trouble(workers: Sequence[WorkerView]) -> str:
+    """The workers that are not well, in words; those with the same trouble are named together."""
+    groups: dict[str, list[int]] = {}
+    for worker in workers:
+        if not (worker.healthy or worker.succeeded):
+            groups.setdefault(_trouble(worker), []).append(worker.worker)
+    ordered = sorted(groups.items(), key=lambda group: group[0] not in _EVENTS.values())
+    words = [
+        f"worker{'' if len(members) == 1 else 's'} {fold_workers(members)} {_many(what, members)}"
+        for what, members in ordered
+    ]
+    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+    return ", ".join(words[:3]) + more
+
+
+_EVENTS = {
+    HostEvent.SHUT_DOWN: "was shut down with its host",
+    HostEvent.REBOOTED: "lost its host to a reboot",
+    HostEvent.MAINTENANCE: "lost its host to maintenance",
+    HostEvent.PREEMPTED: "was told that its host is preempted",
+}
+
+
+_PLURAL = {"was": "were", "does": "do", "is": "are", "its": "their"}
+
+
+def _many(what: str, members: Sequence[int]) -> str:
+    """`what` a worker does, for as many as do it."""
+    return what if len(members) == 1 else " ".join(_PLURAL.get(word, word) for word in what.split(" "))
+
+
+def _trouble(worker: WorkerView) -> str:
+    if worker.event is not HostEvent.NONE:
+        return _EVENTS[worker.event]
+    if worker.state is WorkerState.EXITED:
+        if worker.signal is not None:
+            return f"was killed by signal {worker.signal}{_aside(worker)}"
+        return f"exited with {worker.exit_status}{_aside(worker)}"
+    if worker.state is WorkerState.UNREACHABLE:
+        return "does not answer"
+    if worker.state is WorkerState.CLOSED:
+        return f"is closed to this machine ({worker.detail})" if worker.detail else "is closed to this machine"
+    if worker.state is WorkerState.PREPARED:
+        return "is prepared but not started"
+    return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"
+
+
+def _aside(worker: WorkerView) -> str:
+    return f" ({worker.detail})" if worker.detail else ""
+
+
+def worker_ends(workers: Sequence[WorkerView]) -> tuple[WorkerEnd, ...]:
+    """How each worker ended, for the record."""
+    return tuple(WorkerEnd(w.worker, w.exit_status, w.signal, _note(w), w.ran_s, w.survivors) for w in workers)
+
+
+STOPPED_NOTE = "stopped"
+"""It did not end by itself: we stopped it, because another worker failed or somebody asked."""
+
+
+def _note(worker: WorkerView) -> str:
+    """What is to be known of an end beside its exit status."""
+    if worker.event is not HostEvent.NONE:
+        return f"host {worker.event}"
+    words = ["" if worker.state is WorkerState.EXITED else str(worker.state)]
+    words += [STOPPED_NOTE] if worker.stop_asked and worker.state is WorkerState.EXITED else []
+    words += [worker.detail] if worker.detail and worker.state is WorkerState.EXITED else []
+    words += [f"outlived by {worker.survivors_said}"] if worker.survivors else []
+    return "; ".join(word for word in words if word)
+
+
+def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
+    """The run after `attempt` ended: one budget charged, and either final or waiting for the next attempt."""
+    ended = replace(run, attempt=attempt)
+    cause = attempt.cause
+    policy = run.policy
+    if cause is Cause.SUCCEEDED:
+        return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
+    if cause is Cause.STOPPED:
+        return _final(ended, RunState.STOPPED, "stopped", now)
+    how = _quick_failure(attempt) if cause is Cause.FAILED else ""
+    ended = replace(ended, quick_failure=how)
+    if cause is Cause.FAILED:
+        ended = replace(ended, failures=run.failures + 1)
+        if ended.failures > policy.max_failures:
+            return _final(ended, RunState.FAILED, attempt.suspect_why, now)
+        if how and how == run.quick_failure:
+            soon = f"within {timeouts.QUICK_FAILURE_S:.0f} s of its start"
+            why = f"{attempt.suspect_why}, for the second time {soon}"
+            return _final(ended, RunState.FAILED, why, now)
+    elif cause is Cause.RESTART_ASKED:
+        ended = replace(ended, restarts=run.restarts + 1)
+        if ended.restarts > policy.max_restarts:
+            return _final(
+                ended, RunState.GAVE_UP, f"asked for a restart {counted(ended.restarts, 'time')}", now
+            )
+    else:
+        ended = replace(ended, preemptions=run.preemptions + 1)
+        if ended.preemptions > policy.max_preemptions:
+            return _final(ended, RunState.GAVE_UP, f"lost its hosts {counted(ended.preemptions, 'time')}", now)
+    if run.stop_asked:
+        return _final(ended, RunState.STOPPED, "stopped", now)
+    return replace(ended, state=RunState.WAITING, reason=f"attempt {attempt.number}: {cause}")
+
+
+def _quick_failure(attempt: Attempt) -> str:
+    """With which statuses and signals workers failed, if each that did failed soon after its start."""
+    failed = [end for end in attempt.ends if end.exit_status != 0 and STOPPED_NOTE not in end.note.split("; ")]
+    if not failed or any(end.ran_s is None or end.ran_s > timeouts.QUICK_FAILURE_S for end in failed):
+        return ""
+    return " ".join(sorted({f"{end.exit_status}/{end.signal}" for end in failed}))
+
+
+def _final(run: RunRecord, state: RunState, reason: str, now: float) -> RunRecord:
+    return replace(run, state=state, reason=reason, ended_at=now)

@@ -1,0 +1,44 @@
+"""What a run's program is told: its variables, by worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpuctl.model.records import Attempt, RunRecord
+
+HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}
+"""Set unless the host's own environment already says otherwise.
+
+`tpu,cpu` is what JAX itself sets on a TPU VM that has libtpu (jax/_src/cloud_tpu_init.py): it fails when the
+chips cannot be opened, and programs keep the CPU backend beside them (`jax.devices("cpu")`). It is said all the
+same, because without libtpu JAX sets nothing and goes on on the CPU, with exit status 0. Topology variables are
+left alone: libtpu finds them in the metadata server."""
+
+
+def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:
+    """Variables of one worker. `--var` wins over ours; secrets are not here."""
+    variables = {
+        "TPUCTL_RUN_ID": run.id,
+        "TPUCTL_SLICE": run.slice_name,
+        "TPUCTL_ATTEMPT": str(attempt.number),
+        "TPUCTL_RANK": str(attempt.workers.index(worker)),
+        "TPUCTL_WORLD_SIZE": str(len(attempt.workers)),
+        "TPUCTL_COORDINATOR": attempt.coordinator,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if attempt.slices > 1:
+        variables |= _megascale(attempt, worker)
+    if run.checkpoint_dir:
+        variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_dir
+    return {**variables, **run.variables}
+
+
+def _megascale(attempt: Attempt, worker: int) -> dict[str, str]:
+    """What libtpu needs to know of a multislice: all three or none, the same everywhere but for the slice's own
+    number. The coordinator is process 0 of slice 0, which is the first worker."""
+    hosts_per_slice = len(attempt.workers) // attempt.slices
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": attempt.coordinator.rpartition(":")[0],
+        "MEGASCALE_NUM_SLICES": str(attempt.slices),
+        "MEGASCALE_SLICE_ID": str(worker // hosts_per_slice),
+    }

@@ -1,0 +1,47 @@
+"""Whether a run gets anywhere: its checkpoints in the bucket against its attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.services import Services
+from tpuctl.errors import TpuctlError
+from tpuctl.model.records import Attempt, Cause, RunRecord
+from tpuctl.runs.checkpoints import FRUITLESS_MAX, checkpoint_times, describe_fruitless
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_run, list_attempts, save
+
+_CLOUDS_DOING = {Cause.PREEMPTED, Cause.HOST_LOST}
+
+
+def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunRecord:
+    """The run with its count of fruitless attempts after `attempt` ended, and with a question to a person when
+    there were too many. Only runs whose checkpoints can be read are judged."""
+    if run.checkpoint_dir is None or run.state.final or attempt.cause not in _CLOUDS_DOING:
+        return run
+    prefix = run.checkpoint_dir.removeprefix("gs://").partition("/")[2]
+    try:
+        times = checkpoint_times(services.objects.list(run.checkpoint_dir), prefix)
+    except TpuctlError as error:
+        services.emit(Warn(run.id, f"its checkpoints cannot be read: {error.message}"))
+        return run
+    newest = max(times, default=0.0)
+    if newest > run.newest_checkpoint:
+        return replace(run, fruitless=0, newest_checkpoint=newest)
+    fruitless = run.fruitless + 1
+    if fruitless < FRUITLESS_MAX:
+        return replace(run, fruitless=fruitless)
+    attempts = [*list_attempts(services, run.id)[-FRUITLESS_MAX + 1 :], attempt]
+    question = describe_fruitless(attempts, times)
+    record_decision(services, run.key, "needs-a-human", question)
+    return replace(run, fruitless=fruitless, question=question)
+
+
+def go_on(services: Services, run_id: str) -> RunRecord:
+    """A person has seen the question of a run and wants it to go on."""
+    loaded = get_run(services, run_id)
+    if not loaded.record.question:
+        return loaded.record
+    record_decision(services, loaded.record.key, "go-on", f"asked for by {services.user}")
+    return save(services, loaded, replace(loaded.record, question="", fruitless=0)).record

@@ -1,0 +1,263 @@
+"""Runs: write down what is to run, then step it through attempts until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
+from tpuctl.hosts.deadline import HOST_TIME_S, LOOK_TIME_S, WATCH_TIME_S
+from tpuctl.hosts.workers import WorkerState, WorkerView
+from tpuctl.lib.codec import to_data
+from tpuctl.model import timeouts
+from tpuctl.model.records import AttemptState, Desired, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.verdict import Blind, Blocked, Wait
+from tpuctl.runs.attempt import attempt_hosts
+from tpuctl.runs.effects import RunWave
+from tpuctl.runs.plan import describe_trouble, plan_run
+from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
+from tpuctl.slices.heartbeats import describe_life, listen_for_life
+from tpuctl.slices.liveness import Life
+from tpuctl.slices.observe import SliceLook, look_at_slice
+from tpuctl.slices.probing import Reach
+from tpuctl.slices.states import Sighting, SliceEvent
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import Loaded, find_run, find_slice, get_run, list_runs, save
+
+_LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
+"""Attempt states in which the workers' own word is asked for."""
+_REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
+"""So long another process may hold the lease of a slice."""
+
+
+def request_run(services: Services, run: RunRecord, *, named: bool = False) -> RunRecord:
+    """Writes down a run. The same request while it is under way means that run, which is returned, unless
+    somebody chose another id for this one (`named`).
+
+    Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
+    requests at once are two documents, which nothing else would make collide.
+    """
+    looked = False
+    # Waits are counted, not hours: a laptop that was closed in between has not waited.
+    for left in reversed(range(_REQUEST_TRIES)):
+        try:
+            with lease(services, run.slice_name):
+                return _request_run(services, run, named=named)
+        except (LeaseHeldError, StaleRecordError):
+            if not left:
+                raise
+            services.clock.sleep(timeouts.POLL_FIRST_S)
+        except ConflictError:
+            other = active_run(services, run.slice_name)
+            if looked or other is None or not look_for_end(services, other.id).state.final:
+                raise
+            looked = True
+    raise AssertionError("unreachable")
+
+
+def look_for_end(services: Services, run_id: str) -> RunRecord:
+    """A run that nobody follows may be over on its hosts: notes that, within the time of a second look at one
+    that failed. Begins and stops nothing."""
+    give_up_at = services.clock.now() + 2 * timeouts.VERDICT_READ_GAP_S
+    while True:
+        run = get_run(services, run_id).record
+        attempt = run.attempt
+        if attempt is None or attempt.state not in {AttemptState.RUNNING, AttemptState.ENDING}:
+            return run
+        acted = advance_run(services, run_id).acted
+        attempt = get_run(services, run_id).record.attempt
+        in_trouble = attempt is not None and attempt.suspect_since is not None
+        if not acted and (not in_trouble or services.clock.now() >= give_up_at):
+            return get_run(services, run_id).record
+        if not acted:
+            services.clock.sleep(timeouts.POLL_FIRST_S)
+
+
+def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecord:
+    for other in list_runs(services):
+        if other.slice_name != run.slice_name or other.state.final:
+            continue
+        meant = other.id == run.id or not named
+        if meant and other.fingerprint == run.fingerprint and not other.stop_asked:
+            _hand_slice_over(services, run.id, other)
+            return other
+        if other.id != run.id:
+            raise ConflictError(
+                f"run {other.id} is still {other.state} on slice {run.slice_name}",
+                hint=f"tpuctl attach {other.id}, or tpuctl stop {other.id}",
+            )
+    check_new_id(services, run.id, again=False)
+    services.logs.set_aside(run.id)
+    record_decision(services, run.key, "run", f"asked for by {services.user}")
+    return save(services, Loaded(run, 0), run).record
+
+
+def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None:
+    """A slice that was wanted for run `asked_for` goes with `run`, which takes its place."""
+    loaded = find_slice(services, run.slice_name)
+    if loaded is not None and run.owns_slice and loaded.record.run_id == asked_for != run.id:
+        save(services, loaded, replace(loaded.record, run_id=run.id))
+
+
+def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None:
+    """Raises ConflictError for the id of another run. `again`: one that is under way may be meant again."""
+    loaded = find_run(services, run_id)
+    if loaded is None or (again and not loaded.record.state.final):
+        return
+    raise ConflictError(
+        f"there is a run called {run_id} already; it is {loaded.record.state}",
+        hint=f"give the new one another --name, or none; tpuctl logs {run_id} shows the old one",
+    )
+
+
+def request_stop(services: Services, run_id: str, *, grace_s: float | None = None) -> RunRecord:
+    """Writes down that a run is to stop; the loop does it. Final runs are left as they are."""
+    loaded = get_run(services, run_id)
+    run = loaded.record
+    if run.state.final or run.stop_asked:
+        return run
+    record_decision(services, run.key, "stop", f"asked for by {services.user}")
+    policy = run.policy if grace_s is None else replace(run.policy, grace_s=grace_s)
+    return save(services, loaded, replace(run, stop_asked=True, policy=policy)).record
+
+
+def end_with_slice(services: Services, run_id: str) -> None:
+    """Ends a run that waits for a slice which is no longer wanted; nothing is asked of the cloud."""
+    run = get_run(services, run_id).record
+    loaded = find_slice(services, run.slice_name)
+    if loaded is not None and loaded.record.state is SliceState.GONE:
+        advance_run(services, run_id)
+
+
+def active_run(services: Services, slice_name: str) -> RunRecord | None:
+    """The run that is not over yet on a slice, if any."""
+    for run in list_runs(services):
+        if run.slice_name == slice_name and not run.state.final:
+            return run
+    return None
+
+
+def never_began(services: Services, record: SliceRecord) -> str:
+    """Why nobody uses a slice that was made for a run, or an empty string: the command that wanted both ended
+    before it wrote the run down. The same command again makes use of the slice."""
+    life = record.incarnation
+    if record.run_id is None or record.desired is not Desired.UP or life is None:
+        return ""
+    if services.store.now() < life.requested_at + timeouts.RUN_BEGINS_S:
+        return ""
+    if services.store.get(f"runs/{record.run_id}") is not None:
+        return ""
+    return (
+        f"made for run {record.run_id}, which never began: `tpuctl down {record.name}`, or the same run again"
+    )
+
+
+def advance_run(
+    services: Services, run_id: str, look: SliceLook | None = None, reach: Reach | None = None
+) -> Outcome:
+    """One step of one run. `look` is this pass's look at its slice, `reach` at its own way to hosts."""
+    loaded = get_run(services, run_id)
+    run = loaded.record
+    if run.state.final:
+        return Outcome(plan_run(run, None, None, [], services.store.now()).verdict, acted=False)
+    if look is None and find_slice(services, run.slice_name) is not None:
+        look = look_at_slice(services, run.slice_name)
+    fresh = find_slice(services, run.slice_name)
+    slice_ = fresh.record if fresh else None
+    began = services.clock.now()
+    workers = _look_at_workers(services, run, slice_, began)
+    sighting = look.sighting if look else None
+    closed = any(worker.state is WorkerState.CLOSED for worker in workers)
+    let_in = ask_to_be_let_in(services, run.slice_name) if closed and slice_ is not None else ""
+    if let_in:
+        return Outcome(Wait(let_in), acted=False)
+    reach, until = reach or Reach(services), began + HOST_TIME_S
+    unclear = None if run.stop_asked else _unclear(services, workers, slice_, sighting, reach, until)
+    if unclear is not None:
+        return Outcome(unclear, acted=False)
+    plan = plan_run(run, slice_, sighting, workers, services.store.now())
+    if plan.step is None:
+        return Outcome(plan.verdict, acted=False)
+    with lease(services, run.slice_name) as held:
+        if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), loaded):
+            # Somebody acted between our look and our lease: what was planned may no longer be right.
+            return Outcome(Wait("another look"), acted=True)
+        outcome = RunWave(services, loaded, slice_, workers, held.fence, until).apply(plan)
+    let_in = ask_to_be_let_in(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
+    return Outcome(Wait(let_in), acted=False) if let_in else outcome
+
+
+def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
+    """Whether a record was written since it was looked at."""
+    return (now.generation if now else 0) != (before.generation if before else 0)
+
+
+def _look_at_workers(
+    services: Services, run: RunRecord, slice_: SliceRecord | None, began: float
+) -> list[WorkerView]:
+    attempt = run.attempt
+    told = attempt is not None and attempt.state is not AttemptState.RUNNING
+    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else WATCH_TIME_S))
+    if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
+        return []
+    return hosts.look()
+
+
+def _unclear(
+    services: Services,
+    workers: Sequence[WorkerView],
+    slice_: SliceRecord | None,
+    sighting: Sighting | None,
+    reach: Reach,
+    until: float,
+) -> Blind | Blocked | None:
+    """Why what this machine sees of the workers proves nothing; None where it does. Hosts of other slices are
+    asked until `until`, by this machine's clock."""
+    if slice_ is None or not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
+        return None
+    closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
+    if closed:
+        reach.saw(slice_.name)
+        return why_closed(services, slice_, describe_trouble(closed))
+    silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
+    if len(silent) < len(workers):
+        reach.saw(slice_.name)
+    if not silent:
+        return None
+    left_s = max(1.0, until - services.clock.now())
+    others = len(silent) < len(workers) or reach.another(slice_.name, left_s)
+    life = listen_for_life(services, slice_, [worker.worker for worker in silent], others_answer=others)
+    failed = any(worker.over and not worker.succeeded for worker in workers)
+    if life is Life.MOVING and not failed:
+        return Blind(f"{describe_trouble(silent)}; {describe_life(life)}")
+    if others or life is Life.STILL:
+        return None
+    return Blind("no worker answers this machine, and no other host does either")
+
+
+def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:
+    """Whether a machine that reaches no host has evidence all the same: the heartbeats of the run's hosts."""
+    loaded = find_slice(services, run.slice_name)
+    if loaded is None or run.attempt is None:
+        return False
+    life = listen_for_life(services, loaded.record, run.attempt.workers, others_answer=False)
+    return life is Life.STILL
+
+
+def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:
+    """The error a finished run amounts to, or None when it succeeded or was stopped on request: PartialError
+    where some workers ended well."""
+    if run.state in {RunState.SUCCEEDED, RunState.STOPPED}:
+        return None
+    ends = run.attempt.ends if run.attempt else ()
+    failed = [end for end in ends if end.exit_status != 0]
+    kind = PartialError if len(failed) < len(ends) else TpuctlError
+    return kind(
+        f"run {run.id} {run.state}: {run.reason}",
+        hint=log_hint,
+        details={"workers": [end.worker for end in failed], "exits": to_data(ends)},
+    )

@@ -1,0 +1,94 @@
+"""Whether a run that is over has ended on every worker, and what is done where that was not seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import PartialError
+from tpuctl.hosts.deadline import HOST_TIME_S
+from tpuctl.hosts.workers import WorkerState
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import fold_workers
+from tpuctl.model import timeouts
+from tpuctl.model.records import RunRecord, RunState, WorkerEnd
+from tpuctl.runs.attempt import AttemptHosts, attempt_hosts, kill_hint
+from tpuctl.runs.plan import worker_ends
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import find_slice, get_run, save
+
+_ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
+_SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
+
+
+def stop_error(services: Services, run: RunRecord) -> PartialError | None:
+    """What a stop could not end, such as root's processes, or could not see the end of; None when nothing
+    outlived it."""
+    ends = _unproven(run) if _hosts(services, run) is not None else []
+    if not ends:
+        return None
+    first, workers = ends[0], [end.worker for end in ends]
+    details = {"workers": workers, "exits": to_data(ends)}
+    if all(end.note in _SILENT for end in ends):
+        return PartialError(
+            f"run {run.id} is {run.state}, but worker {fold_workers(workers)} of {run.slice_name} did not "
+            "answer: what it ran there may live on",
+            hint=f"tpuctl stop {run.id}, again, ends it once they answer; tpuctl status {run.slice_name}",
+            details=details,
+        )
+    named = "; ".join(f"worker {end.worker}: {end.note}" for end in ends)
+    processes = f"tpuctl exec --worker {first.worker} {run.slice_name} -- ps -ef"
+    return PartialError(
+        f"run {run.id} is {run.state}, but processes of it live on: {named}",
+        hint=kill_hint(run.slice_name, first.worker, first.survivors) if first.survivors else processes,
+        details=details,
+    )
+
+
+def settle_stop(services: Services, run_id: str) -> RunRecord:
+    """Asks workers again that did not show the end of a run that is over, and ends what they run of it."""
+    run = get_run(services, run_id).record
+    give_up_at = services.clock.now() + run.policy.grace_s + timeouts.STOP_PATIENCE_S
+    while True:
+        run = settle_once(services, run)
+        alive = any(end.note in _ALIVE for end in _unproven(run))
+        if not alive or services.clock.now() >= give_up_at:
+            return run
+        services.clock.sleep(timeouts.POLL_FIRST_S)
+
+
+def settle_once(services: Services, run: RunRecord) -> RunRecord:
+    """One look of `settle_stop`."""
+    hosts = _hosts(services, run)
+    if hosts is None or not _unproven(run):
+        return run
+    hosts.stop(run.policy.grace_s)
+    loaded = get_run(services, run.id)
+    now = {end.worker: end for end in worker_ends(hosts.look())}
+    unproven = {end.worker for end in _unproven(loaded.record)}
+    attempt = loaded.record.attempt
+    if attempt is None or not loaded.record.state.final:
+        return loaded.record
+    ends = tuple(now[end.worker] if end.worker in unproven else end for end in attempt.ends)
+    if ends == attempt.ends:
+        return loaded.record
+    record_decision(services, run.key, "settled", "; ".join(f"worker {end.worker}: {end.note}" for end in ends))
+    return save(services, loaded, replace(loaded.record, attempt=replace(attempt, ends=ends))).record
+
+
+def is_settled(run: RunRecord) -> bool:
+    """Whether its end was seen on every worker, as far as its record says."""
+    return not _unproven(run)
+
+
+def _unproven(run: RunRecord) -> list[WorkerEnd]:
+    """Workers on which something of a stopped run lives, or may."""
+    if run.state is not RunState.STOPPED or run.attempt is None:
+        return []
+    return [end for end in run.attempt.ends if end.survivors or end.note in _ALIVE | _SILENT]
+
+
+def _hosts(services: Services, run: RunRecord) -> AttemptHosts | None:
+    """None when they are gone, and with them all that ran there."""
+    loaded = find_slice(services, run.slice_name)
+    return attempt_hosts(services, run, loaded.record if loaded else None, services.clock.now() + HOST_TIME_S)

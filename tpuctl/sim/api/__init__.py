@@ -1,0 +1,1 @@
+"""The doors: HTTP, HTTPS, gRPC, and the TPU, project and admin APIs behind them."""

@@ -1,0 +1,152 @@
+"""What the project says about itself: Service Usage v1, Resource Manager v1 and v3, Cloud Quotas v1 and v1beta.
+
+Reads, and the one call that mends an API that is off (`services.enable`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
+from tpuctl.sim.wire.status import ApiError, Code, Json, not_found, unknown_method
+from tpuctl.sim.world.faults import FaultKind
+from tpuctl.sim.world.iam import CLOUD_QUOTAS, PROJECT_NUMBER, RESOURCE_MANAGER, SERVICE_USAGE, SERVICES
+from tpuctl.sim.world.listing import page_of
+from tpuctl.sim.world.quotas import Quotas
+from tpuctl.sim.world.world import World
+
+SHARED_PREFIX = "/v1/"
+"""The TPU API has a version of this name, too."""
+PREFIXES = (SHARED_PREFIX, "/v1beta/", "/v3/")
+_PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
+_SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
+_QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
+_TEST = "projects.testIamPermissions"
+_TPU_SERVICE = "tpu.googleapis.com"
+
+Handler = Callable[..., Json]
+
+
+class ProjectDoor:
+    """Answers every path below `PREFIXES`; raises ApiError for refusals."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._types = load_types("project")
+        manager, usage, quotas = RESOURCE_MANAGER, SERVICE_USAGE, CLOUD_QUOTAS
+        one = _SERVICES + r"/(?P<service>[^/:]+)"
+        rows: tuple[tuple[str, str, str, str, Handler], ...] = (
+            ("projects.get", "GET", _PROJECT, manager, self._get_project),
+            (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, self._test_permissions),
+            ("services.list", "GET", _SERVICES, usage, self._list_services),
+            ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, self._batch_get),
+            ("services.get", "GET", one, usage, self._get_service),
+            ("services.enable", "POST", one + ":enable", usage, self._enable),
+            ("quotaInfos.list", "GET", _QUOTAS, quotas, self._list_quotas),
+            ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, self._get_quota),
+        )
+        self._routes = [
+            (method, verb, re.compile(path), api, handle) for method, verb, path, api, handle in rows
+        ]
+
+    def handle(self, request: Request) -> Response:
+        path = unquote(request.path)
+        for method, verb, pattern, api, handler in self._routes:
+            found = pattern.fullmatch(path)
+            if found is None or verb != request.method:
+                continue
+            access = self._world.access
+            access.check_token()
+            access.check_service(api)
+            parts = found.groupdict()
+            self._check_project(parts.pop("project"))
+            return json_response(handler(request.path, self._read(method, request), **parts))
+        raise unknown_method(f"{request.method} {path}")
+
+    def _read(self, method: str, request: Request) -> Json:
+        """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT."""
+        asked = read_query(self._types, method, request.query)
+        if request.method == "POST":
+            message = "TestIamPermissionsRequest" if method == _TEST else "Empty"
+            asked |= read_message(self._types, message, parse_body(request))
+        return asked
+
+    def _check_project(self, project: str) -> None:
+        if project not in (self._world.options.project, PROJECT_NUMBER):
+            raise ApiError(Code.PERMISSION_DENIED, "The caller does not have permission")
+
+    def _name(self) -> str:
+        return f"projects/{PROJECT_NUMBER}"
+
+    # Resource Manager.
+
+    def _get_project(self, path: str, _asked: Json) -> Json:
+        id = self._world.options.project
+        self._world.access.check_permission("resourcemanager.projects.get", f"projects/{id}")
+        if path.startswith("/v3/"):
+            return {"name": self._name(), "projectId": id, "state": "ACTIVE", "displayName": id}
+        return {"projectNumber": PROJECT_NUMBER, "projectId": id, "lifecycleState": "ACTIVE", "name": id}
+
+    def _test_permissions(self, _path: str, asked: Json) -> Json:
+        granted = self._world.access.granted(asked.get("permissions", []))
+        return {"permissions": granted} if granted else {}
+
+    # Service Usage.
+
+    def _service(self, service: str) -> Json:
+        if service not in SERVICES:
+            raise not_found(f"{self._name()}/services/{service}")
+        return {
+            "name": f"{self._name()}/services/{service}",
+            "parent": self._name(),
+            "config": {"name": service, "title": SERVICES[service]},
+            "state": "ENABLED" if self._world.access.is_enabled(service) else "DISABLED",
+        }
+
+    def _list_services(self, _path: str, asked: Json) -> Json:
+        self._world.access.check_permission("serviceusage.services.list", self._name())
+        text = asked.pop("filter", "")
+        wanted = text.removeprefix("state:")
+        if text and text not in ("state:ENABLED", "state:DISABLED"):
+            raise ApiError(
+                Code.INVALID_ARGUMENT, f"Invalid filter: {text}. Use state:ENABLED or state:DISABLED."
+            )
+        shown = [self._service(service) for service in SERVICES]
+        rows = [(each["name"], each) for each in shown if wanted in ("", each["state"])]
+        return page_of(rows, asked, "services")
+
+    def _batch_get(self, _path: str, asked: Json) -> Json:
+        self._world.access.check_permission("serviceusage.services.get", self._name())
+        names = asked.get("names", [])
+        return {"services": [self._service(name.rpartition("/")[2]) for name in names]}
+
+    def _get_service(self, _path: str, _asked: Json, service: str) -> Json:
+        self._world.access.check_permission("serviceusage.services.get", self._name())
+        return self._service(service)
+
+    def _enable(self, _path: str, _asked: Json, service: str) -> Json:
+        """Done at once: the faults that keep exactly this API off are cleared."""
+        self._service(service)
+        self._world.access.check_permission("serviceusage.services.enable", self._name())
+        for fault in self._world.faults.standing(FaultKind.SERVICE_OFF, service):
+            self._world.faults.remove(fault.id)
+        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": {}}
+
+    # Cloud Quotas.
+
+    def _quota_infos(self, service: str) -> list[Json]:
+        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
+        return self._world.read_quotas(Quotas.tpu_infos) if service == _TPU_SERVICE else []
+
+    def _list_quotas(self, _path: str, asked: Json, service: str) -> Json:
+        rows = [(each["name"], each) for each in self._quota_infos(service)]
+        return page_of(rows, asked, "quotaInfos")
+
+    def _get_quota(self, _path: str, _asked: Json, service: str, quota: str) -> Json:
+        found = [each for each in self._quota_infos(service) if each["quotaId"] == quota]
+        if not found:
+            raise not_found(f"quotaInfos/{quota}")
+        return found[0]

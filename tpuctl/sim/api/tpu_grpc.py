@@ -1,0 +1,210 @@
+"""The Cloud TPU API by gRPC: google.cloud.tpu.v2 and v2alpha1, operations and locations.
+
+The method table is written out, and a test compares it with what the installed client libraries call. Google's
+libraries are imported when the door opens, not before.
+"""
+
+from __future__ import annotations
+
+import hmac
+import importlib
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tpuctl.sim.gcs.grpc import GET_STORAGE_LAYOUT, layout_handler
+from tpuctl.sim.wire.payload import camel
+from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
+from tpuctl.sim.world.operations import METADATA_TYPE
+from tpuctl.sim.world.world import World
+
+COMMON_METHODS = {
+    "CreateNode": ("CreateNodeRequest", "Operation"),
+    "CreateQueuedResource": ("CreateQueuedResourceRequest", "Operation"),
+    "DeleteNode": ("DeleteNodeRequest", "Operation"),
+    "DeleteQueuedResource": ("DeleteQueuedResourceRequest", "Operation"),
+    "GenerateServiceIdentity": ("GenerateServiceIdentityRequest", "GenerateServiceIdentityResponse"),
+    "GetAcceleratorType": ("GetAcceleratorTypeRequest", "AcceleratorType"),
+    "GetGuestAttributes": ("GetGuestAttributesRequest", "GetGuestAttributesResponse"),
+    "GetNode": ("GetNodeRequest", "Node"),
+    "GetQueuedResource": ("GetQueuedResourceRequest", "QueuedResource"),
+    "GetRuntimeVersion": ("GetRuntimeVersionRequest", "RuntimeVersion"),
+    "ListAcceleratorTypes": ("ListAcceleratorTypesRequest", "ListAcceleratorTypesResponse"),
+    "ListNodes": ("ListNodesRequest", "ListNodesResponse"),
+    "ListQueuedResources": ("ListQueuedResourcesRequest", "ListQueuedResourcesResponse"),
+    "ListRuntimeVersions": ("ListRuntimeVersionsRequest", "ListRuntimeVersionsResponse"),
+    "ResetQueuedResource": ("ResetQueuedResourceRequest", "Operation"),
+    "StartNode": ("StartNodeRequest", "Operation"),
+    "StopNode": ("StopNodeRequest", "Operation"),
+    "UpdateNode": ("UpdateNodeRequest", "Operation"),
+}
+ALPHA_METHODS = {
+    "ListReservations": ("ListReservationsRequest", "ListReservationsResponse"),
+    "PerformMaintenance": ("PerformMaintenanceRequest", "Operation"),
+    "PerformMaintenanceQueuedResource": ("PerformMaintenanceQueuedResourceRequest", "Operation"),
+    "SimulateMaintenanceEvent": ("SimulateMaintenanceEventRequest", "Operation"),
+}
+OPERATIONS_METHODS = {
+    "CancelOperation": ("CancelOperationRequest", "Empty"),
+    "DeleteOperation": ("DeleteOperationRequest", "Empty"),
+    "GetOperation": ("GetOperationRequest", "Operation"),
+    "ListOperations": ("ListOperationsRequest", "ListOperationsResponse"),
+    "WaitOperation": ("WaitOperationRequest", "Operation"),
+}
+LOCATIONS_METHODS = {
+    "GetLocation": ("GetLocationRequest", "Location"),
+    "ListLocations": ("ListLocationsRequest", "ListLocationsResponse"),
+}
+SERVICES = {
+    "google.cloud.tpu.v2.Tpu": COMMON_METHODS,
+    "google.cloud.tpu.v2alpha1.Tpu": {**COMMON_METHODS, **ALPHA_METHODS},
+    "google.longrunning.Operations": OPERATIONS_METHODS,
+    "google.cloud.location.Locations": LOCATIONS_METHODS,
+}
+"""Service → method → names of the request and response messages (google-cloud-tpu 1.28)."""
+_DETAILS_KEY = "grpc-status-details-bin"
+"""Where clients look for a `google.rpc.Status`: https://google.aip.dev/193."""
+
+_SAME_FIELDS = "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"
+
+
+def _messages(service: str) -> Callable[[str], Any]:
+    """How to find the protobuf class of a name that a service's methods use."""
+    importlib.import_module("google.rpc.error_details_pb2")  # the types of details, for Any
+    operations = importlib.import_module("google.longrunning.operations_pb2")
+    empty = importlib.import_module("google.protobuf.empty_pb2")
+    locations = importlib.import_module("google.cloud.location.locations_pb2")
+
+    def find(name: str) -> Any:
+        if name == "Empty":
+            return empty.Empty
+        if name == "Operation" or service == "google.longrunning.Operations":
+            return getattr(operations, name)
+        if service == "google.cloud.location.Locations":
+            return getattr(locations, name)
+        module = "tpu_" + service.split(".")[3]
+        return getattr(importlib.import_module(f"google.cloud.{module}"), name).pb()
+
+    return find
+
+
+def request_classes() -> dict[str, Any]:
+    """The protobuf class of the request of every method, by the method's path."""
+    return {
+        f"/{service}/{method}": _messages(service)(names[0])
+        for service, methods in SERVICES.items()
+        for method, names in methods.items()
+    }
+
+
+def to_request(message: dict[str, Any], fields: Collection[str]) -> Json:
+    """A decoded request in the form that REST calls have: the field mask as a string, names in camelCase, and
+    names of resources even where there are none, which no URL leaves out."""
+    if "updateMask" in message:
+        message["updateMask"] = ",".join(camel(each) for each in str(message["updateMask"]).split(","))
+    for name in ("name", "parent"):
+        if name in fields:
+            message.setdefault(name, "")
+    if "updateMask" in fields:
+        message.setdefault("node", {}).setdefault("name", "")
+    return message
+
+
+class TpuGrpcDoor:
+    """Serves on 127.0.0.1 until `close`; every call needs the metadata `authorization: Bearer TOKEN`."""
+
+    def __init__(
+        self,
+        world: World,
+        token: str,
+        *,
+        port: int = 0,
+        workers: int = 16,
+        location_of: Callable[[str], tuple[str, str]] | None = None,
+    ) -> None:
+        """`location_of`: a bucket's location and its type, for who asks Storage Control."""
+        import grpc
+
+        self._grpc = grpc
+        self._world = world
+        self._token = f"Bearer {token}".encode()
+        self._json = importlib.import_module("google.protobuf.json_format")
+        self._handlers = {
+            f"/{service}/{method}": self._handler(service, method, *names)
+            for service, methods in SERVICES.items()
+            for method, names in methods.items()
+        }
+        if location_of is not None:
+            self._handlers[GET_STORAGE_LAYOUT] = layout_handler(grpc, self._admit, location_of)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
+        self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers((self._dispatcher(),))
+        self.port = int(self._server.add_insecure_port(f"127.0.0.1:{port}"))
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.stop(grace=None).wait()
+        self._pool.shutdown(wait=True)
+
+    def _dispatcher(self) -> Any:
+        handlers = self._handlers
+
+        class Dispatcher(self._grpc.GenericRpcHandler):  # type: ignore[name-defined, misc]
+            def service(self, details: Any) -> Any:
+                return handlers.get(details.method)
+
+        return Dispatcher()
+
+    def _handler(self, service: str, method: str, request_name: str, response_name: str) -> Any:
+        find = _messages(service)
+        request_class, response_class = find(request_name), find(response_name)
+        version = "v2alpha1" if ".v2alpha1." in service else "v2"
+        fields = {each.json_name for each in request_class.DESCRIPTOR.fields}
+
+        def answer(message: Any, context: Any) -> Any:
+            try:
+                self._admit(context)
+                request = to_request(self._json.MessageToDict(message), fields)
+                return self._to_message(self._world.call(method, request, version), response_class())
+            except ApiError as error:
+                context.set_trailing_metadata(((_DETAILS_KEY, self._status(error)),))
+                context.abort(self._grpc.StatusCode[error.code.name], error.message)
+            except DroppedConnectionError:
+                context.abort(self._grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+        return self._grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=request_class.FromString,
+            response_serializer=response_class.SerializeToString,
+        )
+
+    def _status(self, error: ApiError) -> bytes:
+        """The error as a whole, with the details that its REST form has, too."""
+        status = importlib.import_module("google.rpc.status_pb2").Status()
+        return bytes(self._json.ParseDict(error.to_status(), status).SerializeToString())
+
+    def _to_message(self, data: Json, message: Any) -> Any:
+        """`data` as a message of its type.
+
+        The metadata of an operation is of a type without a library here; google.cloud.tpu has one with the same
+        fields and numbers (google/cloud/common/operation_metadata.proto), which packs it.
+        """
+        for operation in (data, *data.get("operations", ())):
+            if (operation.get("metadata") or {}).get("@type") == METADATA_TYPE:
+                operation["metadata"]["@type"] = _SAME_FIELDS
+        self._json.ParseDict(data, message, ignore_unknown_fields=True)
+        for found in (message, *getattr(message, "operations", ())):
+            if getattr(getattr(found, "metadata", None), "type_url", "") == _SAME_FIELDS:
+                found.metadata.type_url = METADATA_TYPE
+        return message
+
+    def _admit(self, context: Any) -> None:
+        given = dict(context.invocation_metadata()).get("authorization", "")
+        if not hmac.compare_digest(str(given).encode(), self._token):
+            raise ApiError(Code.UNAUTHENTICATED, "Request had invalid authentication credentials.")

@@ -1,0 +1,146 @@
+"""The Cloud TPU API by REST: /v2, /v2alpha1, and what /v1 reads.
+
+The routes are those of google-cloud-tpu 1.28 (`google.api.http` options of its REST transport), plus the
+methods that only v2alpha1 and v1 have (their discovery documents, revision 20261001).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.payload import ApiTypes, load_types, parse_body, read_message, read_query, snake
+from tpuctl.sim.wire.status import Json, unknown_method
+from tpuctl.sim.world.world import World
+
+_LOCATION = "{PARAM=projects/*/locations/*}"
+
+
+def _one(collection: str, param: str = "name") -> str:
+    return f"{{{param}=projects/*/locations/*/{collection}/*}}"
+
+
+def _all(collection: str) -> str:
+    return _LOCATION.replace("PARAM", "parent") + f"/{collection}"
+
+
+COMMON_ROUTES = (
+    ("GET", "{name=projects/*}/locations", "ListLocations", None),
+    ("GET", _LOCATION.replace("PARAM", "name"), "GetLocation", None),
+    ("POST", _LOCATION.replace("PARAM", "parent") + ":generateServiceIdentity", "GenerateServiceIdentity", "*"),
+    ("GET", _all("nodes"), "ListNodes", None),
+    ("POST", _all("nodes"), "CreateNode", "node"),
+    ("GET", _one("nodes"), "GetNode", None),
+    ("DELETE", _one("nodes"), "DeleteNode", None),
+    ("PATCH", _one("nodes", "node.name"), "UpdateNode", "node"),
+    ("POST", _one("nodes") + ":start", "StartNode", "*"),
+    ("POST", _one("nodes") + ":stop", "StopNode", "*"),
+    ("POST", _one("nodes") + ":getGuestAttributes", "GetGuestAttributes", "*"),
+    ("GET", _all("queuedResources"), "ListQueuedResources", None),
+    ("POST", _all("queuedResources"), "CreateQueuedResource", "queuedResource"),
+    ("GET", _one("queuedResources"), "GetQueuedResource", None),
+    ("DELETE", _one("queuedResources"), "DeleteQueuedResource", None),
+    ("POST", _one("queuedResources") + ":reset", "ResetQueuedResource", "*"),
+    ("GET", _all("acceleratorTypes"), "ListAcceleratorTypes", None),
+    ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
+    ("GET", _all("runtimeVersions"), "ListRuntimeVersions", None),
+    ("GET", _one("runtimeVersions"), "GetRuntimeVersion", None),
+    ("GET", "{name=projects/*/locations/*}/operations", "ListOperations", None),
+    ("GET", _one("operations"), "GetOperation", None),
+    ("DELETE", _one("operations"), "DeleteOperation", None),
+    ("POST", _one("operations") + ":cancel", "CancelOperation", "*"),
+)
+ALPHA_ROUTES = (
+    ("POST", _one("nodes") + ":simulateMaintenanceEvent", "SimulateMaintenanceEvent", "*"),
+    ("POST", _one("nodes") + ":performMaintenance", "PerformMaintenance", "*"),
+    (
+        "POST",
+        _one("queuedResources") + ":performMaintenanceQueuedResource",
+        "PerformMaintenanceQueuedResource",
+        "*",
+    ),
+    ("GET", _all("reservations"), "ListReservations", None),
+    ("GET", _one("queuedResources") + ":getMaintenanceInfo", "GetMaintenanceInfo", None),
+)
+OLD_ROUTES = (
+    ("GET", "{name=projects/*}/locations", "ListLocations", None),
+    ("GET", _LOCATION.replace("PARAM", "name"), "GetLocation", None),
+    ("GET", _all("nodes"), "ListNodes", None),
+    ("GET", _one("nodes"), "GetNode", None),
+    ("GET", _all("acceleratorTypes"), "ListAcceleratorTypes", None),
+    ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
+    ("GET", _all("tensorflowVersions"), "ListTensorFlowVersions", None),
+    ("GET", _one("tensorflowVersions"), "GetTensorFlowVersion", None),
+    ("GET", "{name=projects/*/locations/*}/operations", "ListOperations", None),
+    ("GET", _one("operations"), "GetOperation", None),
+)
+"""What /v1 reads; TPU nodes of its kind can no longer be made."""
+_NEWEST = (*COMMON_ROUTES, *ALPHA_ROUTES)
+ROUTES = {"v1": OLD_ROUTES, "v2": COMMON_ROUTES, "v2alpha1": _NEWEST, "v2alpha": _NEWEST}
+TYPES_OF = {"v1": "v1", "v2": "v2", "v2alpha1": "v2alpha1", "v2alpha": "v2alpha1"}
+"""Ray's autoscaler calls v2alpha1 by a name that is in no directory of APIs."""
+BODIES = {"node": "Node", "queuedResource": "QueuedResource"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """One HTTP binding of an RPC."""
+
+    verb: str
+    pattern: re.Pattern[str]
+    param: str
+    rpc: str
+    body: str | None
+
+
+def compile_route(version: str, verb: str, template: str, rpc: str, body: str | None) -> Route:
+    """`{name=projects/*/…}:verb` → a regular expression with one group."""
+    match = re.fullmatch(r"\{([\w.]+)=([^}]+)\}(.*)", template)
+    if match is None:
+        raise ValueError(template)
+    param, inner, tail = match.groups()
+    expression = re.escape(inner).replace(r"\*", "[^/:]+")
+    return Route(verb, re.compile(f"/{version}/({expression}){re.escape(tail)}"), param, rpc, body)
+
+
+def build_request(types: ApiTypes, route: Route, value: str, request: Request) -> Json:
+    """The RPC's request from path, query and body, in camelCase. Raises ApiError, INVALID_ARGUMENT."""
+    built = read_query(types, route.rpc, request.query)
+    if route.body == "*":
+        message = f"{route.rpc}Request"
+        known = message if message in types.messages else "Empty"
+        built |= read_message(types, known, parse_body(request))
+    elif route.body is not None:
+        built[route.body] = read_message(types, BODIES[route.body], parse_body(request), snake(route.body))
+    if route.param == "node.name":
+        built["node"]["name"] = value
+    else:
+        built[route.param] = value
+    return built
+
+
+class TpuRestDoor:
+    """Answers every path below /v2 and /v2alpha1, and what /v1 has of TPUs; raises ApiError for refusals."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._routes = {
+            version: [compile_route(version, *row) for row in rows] for version, rows in ROUTES.items()
+        }
+
+    def owns(self, path: str) -> bool:
+        """Whether a path below /v1, which several APIs share, is of this one."""
+        return re.match(r"/v1/projects/[^/]+/locations(?!/global/services/)", unquote(path)) is not None
+
+    def handle(self, request: Request) -> Response:
+        path = unquote(request.path)
+        version = path.split("/")[1]
+        for route in self._routes[version]:
+            match = route.pattern.fullmatch(path)
+            if match is not None and route.verb == request.method:
+                known = TYPES_OF[version]
+                built = build_request(load_types(f"tpu.{known}"), route, match.group(1), request)
+                return json_response(self._world.call(route.rpc, built, known))
+        raise unknown_method(f"{request.method} {path}")

@@ -1,0 +1,257 @@
+"""What Compute Engine has without anybody making it: places, types of machines and disks, the default network.
+
+Shapes are those of the recordings in GoogleCloudPlatform/k8s-config-connector (mockgcp/mockcompute/testdata,
+folders computezones, computenetworks and computesubnets); numbers of types are those of https://cloud.google.com/compute/docs/machine-resource,
+https://cloud.google.com/tpu/docs/v6e and its neighbours, and https://cloud.google.com/compute/docs/disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tpuctl.lib.names import region_of
+from tpuctl.sim.wire.status import Json
+
+ROOT = "https://www.googleapis.com/compute/v1"
+GLOBAL = "global"
+_MADE = "2024-04-01T12:34:56.123456Z"
+_MACHINES: tuple[tuple[str, str, int, int], ...] = (
+    *(("", f"e2-standard-{n}", n, n * 4096) for n in (2, 4, 8, 16)),
+    *(("", f"n1-standard-{n}", n, n * 3840) for n in (1, 2, 4, 8, 16, 32)),
+    *(("", f"n2-standard-{n}", n, n * 4096) for n in (2, 4, 8, 16, 32)),
+    ("v4", "ct4p-hightpu-4t", 240, 416_768),
+    ("v5e", "ct5lp-hightpu-1t", 24, 49_152),
+    ("v5e", "ct5lp-hightpu-4t", 112, 196_608),
+    ("v5e", "ct5lp-hightpu-8t", 224, 393_216),
+    ("v5p", "ct5p-hightpu-4t", 208, 458_752),
+    ("v6e", "ct6e-standard-1t", 44, 180_224),
+    ("v6e", "ct6e-standard-4t", 180, 737_280),
+    ("v6e", "ct6e-standard-8t", 180, 1_474_560),
+)
+"""Generation that a zone must have, name, CPUs, MiB of memory."""
+DISK_TYPES: Mapping[str, tuple[int, int, int]] = {
+    "hyperdisk-balanced": (100, 4, 65_536),
+    "hyperdisk-extreme": (1000, 64, 65_536),
+    "hyperdisk-ml": (100, 4, 65_536),
+    "hyperdisk-throughput": (2048, 2048, 32_768),
+    "local-ssd": (375, 375, 375),
+    "pd-balanced": (100, 10, 65_536),
+    "pd-extreme": (1000, 500, 65_536),
+    "pd-ssd": (100, 10, 65_536),
+    "pd-standard": (500, 10, 65_536),
+}
+"""Default, smallest and largest size in GB."""
+_FIREWALL: Mapping[str, tuple[int, list[Json], str]] = {
+    "default-allow-icmp": (65_534, [{"IPProtocol": "icmp"}], "0.0.0.0/0"),
+    "default-allow-internal": (
+        65_534,
+        [
+            {"IPProtocol": "tcp", "ports": ["0-65535"]},
+            {"IPProtocol": "udp", "ports": ["0-65535"]},
+            {"IPProtocol": "icmp"},
+        ],
+        "10.128.0.0/9",
+    ),
+    "default-allow-rdp": (65_534, [{"IPProtocol": "tcp", "ports": ["3389"]}], "0.0.0.0/0"),
+    "default-allow-ssh": (65_534, [{"IPProtocol": "tcp", "ports": ["22"]}], "0.0.0.0/0"),
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """`zones/us-central2-b`, `regions/us-central2` or `global`."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}" if self.name else self.kind
+
+    @property
+    def location(self) -> str:
+        return self.name or self.kind
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A collection of the API: where its resources live, and what `kind` they say they are."""
+
+    collection: str
+    singular: str
+    scopes: tuple[str, ...]
+    message: str = ""
+    """The type of its resources where the simulator can make some."""
+
+    def method(self, scope: Scope | None, verb: str) -> str:
+        """The method's id in the discovery document."""
+        if self.collection == "operations" and scope is not None:
+            return f"{scope.kind.removesuffix('s')}Operations.{verb}"
+        if self.collection == "operations":
+            return f"globalOperations.{verb}"
+        both = "regions" in self.scopes and GLOBAL in self.scopes
+        if both and scope is not None and scope.kind == GLOBAL:
+            return f"global{self.collection[0].upper()}{self.collection[1:]}.{verb}"
+        return f"{self.collection}.{verb}"
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.collection: kind
+    for kind in (
+        Kind("acceleratorTypes", "acceleratorType", ("zones",)),
+        Kind("addresses", "address", ("regions", GLOBAL), "Address"),
+        Kind("diskTypes", "diskType", ("zones",)),
+        Kind("disks", "disk", ("zones",), "Disk"),
+        Kind("firewalls", "firewall", (GLOBAL,), "Firewall"),
+        Kind("images", "image", (GLOBAL,), "Image"),
+        Kind("instances", "instance", ("zones",)),
+        Kind("machineTypes", "machineType", ("zones",)),
+        Kind("networks", "network", (GLOBAL,)),
+        Kind("operations", "operation", ("zones", "regions", GLOBAL)),
+        Kind("reservations", "reservation", ("zones",)),
+        Kind("snapshots", "snapshot", (GLOBAL,), "Snapshot"),
+        Kind("subnetworks", "subnetwork", ("regions",)),
+    )
+}
+"""Instances, reservations and acceleratorTypes (which are GPUs) are there, and the project has none."""
+
+
+class ComputeCatalog:
+    """`generations` says which TPU generations a zone has, `has_network` which networks the project has."""
+
+    def __init__(
+        self,
+        project: str,
+        zones: list[str],
+        generations: Callable[[str], set[str]],
+        has_network: Callable[[str], bool],
+    ) -> None:
+        self._base = f"{ROOT}/projects/{project}"
+        self._zones = zones
+        self._generations = generations
+        self._makers: Mapping[str, Callable[[Scope], list[Json]]] = {
+            "diskTypes": self._disk_types,
+            "firewalls": lambda _: [self._firewall(name) for name in _FIREWALL],
+            "machineTypes": self._machine_types,
+            "networks": lambda _: [self._network()] if has_network("default") else [],
+            "subnetworks": lambda scope: [self._subnetwork(scope)],
+        }
+
+    def usable_subnetworks(self) -> list[Json]:
+        """Those in which machines can be made, each with less of it than elsewhere."""
+        found = []
+        for _, _, each in self.rows(KINDS["subnetworks"]):
+            kept = {key: each[key] for key in ("ipCidrRange", "network", "purpose", "stackType")}
+            found.append({**kept, "subnetwork": each["selfLink"]})
+        return found
+
+    def regions(self) -> list[str]:
+        return sorted({region_of(zone) for zone in self._zones})
+
+    def scopes(self, kind: Kind) -> list[Scope]:
+        """All places where a collection can have something."""
+        found = [Scope("zones", zone) for zone in self._zones if "zones" in kind.scopes]
+        found += [Scope("regions", region) for region in self.regions() if "regions" in kind.scopes]
+        return [*found, *([Scope(GLOBAL)] if GLOBAL in kind.scopes else [])]
+
+    def rows(self, kind: Kind) -> list[tuple[str, str, Json]]:
+        """(scope, name, resource) of a collection, everywhere."""
+        make = self._makers.get(kind.collection)
+        return [
+            (str(scope), data["name"], data)
+            for scope in self.scopes(kind)
+            for data in (make(scope) if make else ())
+        ]
+
+    def place(self, kind: str, name: str) -> Json:
+        """A zone or region; quotas are for the caller to add."""
+        shown = self._resource(kind[:-1], Scope(kind), name, len(name))
+        shown |= {"description": name, "status": "UP", "selfLink": f"{self._base}/{kind}/{name}"}
+        if kind == "zones":
+            cpus = ["Intel Skylake", "Intel Broadwell", "AMD Rome"]
+            region = f"{self._base}/regions/{region_of(name)}"
+            return {**shown, "availableCpuPlatforms": cpus, "region": region, "supportsPzs": False}
+        inside = [f"{self._base}/zones/{zone}" for zone in self._zones if region_of(zone) == name]
+        return {**shown, "zones": inside, "supportsPzs": False}
+
+    def _resource(self, singular: str, scope: Scope, name: str, number: int) -> Json:
+        collection = f"{singular}s"
+        data: Json = {
+            "kind": f"compute#{singular}",
+            "id": str(1000 + number),
+            "creationTimestamp": _MADE,
+            "name": name,
+            "selfLink": f"{self._base}/{scope}/{collection}/{name}",
+        }
+        return data
+
+    def _disk_types(self, scope: Scope) -> list[Json]:
+        return [
+            {
+                **self._resource("diskType", scope, name, number),
+                "description": name,
+                "defaultDiskSizeGb": str(default),
+                "validDiskSize": f"{smallest}GB-{largest}GB",
+                "zone": f"{self._base}/{scope}",
+            }
+            for number, (name, (default, smallest, largest)) in enumerate(DISK_TYPES.items())
+        ]
+
+    def _machine_types(self, scope: Scope) -> list[Json]:
+        generations = {"", *self._generations(scope.name)}
+        return [
+            {
+                **self._resource("machineType", scope, name, number),
+                "description": f"{cpus} vCPUs {memory / 1024:g} GB RAM",
+                "guestCpus": cpus,
+                "memoryMb": memory,
+                "imageSpaceGb": 0,
+                "isSharedCpu": False,
+                "maximumPersistentDisks": 128,
+                "maximumPersistentDisksSizeGb": "263168",
+                "zone": scope.name,
+            }
+            for number, (generation, name, cpus, memory) in enumerate(_MACHINES)
+            if generation in generations
+        ]
+
+    def _network(self) -> Json:
+        shown = self._resource("network", Scope(GLOBAL), "default", 0)
+        return {
+            **shown,
+            "autoCreateSubnetworks": True,
+            "description": "Default network for the project",
+            "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
+            "routingConfig": {"bgpBestPathSelectionMode": "LEGACY", "routingMode": "REGIONAL"},
+            "selfLinkWithId": f"{self._base}/global/networks/{shown['id']}",
+            "subnetworks": [f"{self._base}/regions/{each}/subnetworks/default" for each in self.regions()],
+        }
+
+    def _subnetwork(self, scope: Scope) -> Json:
+        number = self.regions().index(scope.name)
+        block = f"10.{128 + 4 * number}.0"
+        return {
+            **self._resource("subnetwork", scope, "default", number),
+            "fingerprint": "abcdef0123A=",
+            "gatewayAddress": f"{block}.1",
+            "ipCidrRange": f"{block}.0/20",
+            "network": f"{self._base}/global/networks/default",
+            "privateIpGoogleAccess": False,
+            "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
+            "purpose": "PRIVATE",
+            "region": f"{self._base}/{scope}",
+            "stackType": "IPV4_ONLY",
+        }
+
+    def _firewall(self, name: str) -> Json:
+        priority, allowed, source = _FIREWALL[name]
+        return {
+            **self._resource("firewall", Scope(GLOBAL), name, len(name)),
+            "allowed": allowed,
+            "direction": "INGRESS",
+            "disabled": False,
+            "logConfig": {"enable": False},
+            "network": f"{self._base}/global/networks/default",
+            "priority": priority,
+            "sourceRanges": [source],
+        }

@@ -1,0 +1,132 @@
+"""Compute Engine's long-running operations: PENDING, RUNNING and DONE are a matter of the clock alone."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
+from tpuctl.sim.wire.timestamps import rfc3339
+from tpuctl.sim.world.faults import Fault
+from tpuctl.sim.world.ids import Ids
+
+KEPT = 5000
+"""How many operations can be asked for; older ones are forgotten."""
+WAIT_S = 120.0
+"""`operations.wait` answers after two minutes at the latest."""
+_ERROR_CODES = {
+    Code.RESOURCE_EXHAUSTED: "QUOTA_EXCEEDED",
+    Code.UNAVAILABLE: "ZONE_RESOURCE_POOL_EXHAUSTED",
+    Code.NOT_FOUND: "RESOURCE_NOT_FOUND",
+    Code.ALREADY_EXISTS: "RESOURCE_ALREADY_EXISTS",
+    Code.PERMISSION_DENIED: "PERMISSIONS_ERROR",
+    Code.FAILED_PRECONDITION: "CONDITION_NOT_MET",
+    Code.INVALID_ARGUMENT: "INVALID_USAGE",
+}
+"""Codes that operations of Compute Engine end with; anything else is an internal error."""
+
+
+class ComputeOperations:
+    """Thread-safe. `delay_s`: how long an operation takes, in seconds of the clock."""
+
+    def __init__(self, project: str, now: Callable[[], float], ids: Ids, delay_s: Callable[[], float]) -> None:
+        self._base = f"{ROOT}/projects/{project}"
+        self._now = now
+        self._ids = ids
+        self._delay_s = delay_s
+        self._lock = threading.Lock()
+        self._found: dict[str, Json] = {}
+        self._requests: dict[tuple[str, str], str] = {}
+
+    def reset(self) -> None:
+        with self._lock:
+            self._found.clear()
+            self._requests.clear()
+
+    def begin(self, verb: str, scope: Scope, data: Json, slow: Fault | None, error: ApiError | None) -> Json:
+        """An operation on the resource `data`; `slow` keeps it PENDING for so long (0: for ever)."""
+        now = self._now()
+        name = self._ids.operation_id(now)
+        pending_s = (slow.seconds or math.inf) if slow is not None else 0.0
+        operation: Json = {
+            "kind": "compute#operation",
+            "id": self._ids.node_id(),
+            "name": name,
+            "operationType": verb,
+            "targetLink": data["selfLink"],
+            "targetId": data["id"],
+            "user": "sim@tpuctl.invalid",
+            "insertTime": rfc3339(now),
+            "selfLink": f"{self._base}/{scope}/operations/{name}",
+            **place(self._base, scope),
+            "_scope": str(scope),
+            "_begins": now + pending_s,
+            "_ends": now + pending_s + self._delay_s(),
+            "_error": error,
+        }
+        with self._lock:
+            self._found[name] = operation
+            while len(self._found) > KEPT:
+                del self._found[next(iter(self._found))]
+        return operation
+
+    def once(self, method: str, request_id: str, act: Callable[[], Json]) -> Json:
+        """`act`, unless a call with this `requestId` did it before: then its operation again."""
+        key = (method, request_id)
+        with self._lock:
+            known = self._found.get(self._requests.get(key, "")) if request_id else None
+        operation = known or act()
+        with self._lock:
+            if request_id:
+                self._requests[key] = operation["name"]
+                while len(self._requests) > KEPT:
+                    del self._requests[next(iter(self._requests))]
+        return self.show(operation)
+
+    def show(self, operation: Json) -> Json:
+        """As the API shows it now."""
+        now = self._now()
+        shown = {key: value for key, value in operation.items() if not key.startswith("_")}
+        if now < operation["_begins"]:
+            return {**shown, "status": "PENDING", "progress": 0}
+        shown["startTime"] = rfc3339(operation["_begins"])
+        if now < operation["_ends"]:
+            return {**shown, "status": "RUNNING", "progress": 0}
+        shown |= {"status": "DONE", "progress": 100, "endTime": rfc3339(operation["_ends"])}
+        return {**shown, **_failure(operation["_error"])}
+
+    def rows(self) -> list[tuple[str, str, Json]]:
+        """(scope, name, operation), all of them."""
+        with self._lock:
+            found = list(self._found.values())
+        return [(each["_scope"], each["name"], self.show(each)) for each in found]
+
+    def wait(self, scope: Scope, name: str) -> Json:
+        """The operation when it is done or two minutes are over. Raises NOT_FOUND."""
+        with self._lock:
+            operation = self._found.get(name)
+        if operation is None or operation["_scope"] != str(scope):
+            base = self._base.removeprefix(f"{ROOT}/")
+            raise ApiError(Code.NOT_FOUND, f"The resource '{base}/{scope}/operations/{name}' was not found")
+        left_s = operation["_ends"] - self._now()
+        if left_s > 0:
+            threading.Event().wait(min(left_s, WAIT_S))
+        return self.show(operation)
+
+
+def _failure(error: ApiError | None) -> Json:
+    if error is None:
+        return {}
+    code = _ERROR_CODES.get(error.code, "INTERNAL_ERROR")
+    return {
+        "error": {"errors": [{"code": code, "message": error.message}]},
+        "httpErrorStatusCode": HTTP_STATUS[error.code],
+        "httpErrorMessage": error.code.name.replace("_", " "),
+    }
+
+
+def place(base: str, scope: Scope) -> Json:
+    """`zone` or `region` as the API shows it; nothing for global resources."""
+    return {} if scope.kind == GLOBAL else {scope.kind.removesuffix("s"): f"{base}/{scope}"}

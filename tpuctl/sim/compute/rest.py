@@ -1,0 +1,340 @@
+"""Compute Engine v1 by REST: projects, zones and regions, and what a TPU project holds besides TPUs.
+
+Everything that it has can be got, and listed with filter, order and pages. Disks, snapshots, images, addresses
+and firewall rules can be made and deleted, by operations that take time. Every other method is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
+from tpuctl.sim.compute.state import ComputeState, attached_disk, invalid, target
+from tpuctl.sim.wire.batch import handle_batch
+from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, Json, unknown_method
+from tpuctl.sim.world.faults import Fault, FaultKind
+from tpuctl.sim.world.iam import COMPUTE
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
+from tpuctl.sim.world.listing import page_of
+from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.quotas import Quotas
+from tpuctl.sim.world.world import World
+
+PREFIX = "/compute/v1/"
+BATCH = "/batch/compute/v1"
+MAX_RESULTS = 500
+_PROJECT = re.compile(r"projects/([^/]+)")
+_PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
+_AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
+_USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
+_WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
+_SNAPSHOT = re.compile(r"projects/([^/]+)/zones/([^/]+)/disks/([^/]+)/createSnapshot")
+_RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
+_PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-cloud/global/images")
+"""Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
+_REASONS: Mapping[Code, str] = {
+    Code.INVALID_ARGUMENT: "invalid",
+    Code.FAILED_PRECONDITION: "conditionNotMet",
+    Code.NOT_FOUND: "notFound",
+    Code.ALREADY_EXISTS: "alreadyExists",
+    Code.ABORTED: "conflict",
+    Code.PERMISSION_DENIED: "forbidden",
+    Code.UNAUTHENTICATED: "authError",
+    Code.RESOURCE_EXHAUSTED: "quotaExceeded",
+    Code.UNAVAILABLE: "backendError",
+}
+"""`errors[].reason`; anything else is an internalError."""
+
+
+def compute_error(error: ApiError) -> Response:
+    """A refusal in Compute Engine's form: `errors` always, `status` and `details` where there are details."""
+    named = next((each["reason"] for each in error.details if set(each) == {"reason"}), None)
+    typed = [dict(each) for each in error.details if "@type" in each]
+    off = any(each.get("reason") == "SERVICE_DISABLED" for each in typed)
+    reason = named or ("accessNotConfigured" if off else _REASONS.get(error.code, "internalError"))
+    row = {"message": error.message, "domain": "usageLimits" if off else "global", "reason": reason}
+    body: Json = {"code": HTTP_STATUS[error.code], "message": error.message, "errors": [row]}
+    if typed:
+        body |= {"status": error.code.name, "details": typed}
+    return json_response({"error": body}, HTTP_STATUS[error.code])
+
+
+class ComputeDoor:
+    """Answers every path below /compute/v1 and batches of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._project_id = world.options.project
+        self._types = load_types("compute.v1")
+        self._catalog = ComputeCatalog(
+            self._project_id,
+            world.zones(),
+            lambda zone: {offer.generation for offer in world.catalog.in_zone(zone)},
+            lambda name: not world.faults.standing(FaultKind.NO_NETWORK, name),
+        )
+        self._state = ComputeState(
+            self._project_id,
+            world.clock.now,
+            self._attached,
+            lambda: world.delays.compute_operation / world.options.speed,
+            {"firewalls": frozenset(name for _, name, _ in self._catalog.rows(KINDS["firewalls"]))},
+        )
+
+    def reset(self) -> None:
+        self._state.reset()
+
+    def handle(self, request: Request) -> Response:
+        """Refusals become answers; only DroppedConnectionError passes."""
+        try:
+            if request.path == BATCH and request.method == "POST":
+                return handle_batch(request, self.handle)
+            self._world.access.check_token()
+            self._world.access.check_service(COMPUTE)
+            return json_response(self._answer(request))
+        except ApiError as error:
+            return compute_error(error)
+
+    def _answer(self, request: Request) -> Json:
+        path = unquote(request.path).removeprefix(PREFIX)
+        read = request.method == "GET"
+        if read and (match := _PROJECT.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._project()
+        if read and (match := _PLACE.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._places(match.group(2), match.group(3), request)
+        if read and (match := _USABLE.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._usable(request)
+        if read and (match := _AGGREGATED.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._aggregated(match.group(2), request)
+        if request.method == "POST" and (match := _WAIT.fullmatch(path)):
+            self._check_project(match.group(1))
+            return self._state.operations.wait(_scope(match), match.group(4))
+        if request.method == "POST" and (match := _SNAPSHOT.fullmatch(path)):
+            self._check_project(match.group(1))
+            query = self._query("disks.createSnapshot", request)
+            body = read_message(self._types, "Snapshot", parse_body(request), "resource")
+            return self._change(
+                "createSnapshot",
+                KINDS["disks"],
+                Scope("zones", match.group(2)),
+                query,
+                {**body, "disk": match.group(3)},
+            )
+        if match := _RESOURCE.fullmatch(path):
+            if read and _PUBLIC_IMAGES.fullmatch(path):
+                return {"kind": "compute#imageList", "id": path}
+            self._check_project(match.group(1))
+            return self._resource(request, _scope(match), match.group(4), match.group(5))
+        raise unknown_method(f"{request.method} {request.path}")
+
+    def _check_project(self, project: str) -> None:
+        if project != self._project_id:
+            raise ApiError(Code.PERMISSION_DENIED, f"Required permission for 'projects/{project}'")
+
+    def _query(self, method: str, request: Request) -> Json:
+        """The query parameters of a method that the API has; `maxResults` as `pageSize`."""
+        if method not in self._types.queries:
+            raise unknown_method(f"{request.method} {request.path}")
+        query = read_query(self._types, method, request.query)
+        size = query.pop("maxResults", 0)
+        if size > MAX_RESULTS:
+            raise invalid("maxResults", size, f"Values must be between 0 and {MAX_RESULTS}.")
+        return {**query, "pageSize": size}
+
+    def _project(self) -> Json:
+        self._world.access.check_permission("compute.projects.get", f"projects/{self._project_id}")
+        items = [{"key": key, "value": value} for key, value in sorted(self._world.metadata.items())]
+        return {
+            "kind": "compute#project",
+            "id": "3099843102246789847",
+            "name": self._project_id,
+            "creationTimestamp": "2024-06-17T18:00:40.463-07:00",
+            "commonInstanceMetadata": {
+                "kind": "compute#metadata",
+                "fingerprint": "uIRm46oOI3I=",
+                **({"items": items} if items else {}),
+            },
+            "defaultServiceAccount": DEFAULT_ACCOUNT,
+            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+            "defaultNetworkTier": "PREMIUM",
+            "vmDnsSetting": "ZONAL_ONLY",
+            "cloudArmorTier": "CA_STANDARD",
+            "quotas": self._world.read_quotas(Quotas.of_project),
+            "selfLink": f"{ROOT}/projects/{self._project_id}",
+        }
+
+    # Places.
+
+    def _places(self, kind: str, name: str | None, request: Request) -> Json:
+        verb = "get" if name else "list"
+        self._world.access.check_permission(f"compute.{kind}.{verb}", f"projects/{self._project_id}")
+        query = self._query(f"{kind}.{verb}", request)
+        names = self._world.zones() if kind == "zones" else self._catalog.regions()
+        if name is None:
+            rows = [(each, self._place(kind, each)) for each in names]
+            page = page_of(rows, query, "items")
+            return {"kind": f"compute#{kind[:-1]}List", "id": f"projects/{self._project_id}/{kind}", **page}
+        if name not in names:
+            raise _absent(f"projects/{self._project_id}/{kind}/{name}")
+        return self._place(kind, name)
+
+    def _place(self, kind: str, name: str) -> Json:
+        place = self._catalog.place(kind, name)
+        if kind == "regions":
+            place["quotas"] = self._world.read_quotas(lambda quotas: quotas.of_region(name))
+        return place
+
+    # Resources.
+
+    def _rows(self, kind: Kind) -> list[tuple[str, str, Json]]:
+        """(scope, name, resource) of a collection, everywhere."""
+        if kind.collection == "operations":
+            return self._state.operations.rows()
+        return [*self._catalog.rows(kind), *(self._state.rows(kind) if kind.message else ())]
+
+    def _aggregated(self, collection: str, request: Request) -> Json:
+        """All scopes at once, in pages over the resources; scopes that cannot be read carry a warning."""
+        kind = self._kind(collection, request)
+        query = self._query(kind.method(None, "aggregatedList"), request)
+        self._fault(f"{collection}.aggregatedList", target(self._project_id, kind, Scope("-"), ""))
+        dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.zones())}
+        found = [row for row in self._rows(kind) if row[0] not in dark]
+        places = {f"{scope}/{name}": scope for scope, name, _ in found}
+        rows = [(f"{scope}/{name}", {**data, "_at": f"{scope}/{name}"}) for scope, name, data in found]
+        page = page_of(rows, query, "rows")
+        items: Json = {str(scope): _empty(scope) for scope in self._catalog.scopes(kind)}
+        for row in page.pop("rows", ()):
+            scope = places[row.pop("_at")]
+            items.setdefault(scope, {}).pop("warning", None)
+            items[scope].setdefault(collection, []).append(row)
+        unread = sorted(dark & set(items))
+        items.update({scope: _unreachable(scope) for scope in unread})
+        here = f"projects/{self._project_id}/aggregated/{collection}"
+        answer = {
+            "kind": f"compute#{kind.singular}AggregatedList",
+            "id": here,
+            "selfLink": f"{ROOT}/{here}",
+        }
+        return {**answer, "items": items, **({"unreachables": unread} if unread else {}), **page}
+
+    def _usable(self, request: Request) -> Json:
+        query = self._query("subnetworks.listUsable", request)
+        rows = [(each["subnetwork"], each) for each in self._catalog.usable_subnetworks()]
+        here = f"projects/{self._project_id}/aggregated/subnetworks/listUsable"
+        shown = {"kind": "compute#usableSubnetworksAggregatedList", "id": here, "selfLink": f"{ROOT}/{here}"}
+        return {**shown, **page_of(rows, query, "items")}
+
+    def _resource(self, request: Request, scope: Scope, collection: str, name: str | None) -> Json:
+        verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")
+        kind = self._kind(collection, request)
+        made = verb in ("insert", "delete")
+        if not verb or (made and not kind.message) or (verb == ("insert" if name else "delete")):
+            raise unknown_method(f"{request.method} {request.path}")
+        query = self._query(kind.method(scope, verb), request)
+        if str(scope) not in {str(known) for known in self._catalog.scopes(kind)}:
+            field = scope.kind.removesuffix("s")
+            raise invalid(field, scope.name, f"Unknown {field}.")
+        if verb == "list":
+            return self._list(kind, scope, query)
+        if verb == "get":
+            found = [row[2] for row in self._rows(kind) if row[:2] == (str(scope), name)]
+            if not found:
+                raise _absent(f"projects/{self._project_id}/{scope}/{collection}/{name}")
+            return found[0]
+        body = read_message(self._types, kind.message, parse_body(request), "resource") if not name else {}
+        return self._change(verb, kind, scope, query, {"name": name, **body})
+
+    def _list(self, kind: Kind, scope: Scope, query: Json) -> Json:
+        self._fault(f"{kind.collection}.list", target(self._project_id, kind, scope, ""))
+        rows = [(name, data) for where, name, data in self._rows(kind) if where == str(scope)]
+        page = page_of(rows, query, "items")
+        here = f"projects/{self._project_id}/{scope}/{kind.collection}"
+        shown = {"kind": f"compute#{kind.singular}List", "id": here, "selfLink": f"{ROOT}/{here}"}
+        return {**shown, **page}
+
+    def _kind(self, collection: str, request: Request) -> Kind:
+        if collection not in KINDS:
+            raise unknown_method(f"{request.method} {request.path}")
+        return KINDS[collection]
+
+    # Changes.
+
+    def _take(self, kind: FaultKind, method: str, path: ResourcePath, *, late: bool = False) -> Fault | None:
+        return self._world.faults.take(kind, method, path, in_operation=late)
+
+    def _fault(self, method: str, path: ResourcePath) -> None:
+        fault = self._take(FaultKind.ERROR, method, path)
+        if fault is not None:
+            raise fault.error(path)
+
+    def _change(self, verb: str, kind: Kind, scope: Scope, query: Json, body: Json) -> Json:
+        """Inserts or deletes once per `requestId`, with the faults that were planned for it."""
+        method = f"{kind.collection}.{verb}"
+        path = target(self._project_id, kind, scope, str(body.get("disk") or body.get("name") or ""))
+        unsupported = sorted(key for key in set(query) - {"requestId", "pageSize"} if query[key])
+        if unsupported:
+            raise unknown_method(f"{method} with {unsupported[0]}")
+
+        def act() -> Json:
+            self._fault(method, path)
+            slow = self._take(FaultKind.SLOW_OPERATION, method, path)
+            planned = self._take(FaultKind.ERROR, method, path, late=True)
+            error = None if planned is None else ApiError(planned.code, planned.text(path))
+            if verb == "createSnapshot":
+                asked = {key: value for key, value in body.items() if key != "disk"}
+                return self._state.create_snapshot(scope, str(body["disk"]), asked, slow, error)
+            if verb == "insert":
+                return self._state.insert(kind, scope, body, slow, error)
+            return self._state.delete(kind, scope, path.id, slow, error)
+
+        try:
+            answer = self._state.operations.once(method, str(query.get("requestId") or ""), act)
+        except ApiError as error:
+            self._world.journal.record(method, path.name, error.code.name)
+            raise
+        dropped = self._take(FaultKind.DROP, method, path) is not None
+        self._world.journal.record(method, path.name, "DROPPED" if dropped else "OK")
+        if dropped:
+            raise DroppedConnectionError(method)
+        return answer
+
+    def _attached(self) -> Mapping[tuple[str, str], list[str]]:
+        """Which disks the nodes have as data disks: one user for each of their hosts."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for node in self._world.snapshot()["nodes"]:
+            _, project, _, zone, _, name = node["name"].split("/")
+            users = [
+                f"{ROOT}/projects/{project}/zones/{zone}/instances/{name}-w-{worker}"
+                for worker, _ in enumerate(node.get("networkEndpoints", []))
+            ]
+            for disk in node.get("dataDisks", []):
+                key = attached_disk(str(disk.get("sourceDisk")))
+                if key is not None:
+                    found.setdefault(key, []).extend(users)
+        return found
+
+
+def _scope(match: re.Match[str]) -> Scope:
+    return Scope(match.group(2), match.group(3)) if match.group(2) else Scope(GLOBAL)
+
+
+def _absent(path: str) -> ApiError:
+    return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+
+
+def _empty(scope: Scope) -> Json:
+    message = f"There are no results for scope '{scope}' on this page."
+    data = [{"key": "scope", "value": str(scope)}]
+    return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
+
+
+def _unreachable(scope: str) -> Json:
+    data = [{"key": "scope", "value": scope}]
+    return {"warning": {"code": "UNREACHABLE", "message": f"Scope '{scope}' is unreachable.", "data": data}}

@@ -1,0 +1,202 @@
+"""What a bucket is: its defaults, and what of it may be changed how. Pure.
+
+The shape is that of recorded answers of Google's servers
+(GoogleCloudPlatform/k8s-config-connector, mockgcp/mockstorage/testdata/bucket/crud/_http.log).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tpuctl.sim.gcs.lifecycle import check_rules
+from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented, timestamp
+from tpuctl.sim.world.iam import PROJECT_NUMBER
+
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+DAY_S = 86_400
+SOFT_DELETE_S = 7 * DAY_S
+"""New buckets keep deleted objects so long (https://cloud.google.com/storage/docs/soft-delete)."""
+SOFT_DELETE_RANGE_S = (7 * DAY_S, 90 * DAY_S)
+MULTI_REGIONS = ("US", "EU", "ASIA")
+STORAGE_CLASSES = (
+    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
+    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
+)
+FIXED = (
+    *("id", "kind", "name", "generation", "location", "locationType", "metageneration", "projectNumber"),
+    *("project", "etag", "timeCreated", "updated", "selfLink"),
+)
+"""What a patch does not change."""
+UNDONE: Mapping[str, str] = {
+    "hierarchicalNamespace.enabled": "buckets with a hierarchical namespace",
+    "encryption.defaultKmsKeyName": "keys of Cloud KMS",
+    "billing.requesterPays": "Requester Pays",
+    "autoclass.enabled": "Autoclass",
+    "softDeletePolicy.hardDeletePause": "a pause of hard deletion",
+    "objectRetention": "retention of single objects",
+    "ipFilter": "IP filters",
+    "acl": "access control lists",
+    "defaultObjectAcl": "access control lists",
+    "cors": "CORS",
+    "website": "web sites",
+    "logging": "usage logs",
+}
+"""Fields that would be stored and not done, and what they ask for."""
+
+
+def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Data:
+    """JSON merge patch (RFC 7396), which GCS applies for PATCH."""
+    merged = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            merged[key] = merge(below if isinstance(below, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def refuse_undone(data: Mapping[str, Any], undone: Mapping[str, str]) -> None:
+    """Nothing is accepted and then not done."""
+    for path, what in undone.items():
+        value: Any = data
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value:
+            raise not_implemented(f"{what} ({path})")
+
+
+def new_bucket(asked: Mapping[str, Any], project: str | None, now: float) -> Data:
+    """The bucket that `asked` describes. Raises GcsError."""
+    name = asked.get("name")
+    if not isinstance(name, str) or not BUCKET_NAME.fullmatch(name):
+        raise invalid(f"Invalid bucket name: '{name or ''}'")
+    location = str(asked.get("location") or "US").upper()  # shown in capitals whatever was asked
+    made = {
+        "kind": "storage#bucket",
+        "storageClass": "STANDARD",
+        "rpo": "DEFAULT",
+        **{key: value for key, value in asked.items() if key not in FIXED and value is not None},
+        "name": name,
+        "id": name,
+        "project": project,
+        "projectNumber": PROJECT_NUMBER,
+        "location": location,
+        "locationType": "multi-region" if location in MULTI_REGIONS else "region",
+        "generation": str(int(now * 1_000_000)),
+    }
+    made.setdefault("softDeletePolicy", {"retentionDurationSeconds": str(SOFT_DELETE_S)})
+    return _settle(made, {}, 1, now) | {"timeCreated": timestamp(now)}
+
+
+def changed_bucket(old: Data, patch: Mapping[str, Any], now: float) -> Data:
+    """`old` with `patch` merged into it. Raises GcsError."""
+    wanted = {key: value for key, value in patch.items() if key not in FIXED}
+    data = merge(old, wanted)
+    _check_lock(old, data)
+    return _settle(data, old, int(old["metageneration"]) + 1, now)
+
+
+def locked_bucket(old: Data, now: float) -> Data:
+    """`old` with its retention policy locked. Raises GcsError."""
+    if not retention_s(old):
+        raise invalid("The bucket has no retention policy to lock.")
+    locked = {**old, "retentionPolicy": {**old["retentionPolicy"], "isLocked": True}}
+    return _settle(locked, locked, int(old["metageneration"]) + 1, now)
+
+
+def _check_lock(old: Data, data: Data) -> None:
+    """A locked retention policy only grows (https://cloud.google.com/storage/docs/bucket-lock; the words are
+    those that gsutil's tests and users of bucket locks quote)."""
+    if is_locked(data) and not is_locked(old):
+        raise not_implemented("locking a retention policy otherwise than by buckets.lockRetentionPolicy")
+    if not is_locked(old):
+        return
+    if not data.get("retentionPolicy"):
+        raise GcsError(
+            403,
+            f"Bucket '{old['name']}' has a locked Retention Policy which cannot be removed.",
+            reason="retentionPolicyNotMet",
+        )
+    if retention_s(data) < retention_s(old) or not is_locked(data):
+        raise GcsError(
+            403,
+            f"Cannot reduce retention duration of a locked Retention Policy for bucket '{old['name']}'.",
+        )
+
+
+def _settle(data: Data, old: Data, metageneration: int, now: float) -> Data:
+    refuse_undone(data, UNDONE)
+    check_storage_class(data.get("storageClass"))
+    check_rules(data, STORAGE_CLASSES)
+    stamp = timestamp(now)
+    access = data.setdefault("iamConfiguration", {})
+    access.setdefault("publicAccessPrevention", "inherited")
+    uniform = access.setdefault("uniformBucketLevelAccess", {"enabled": False})
+    access["bucketPolicyOnly"] = dict(uniform)  # its former name
+    soft = data.get("softDeletePolicy") or {}
+    seconds = int(soft.get("retentionDurationSeconds", 0))
+    low, high = SOFT_DELETE_RANGE_S
+    if seconds and not low <= seconds <= high:
+        raise invalid(f"softDeletePolicy.retentionDurationSeconds must be 0 or between {low} and {high}.")
+    if int((data.get("retentionPolicy") or {}).get("retentionPeriod", 1)) <= 0:
+        raise invalid("The retention period must be greater than zero.")
+    if is_locked(data) and not old:
+        raise not_implemented("locking a retention policy otherwise than by buckets.lockRetentionPolicy")
+    for key in ("softDeletePolicy", "retentionPolicy"):
+        was = (old.get(key) or {}).get("effectiveTime")
+        same = {**(old.get(key) or {}), "effectiveTime": None} == {
+            **(data.get(key) or {}),
+            "effectiveTime": None,
+        }
+        if data.get(key):
+            data[key] = {**data[key], "effectiveTime": was if was and same else stamp}
+    if soft:
+        data["softDeletePolicy"]["retentionDurationSeconds"] = str(seconds)
+    return {**data, "metageneration": str(metageneration), "etag": etag(metageneration), "updated": stamp}
+
+
+def check_storage_class(name: Any) -> None:
+    if name not in (None, *STORAGE_CLASSES):
+        raise invalid(f"Invalid storage class: {name}")
+
+
+def soft_delete_s(bucket: Mapping[str, Any]) -> int:
+    """How long the bucket keeps what is deleted; 0: not at all."""
+    return int((bucket.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
+
+
+def is_versioned(bucket: Mapping[str, Any]) -> bool:
+    return bool((bucket.get("versioning") or {}).get("enabled"))
+
+
+def retention_s(bucket: Mapping[str, Any]) -> int:
+    return int((bucket.get("retentionPolicy") or {}).get("retentionPeriod", 0))
+
+
+def is_locked(bucket: Mapping[str, Any]) -> bool:
+    return bool((bucket.get("retentionPolicy") or {}).get("isLocked"))
+
+
+def default_policy(bucket: Mapping[str, Any]) -> Data:
+    """What everybody may do with a new bucket (https://cloud.google.com/storage/docs/access-control/iam-roles)."""
+    project = bucket.get("project") or ""
+    teams = [f"projectEditor:{project}", f"projectOwner:{project}"]
+    viewers = [f"projectViewer:{project}"]
+    bindings = (("OWNER", teams), ("READER", viewers))
+    roles = {"OWNER": "roles/storage.legacyBucketOwner", "READER": "roles/storage.legacyBucketReader"}
+    return {
+        "kind": "storage#policy",
+        "resourceId": f"projects/_/buckets/{bucket['name']}",
+        "version": 1,
+        "etag": "CAE=",
+        "bindings": [{"role": roles[role], "members": members} for role, members in bindings],
+    }
+
+
+def taken() -> GcsError:
+    return GcsError(409, "Your previous request to create the named bucket succeeded and you already own it.")

@@ -1,0 +1,108 @@
+"""The storage door inside the simulator: faults in front of it, its one bucket made, emptied on reset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tpuctl.errors import BugError
+from tpuctl.sim.gcs.iam import permission_of, unauthenticated
+from tpuctl.sim.gcs.server import JSON_PATHS, GcsDoor
+from tpuctl.sim.gcs.uploads import is_session
+from tpuctl.sim.gcs.wire import GcsError
+from tpuctl.sim.wire.messages import Request, Response
+from tpuctl.sim.wire.status import ApiError, DroppedConnectionError
+from tpuctl.sim.world.faults import FaultKind
+from tpuctl.sim.world.iam import STORAGE
+from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.world import World
+
+ALREADY_THERE = 409
+
+
+class Storage:
+    """Buckets below `root`, which may be those of a simulator that ran before. Faults match the methods
+    `storage.get`, `storage.post` and so on."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        self._root = root
+        self._world = world
+        self._door = self._open()
+
+    def _open(self) -> GcsDoor:
+        self._root.mkdir(parents=True, exist_ok=True)
+        door = GcsDoor(self._root, now=self._now, granted=self._world.access.granted)
+        query = {"project": [self._world.options.project]}
+        made = door.handle(
+            Request(
+                "POST", "/storage/v1/b", query, {"host": "localhost"}, json.dumps({"name": BUCKET}).encode()
+            )
+        )
+        if made.status >= 300 and made.status != ALREADY_THERE:
+            raise BugError(f"the bucket {BUCKET} could not be made: {bytes(made.body)!r}")
+        return door
+
+    def _now(self) -> float:
+        """What answers have as their Date."""
+        return self._world.clock.now() + self._world.access.clock_skew()
+
+    def handle(self, request: Request) -> Response:
+        """Refusals become answers as Cloud Storage words them; DroppedConnectionError passes when a fault says
+        so."""
+        method = f"storage.{request.method.lower()}"
+        path = ResourcePath(self._world.options.project, "global")
+        try:
+            if self.needs_token(request):
+                self._world.access.check_token()
+            self._world.access.check_service(STORAGE)
+            fault = self._world.faults.take(FaultKind.ERROR, method, path)
+            if fault is not None:
+                raise fault.error(path)
+            needed = permission_of(request)
+            if needed is not None:
+                self._world.access.check_permission(*needed)
+            answer = self._door.handle(request)
+        except ApiError as error:
+            answer = _refusal(request, GcsError.of(error))
+        except GcsError as error:
+            answer = _refusal(request, error)
+        if self._world.faults.take(FaultKind.DROP, method, path) is not None:
+            raise DroppedConnectionError(method)
+        return answer
+
+    @staticmethod
+    def needs_token(request: Request) -> bool:
+        """The address of a resumable upload lets its bearer in, whoever it is:
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris"""
+        return not is_session(request)
+
+    @staticmethod
+    def refuse_unauthenticated(request: Request) -> Response:
+        """For a request without the token."""
+        return _refusal(request, unauthenticated(request))
+
+    def location_of(self, bucket: str) -> tuple[str, str]:
+        """Location and its type. Raises GcsError, 404."""
+        return self._door.location_of(bucket)
+
+    def reset(self) -> None:
+        """Buckets as at the start."""
+        self._door.close()
+        shutil.rmtree(self._root)
+        self._door = self._open()
+
+    def close(self) -> None:
+        """Leaves nothing behind where nothing was written."""
+        unused = self._door.is_unused
+        self._door.close()
+        if unused:
+            shutil.rmtree(self._root)
+
+
+def _refusal(request: Request, error: GcsError) -> Response:
+    return error.response() if request.path.startswith(JSON_PATHS) else error.xml_response()
+
+
+BUCKET = "sim-bucket"
+"""Exists from the start."""

@@ -1,0 +1,86 @@
+"""Which permission a call of Cloud Storage asks for, and how callers without credentials are turned away.
+
+https://cloud.google.com/storage/docs/access-control/iam-json; that writing over an object asks for
+storage.objects.delete too is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpuctl.sim.gcs.methods import find_method
+from tpuctl.sim.gcs.wire import GcsError, decode
+from tpuctl.sim.wire.messages import Request
+
+_JSON_PREFIXES = (
+    "/resumable/upload/storage/v1/",
+    "/upload/storage/v1/",
+    "/download/storage/v1/",
+    "/storage/v1/",
+)
+_VERBS: Mapping[str, str] = {
+    "insert": "create",
+    "lockRetentionPolicy": "update",
+    "patch": "update",
+    "compose": "create",
+    "copy": "create",
+    "rewrite": "create",
+    "move": "move",
+}
+_FREE = ("testIamPermissions", "getStorageLayout")
+_XML_VERBS: Mapping[str, str] = {"PUT": "create", "POST": "create", "DELETE": "delete"}
+
+
+def permission_of(request: Request) -> tuple[str, str] | None:
+    """The permission and the resource it is asked for; None for calls that need none of those known here."""
+    prefix = next((each for each in _JSON_PREFIXES if request.path.startswith(each)), None)
+    if prefix is None:
+        return _xml_permission(request)
+    upload = "upload" in prefix
+    try:
+        found, names = find_method(
+            "POST" if upload else request.method, request.path[len(prefix) :].rstrip("/")
+        )
+    except GcsError:
+        return None
+    collection, _, verb = found.id.partition(".")
+    if collection not in ("buckets", "objects") or verb in _FREE:
+        return None
+    return f"storage.{collection}.{_VERBS.get(verb, verb)}", _resource(names[0] if names else "")
+
+
+def _xml_permission(request: Request) -> tuple[str, str] | None:
+    bucket, _, name = request.path.removeprefix("/").partition("/")
+    if not bucket or request.path.startswith("/batch/"):
+        return None
+    verb = _XML_VERBS.get(request.method, "get")
+    if name:
+        return f"storage.objects.{verb}", _resource(bucket)
+    listing = request.method == "GET"
+    return ("storage.objects.list" if listing else f"storage.buckets.{verb}"), _resource(bucket)
+
+
+def _resource(bucket: str) -> str:
+    return f"projects/_/buckets/{decode(bucket)}"
+
+
+def unauthenticated(request: Request) -> GcsError:
+    """Without credentials 401 by the JSON API and 403 by the XML API, with wrong ones 401. The issues
+    fsspec/gcsfs 546, openai/glow 60 and apache/arrow-rs-object-store 158 quote Google's answers."""
+    place = ("header", "Authorization")
+    xml = not request.path.startswith((*_JSON_PREFIXES, "/batch/"))
+    if request.headers.get("authorization"):
+        text = "Authentication required." if xml else "Invalid Credentials"
+        return GcsError(401, text, reason="authError", place=place)
+    try:
+        permission, _ = permission_of(request) or ("", "")
+    except GcsError:
+        permission = ""
+    permission = permission or "storage.objects.get"
+    kind = "bucket" if ".buckets." in permission or permission.endswith(".list") else "object"
+    return GcsError(
+        403 if xml else 401,
+        f"Anonymous caller does not have {permission} access to the Google Cloud Storage {kind}. Permission "
+        f"'{permission}' denied on resource (or it may not exist).",
+        place=place,
+    )

@@ -1,0 +1,336 @@
+"""The methods of the GCS JSON API on buckets and objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tpuctl.sim.gcs import buckets as gcs_buckets
+from tpuctl.sim.gcs.content import pieces_of
+from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
+from tpuctl.sim.gcs.methods import Call
+from tpuctl.sim.gcs.objects import ObjectStore
+from tpuctl.sim.gcs.wire import (
+    Data,
+    GcsError,
+    ObjectName,
+    Preconditions,
+    base_url,
+    invalid,
+    not_implemented,
+    parse_range,
+)
+from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.world.iam import PROJECT_NUMBER
+
+MAX_NAME_BYTES = 1024
+MAX_SOURCES = 32
+"""Of a compose (https://cloud.google.com/storage/docs/composite-objects)."""
+_SENT_WITH_MEDIA: Mapping[str, str] = {
+    "cacheControl": "cache-control",
+    "contentDisposition": "content-disposition",
+    "contentLanguage": "content-language",
+    "contentEncoding": "content-encoding",
+}
+
+
+class JsonMethods:
+    """Answers calls; `handlers` has all methods that there are."""
+
+    def __init__(self, store: ObjectStore, granted: Callable[[list[str]], list[str]]) -> None:
+        self._store = store
+        self._granted = granted
+        self.handlers: Mapping[str, Callable[[Call], Response]] = {
+            "buckets.delete": self._delete_bucket,
+            "buckets.get": self._get_bucket,
+            "buckets.getIamPolicy": self._get_policy,
+            "buckets.getStorageLayout": self._storage_layout,
+            "buckets.insert": self._create_bucket,
+            "buckets.list": self._list_buckets,
+            "buckets.lockRetentionPolicy": self._lock_bucket,
+            "buckets.patch": self._update_bucket,
+            "buckets.testIamPermissions": self._test_permissions,
+            "buckets.update": self._update_bucket,
+            "folders.list": self._no_folders,
+            "managedFolders.list": self._no_managed_folders,
+            "objects.compose": self._compose,
+            "objects.copy": self._copy,
+            "objects.delete": self._delete_object,
+            "objects.get": self._get_object,
+            "objects.list": self._list_objects,
+            "objects.move": self._move,
+            "objects.patch": self._update_object,
+            "objects.restore": self._restore,
+            "objects.rewrite": self._rewrite,
+            "objects.update": self._update_object,
+            "projects.serviceAccount.get": self._service_account,
+        }
+
+    # Buckets
+
+    def _list_buckets(self, call: Call) -> Response:
+        """In pages by name. Soft-deleted ones are not kept."""
+        if call.query.get("softDeleted"):
+            raise not_implemented("soft-deleted buckets")
+        if "project" not in call.query:
+            raise GcsError(400, "Required parameter: project", reason="required")
+        wanted = call.query.get("prefix", "")
+        found = [
+            bucket
+            for bucket in self._store.list_buckets()
+            if bucket["name"].startswith(wanted)
+            and bucket["name"] > call.query.get("pageToken", "")
+            and bucket.get("project") in (None, call.query["project"])
+        ]
+        limit = _limit(call)
+        page: Data = {"kind": "storage#buckets"}
+        if found:
+            page["items"] = [public_bucket(bucket, call.request) for bucket in found[:limit]]
+        if len(found) > limit:
+            page["nextPageToken"] = found[limit - 1]["name"]
+        return json_response(page)
+
+    def _create_bucket(self, call: Call) -> Response:
+        if "project" not in call.query:
+            raise GcsError(400, "Required parameter: project", reason="required")
+        made = self._store.create_bucket(call.body, call.query["project"])
+        return json_response(public_bucket(made, call.request))
+
+    def _get_bucket(self, call: Call) -> Response:
+        if call.query.get("softDeleted"):
+            raise not_implemented("soft-deleted buckets")
+        data = self._store.get_bucket(call.bucket)
+        call.conditions().check(data, reading=True)
+        return json_response(public_bucket(data, call.request))
+
+    def _update_bucket(self, call: Call) -> Response:
+        data = self._store.update_bucket(call.bucket, call.body, call.conditions())
+        return json_response(public_bucket(data, call.request))
+
+    def _lock_bucket(self, call: Call) -> Response:
+        if "ifMetagenerationMatch" not in call.query:
+            raise GcsError(400, "Required parameter: ifMetagenerationMatch", reason="required")
+        data = self._store.lock_bucket(call.bucket, call.conditions())
+        return json_response(public_bucket(data, call.request))
+
+    def _delete_bucket(self, call: Call) -> Response:
+        self._store.delete_bucket(call.bucket, call.conditions())
+        return Response(204)
+
+    def _get_policy(self, call: Call) -> Response:
+        return json_response(gcs_buckets.default_policy(self._store.get_bucket(call.bucket)))
+
+    def _test_permissions(self, call: Call) -> Response:
+        self._store.get_bucket(call.bucket)
+        granted = self._granted(call.query.get("permissions", []))
+        return json_response({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
+
+    def _service_account(self, _call: Call) -> Response:
+        address = f"service-{PROJECT_NUMBER}@gs-project-accounts.iam.gserviceaccount.com"
+        return json_response({"kind": "storage#serviceAccount", "email_address": address})
+
+    def _storage_layout(self, call: Call) -> Response:
+        return json_response(storage_layout(self._store.get_bucket(call.bucket)))
+
+    def _no_folders(self, call: Call) -> Response:
+        self._store.get_bucket(call.bucket)
+        raise GcsError(409, "The bucket does not support hierarchical namespace.")
+
+    def _no_managed_folders(self, call: Call) -> Response:
+        """There are none, because none can be made."""
+        self._store.get_bucket(call.bucket)
+        return json_response({"kind": "storage#managedFolders"})
+
+    # Objects
+
+    def _list_objects(self, call: Call) -> Response:
+        query = call.query
+        if query.get("softDeleted") and query.get("versions"):
+            raise invalid("softDeleted and versions cannot both be set.")
+        asked = Listing(
+            call.bucket,
+            prefix=query.get("prefix", ""),
+            delimiter=query.get("delimiter", ""),
+            start=query.get("startOffset", ""),
+            end=query.get("endOffset", ""),
+            trailing_delimiter=query.get("includeTrailingDelimiter", False),
+            glob=query.get("matchGlob", ""),
+            versions=query.get("versions", False),
+            deleted=query.get("softDeleted", False),
+            limit=_limit(call),
+            token=query.get("pageToken", ""),
+        )
+        return json_response(_object_page(list_page(self._store, asked), call.request))
+
+    def _get_object(self, call: Call) -> Response:
+        deleted = call.query.get("softDeleted", False)
+        if deleted and "generation" not in call.query:
+            raise GcsError(400, "Required parameter: generation", reason="required")
+        if call.request.query.get("alt") == ["media"]:
+            if deleted:
+                raise invalid("Soft-deleted objects cannot be read; restore the object.")
+            return self.media(call.where, call.conditions(), call.request)
+        found = self._store.get(call.where, call.conditions(), deleted=deleted)
+        return json_response(public_object(found, call.request))
+
+    def media(self, where: ObjectName, conditions: Preconditions, request: Request) -> Response:
+        """The content or a range of it."""
+        data, content = self._store.read(where, conditions)
+        return media_response(data, content, request, media_headers(data))
+
+    def _update_object(self, call: Call) -> Response:
+        whole = call.method.verb == "PUT"
+        data = self._store.update(call.where, call.body, call.conditions(), whole=whole)
+        return json_response(public_object(data, call.request))
+
+    def _delete_object(self, call: Call) -> Response:
+        self._store.delete(call.where, call.conditions())
+        return Response(204)
+
+    def _restore(self, call: Call) -> Response:
+        if "generation" not in call.query:
+            raise GcsError(400, "Required parameter: generation", reason="required")
+        conditions = Preconditions.of({**call.query, "generation": 0})
+        data = self._store.restore(call.where, int(call.query["generation"]), conditions)
+        return json_response(public_object(data, call.request))
+
+    def _move(self, call: Call) -> Response:
+        target = check_name(call.bucket, call.names[2])
+        data = self._store.move(call.where, call.conditions("Source"), target, call.conditions())
+        return json_response(public_object(data, call.request))
+
+    def _copied(self, call: Call) -> Data:
+        target = check_name(call.names[2], call.names[3])
+        return self._store.copy(call.where, call.conditions("Source"), target, call.body, call.conditions())
+
+    def _copy(self, call: Call) -> Response:
+        return json_response(public_object(self._copied(call), call.request))
+
+    def _rewrite(self, call: Call) -> Response:
+        """Always done in one call."""
+        data = self._copied(call)
+        answer = {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": data["size"],
+            "objectSize": data["size"],
+            "done": True,
+            "resource": public_object(data, call.request),
+        }
+        return json_response(answer)
+
+    def _compose(self, call: Call) -> Response:
+        """Content put together. What `destination` says of digests is not asked: gcloud copies it from the
+        first source."""
+        target = check_name(*call.names)
+        sources = call.body.get("sourceObjects") or []
+        if not sources:
+            raise GcsError(400, "You must provide at least one source component.", reason="required")
+        if len(sources) > MAX_SOURCES:
+            raise invalid(
+                f"The number of source components provided ({len(sources)}) exceeds the maximum ({MAX_SOURCES})"
+            )
+        if call.body.get("deleteSourceObjects"):
+            raise not_implemented("a compose that deletes its sources (deleteSourceObjects)")
+        found = [self._read_source(target.bucket, source) for source in sources]
+        components = sum(int(data.get("componentCount", 1)) for data, _ in found)
+        fields = dict(call.body.get("destination") or {})
+        for digest in ("md5Hash", "crc32c"):
+            fields.pop(digest, None)
+        content = self._store.files.save(piece for _, part in found for piece in pieces_of(part))
+        composed = content.of_components(components)
+        return json_response(
+            public_object(self._store.write(target, composed, fields, call.conditions()), call.request)
+        )
+
+    def _read_source(self, bucket: str, source: Mapping[str, Any]) -> tuple[Data, memoryview]:
+        if not source.get("name"):
+            raise GcsError(400, "Required", reason="required")
+        match = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
+        conditions = Preconditions(
+            generation_match=int(match) if match is not None else None,
+            generation=int(source.get("generation") or 0) or None,
+        )
+        return self._store.read(ObjectName(bucket, source["name"]), conditions)
+
+
+def check_name(bucket: str, name: Any) -> ObjectName:
+    """https://cloud.google.com/storage/docs/objects#naming"""
+    if not isinstance(name, str) or not name:
+        raise GcsError(400, "Required object name is missing", reason="required")
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise invalid("The specified object name is longer than 1024 bytes")
+    if name in (".", "..") or re.search("[\r\n\ud800-\udfff]", name):
+        raise invalid(f"Disallowed unicode characters present in object name '{ascii(name)[1:-1]}'")
+    return ObjectName(bucket, name)
+
+
+def _limit(call: Call) -> int:
+    limit = int(call.query.get("maxResults", PAGE_LIMIT))
+    return min(limit, PAGE_LIMIT) or PAGE_LIMIT
+
+
+def storage_layout(bucket: Mapping[str, Any]) -> Data:
+    return {
+        "kind": "storage#storageLayout",
+        "bucket": bucket["name"],
+        "location": bucket["location"],
+        "locationType": bucket["locationType"],
+        "hierarchicalNamespace": {"enabled": False},
+    }
+
+
+def public_bucket(data: Data, request: Request) -> Data:
+    shown = {key: value for key, value in data.items() if key != "project"}
+    return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
+
+
+def public_object(data: Data, request: Request) -> Data:
+    place = f"storage/v1/b/{quote(data['bucket'], safe='')}/o/{quote(data['name'], safe='')}"
+    base = base_url(request)
+    media = f"{base}/download/{place}?generation={data['generation']}&alt=media"
+    return {**data, "selfLink": f"{base}/{place}", "mediaLink": media}
+
+
+def _object_page(found: Page, request: Request) -> Data:
+    page: Data = {"kind": "storage#objects"}
+    if found.items:
+        page["items"] = [public_object(item, request) for item in found.items]
+    if found.prefixes:
+        page["prefixes"] = list(found.prefixes)
+    if found.token:
+        page["nextPageToken"] = found.token
+    return page
+
+
+def hashes(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """`x-goog-hash`, once for each digest."""
+    found = [("x-goog-hash", f"crc32c={data['crc32c']}")]
+    return found + ([("x-goog-hash", f"md5={data['md5Hash']}")] if "md5Hash" in data else [])
+
+
+def media_headers(data: Mapping[str, Any]) -> dict[str, str]:
+    headers = {
+        "content-type": data.get("contentType", "application/octet-stream"),
+        "etag": data["etag"],
+        "accept-ranges": "bytes",
+        "x-goog-generation": data["generation"],
+        "x-goog-metageneration": data["metageneration"],
+        "x-goog-storage-class": data["storageClass"],
+        "x-goog-stored-content-length": data["size"],
+        "x-goog-stored-content-encoding": data.get("contentEncoding", "identity"),
+    }
+    if "componentCount" in data:
+        headers["x-goog-component-count"] = str(data["componentCount"])
+    return headers | {name: data[key] for key, name in _SENT_WITH_MEDIA.items() if key in data}
+
+
+def media_response(
+    data: Mapping[str, Any], content: memoryview, request: Request, headers: Mapping[str, str]
+) -> Response:
+    wanted = parse_range(request.headers.get("range"), len(content))
+    if wanted is None:
+        return Response(200, content, headers, hashes(data))
+    ranged = {**headers, "content-range": wanted.header(len(content))}
+    return Response(206, content[wanted.start : wanted.stop], ranged, hashes(data))

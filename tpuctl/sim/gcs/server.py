@@ -1,0 +1,107 @@
+"""Cloud Storage on a directory, for every client of its JSON or XML API, with every precondition honoured.
+
+Not there, and refused as such: access control, notifications, hierarchical namespaces, customer keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tpuctl.sim.gcs.fields import parse_fields, select
+from tpuctl.sim.gcs.json_api import JsonMethods
+from tpuctl.sim.gcs.methods import find_method, read_call
+from tpuctl.sim.gcs.objects import ObjectStore
+from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
+from tpuctl.sim.gcs.wire import GcsError, not_implemented
+from tpuctl.sim.gcs.xml_api import XmlDoor
+from tpuctl.sim.wire.batch import handle_batch
+from tpuctl.sim.wire.messages import Request, Response
+from tpuctl.sim.wire.status import ApiError
+from tpuctl.sim.world.paths import TOKEN_PREFIX
+
+JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
+DOWNLOADS = "/download/storage/v1/"
+JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
+
+
+class GcsDoor:
+    """Answers all of Cloud Storage. Thread-safe. `granted`: those of some permissions that the caller has."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        now: Callable[[], float],
+        granted: Callable[[list[str]], list[str]] = list,
+    ) -> None:
+        self._store = ObjectStore(root, now)
+        self._methods = JsonMethods(self._store, granted)
+        self._uploads = Uploads(self._store, root / "uploads")
+        self._xml = XmlDoor(self._store, root / "parts")
+
+    def handle(self, request: Request) -> Response:
+        """Never raises for what a client sent; errors are answers in Google's form."""
+        for bucket, now in self._store.follow_lifecycle():
+            self._xml.parts.abort_old(bucket, now)
+        if not request.path.startswith(JSON_PATHS):
+            return self._xml.handle(request)
+        try:
+            return self._answer_json(request)
+        except ApiError as error:
+            return GcsError.of(error).response()
+        except GcsError as error:
+            return error.response()
+
+    def _handle_part(self, request: Request) -> Response:
+        """A call in a batch, which may carry the whole address that the client knows the door by."""
+        _, token, rest = request.path.partition(TOKEN_PREFIX)
+        path = "/" + rest.partition("/")[2] if token else request.path
+        if not path.startswith(JSON):
+            return not_implemented(f"{path} in a batch").response()
+        return self.handle(replace(request, path=path))
+
+    def _answer_json(self, request: Request) -> Response:
+        if request.path == BATCH:
+            return handle_batch(request, self._handle_part)
+        prefix = next(each for each in JSON_PATHS if request.path.startswith(each))
+        below = request.path.removeprefix(prefix).rstrip("/")
+        if is_session(request):
+            return self._selected(request, self._uploads.resume(request))
+        method, names = find_method(request.method, below)
+        if method.id == "objects.insert":
+            call = read_call(request, method, names, with_body=False)
+            return self._selected(request, self._uploads.handle(call))
+        if prefix in UPLOADS or (prefix == DOWNLOADS and method.id != "objects.get"):
+            raise GcsError(404, "Not Found")
+        handler = self._methods.handlers.get(method.id)
+        if handler is None:
+            raise not_implemented(f"storage.{method.id}")
+        call = read_call(request, method, names)
+        if prefix == DOWNLOADS:
+            return self._methods.media(call.where, call.conditions(), request)
+        return self._selected(request, handler(call))
+
+    @staticmethod
+    def _selected(request: Request, answer: Response) -> Response:
+        """The parts of the answer that `fields` names."""
+        wanted = (request.query.get("fields") or [""])[-1]
+        if not wanted or answer.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return answer
+        data = select(json.loads(bytes(answer.body)), parse_fields(wanted))
+        return Response(answer.status, json.dumps(data).encode(), answer.headers)
+
+    def location_of(self, bucket: str) -> tuple[str, str]:
+        """Location and its type. Raises GcsError, 404."""
+        data = self._store.get_bucket(bucket)
+        return data["location"], data["locationType"]
+
+    @property
+    def is_unused(self) -> bool:
+        """At most one bucket, with nothing in it."""
+        return self._store.is_unused
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,104 @@
+"""What the simulated cloud needs of a tier of hosts; every tier passes the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tpuctl.sim.hosts.metadata import Values
+
+STARTUP_SCRIPT = "instance/attributes/startup-script"
+"""Where the metadata has what every boot runs."""
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One worker to be made.
+
+    `environment` is what a login session sees besides the tier's own variables, asked anew for every session
+    because the addresses of peers are known only after all are made; `metadata` is what the metadata server
+    says now, by its path below `/computeMetadata/v1/`; `publish` takes a guest attribute (`NAMESPACE/KEY` and
+    its value, None to remove it), False where they are turned off. All are called from threads of the tier.
+    """
+
+    node_key: str
+    worker: int
+    hostname: str
+    environment: Callable[[], Mapping[str, str]]
+    metadata: Callable[[], Values]
+    publish: Callable[[str, str | None], bool] = lambda _path, _value: False
+
+
+@dataclass(frozen=True)
+class HostAddress:
+    """Where a made worker answers. `host_key` is `ssh-ed25519 AAAA…`."""
+
+    internal_ip: str
+    external_ip: str
+    ssh_port: int
+    host_key: str
+
+
+class HostBackend(Protocol):
+    """A tier of hosts. `node_key` names one incarnation of a node; methods are thread-safe and idempotent."""
+
+    ssh_port: int
+    """On which all hosts answer."""
+
+    def door(self, port: int) -> str:
+        """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
+        ...
+
+    def show(self, folder: Path) -> None:
+        """Lets hosts that are made from now on read a folder of the machine, under its own path."""
+        ...
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        """Makes the workers of one node and returns once all answer on SSH.
+
+        At every boot each runs what the metadata key `startup-script` holds, and does not wait for it.
+        """
+        ...
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        """Replaces the accepted keys: lines `USER:ssh-ed25519 AAAA… comment`, as in `ssh-keys` metadata."""
+        ...
+
+    def kill(self, node_key: str) -> None:
+        """Preemption: every process dies, connections are cut, storage is wiped; the node never comes back."""
+        ...
+
+    def cut(self, node_key: str) -> None:
+        """A network hiccup: every SSH connection to the node's workers breaks, their processes live on."""
+        ...
+
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        """Orderly, as systemd does it when the power button is pressed (ACPI soft-off): SIGTERM to every
+        process, and `window_s` real seconds to end, less when all have ended before. Of all workers, or of
+        `workers`.
+
+        What is left then goes on until the power is cut: by `stop` or `kill`.
+        """
+        ...
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        """Power off: processes die, storage stays."""
+        ...
+
+    def start(self, node_key: str) -> None:
+        """Power on after `stop`, at the same addresses with the same host keys, as another boot."""
+        ...
+
+    def destroy(self, node_key: str) -> None:
+        """Deletion: like `kill`; unknown nodes are fine."""
+        ...
+
+    def close(self) -> None:
+        """Everything goes; nothing is left running or on disk."""
+        ...
+
+
+WORLD_VARIABLE = "TPUCTL_SIM_WORLD"
+"""Every process of a simulated host carries the world's id under this name."""

@@ -1,0 +1,1 @@
+"""Hosts with namespaces, a file system and an sshd of their own."""

@@ -1,0 +1,206 @@
+"""The isolated tier of simulated hosts: namespaces, an overlay of the machine's file system, and a real sshd.
+
+Root on Linux. Each host has its own network, mounts, processes, hostname, users and boot id, so that a
+preemption looks like a vanished machine and what needs root can be rehearsed. Hosts share the machine's kernel
+and see most of its files: this is no security boundary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from tpuctl.model.data import read_template
+from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
+from tpuctl.sim.hosts.isolated.network import Bridge
+from tpuctl.sim.hosts.isolated.relays import Relays, listen_in_namespace
+from tpuctl.sim.hosts.isolated.requirements import (
+    SYSTEM_PATH,
+    check_possible,
+    find_sshd,
+    remove_leftovers,
+    storage_for,
+)
+from tpuctl.sim.hosts.process.children import base_interpreter
+from tpuctl.sim.hosts.process.keys import AcceptedKeys
+
+T = TypeVar("T")
+
+HIDDEN = ("/root", "/home", "/tmp", "/mnt")  # noqa: S108 - what a host has of its own
+WAITERS = 32
+
+
+class IsolatedHosts(HostBackend):
+    """Hosts below `root`, which must exist and belongs to this object until `close`."""
+
+    ssh_port = SSH_PORT
+
+    def __init__(self, root: Path, *, world_id: str) -> None:
+        check_possible()
+        self._world_id = world_id
+        self._root = storage_for(root.resolve(), world_id)
+        self._nodes: dict[str, list[IsolatedHost]] = {}
+        self._servers: dict[int, asyncio.Server] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        self._closed = False
+        self._wheels = _wheel_cache()
+        self._place = self._make_place(world_id)
+        # Hosts die with the thread that started them, so this one lives as long as they may.
+        self._spawner = ThreadPoolExecutor(1, thread_name_prefix="sim-spawner")
+        self._waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="sim-boot")
+        self._bridge = Bridge(world_id)
+        self._relays = Relays()
+
+    def _make_place(self, world_id: str) -> HostPlace:
+        init = self._root / ".init.sh"
+        init.write_bytes(read_template("sim_host_init.sh"))
+        interpreter = base_interpreter()
+        prefix = interpreter.parent.parent
+        visible = [self._wheels]
+        if str(prefix).startswith(HIDDEN):
+            visible.append(prefix)
+        path = f"{interpreter.parent}:{SYSTEM_PATH}" if str(prefix) not in {"/usr", "/"} else SYSTEM_PATH
+        return HostPlace(world_id, init, find_sshd() or "sshd", visible, path)
+
+    def door(self, port: int) -> str:
+        self._relays.forward(self._bridge.gateway, port)
+        return self._bridge.gateway
+
+    def show(self, folder: Path) -> None:
+        self._place.visible.append(folder.resolve())
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        """TpuctlError when a host does not come up; then nothing of the new ones is left."""
+        with self._lock(specs[0].node_key):
+            known = {host.spec.worker: host for host in self._nodes.get(specs[0].node_key, [])}
+            new: list[IsolatedHost] = []
+            try:
+                for spec in specs:
+                    if spec.worker not in known:
+                        folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
+                        new.append(IsolatedHost(spec, folder, self._bridge, self._place))
+                self._boot(new)
+            except BaseException:
+                self._remove(new)
+                raise
+            known.update((host.spec.worker, host) for host in new)
+            self._nodes[specs[0].node_key] = list(known.values())
+            return [known[spec.worker].address for spec in specs]
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        accepted = AcceptedKeys.parse(ssh_keys)
+        overrides = self._environment()
+        self._each(self._nodes.get(node_key, []), lambda host: host.set_keys(accepted, overrides))
+
+    def kill(self, node_key: str) -> None:
+        self.destroy(node_key)
+
+    def cut(self, node_key: str) -> None:
+        for host in self._nodes.get(node_key, []):
+            host.cut()
+
+    def set_cable(self, node_key: str, worker: int, *, plugged: bool) -> None:
+        """Pulls the cable of one worker out, or plugs it in again; nobody is told."""
+        self._bridge.set_up(self._host(node_key, worker).cable, up=plugged)
+
+    def processes(self, node_key: str, worker: int) -> list[int]:
+        """Every process of one worker as the machine numbers them, its first one first."""
+        return self._host(node_key, worker).processes()
+
+    def _host(self, node_key: str, worker: int) -> IsolatedHost:
+        """KeyError if the node has no such worker; workers may have been made in any order."""
+        return {host.spec.worker: host for host in self._nodes[node_key]}[worker]
+
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        with self._lock(node_key):
+            self._each(self._chosen(node_key, workers), lambda host: host.shutdown(window_s))
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        with self._lock(node_key):
+            self._power_off(self._chosen(node_key, workers))
+
+    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[IsolatedHost]:
+        known = self._nodes.get(node_key, [])
+        return [host for host in known if workers is None or host.spec.worker in workers]
+
+    def start(self, node_key: str) -> None:
+        with self._lock(node_key):
+            off = [host for host in self._nodes.get(node_key, []) if not host.running]
+            for host in off:
+                host.rewire()
+            self._boot(off)
+
+    def destroy(self, node_key: str) -> None:
+        with self._lock(node_key):
+            self._remove(self._nodes.pop(node_key, []))
+            wipe(self._root / quote(node_key, safe=""))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for node_key in list(self._nodes):
+            self.destroy(node_key)
+        self._relays.close()
+        self._waiters.shutdown()
+        self._spawner.shutdown()
+        (self._root / ".init.sh").unlink(missing_ok=True)
+        remove_leftovers(self._world_id, self._root)
+
+    def _lock(self, node_key: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(node_key, threading.Lock())
+
+    def _boot(self, hosts: list[IsolatedHost]) -> None:
+        for started in [self._spawner.submit(host.spawn) for host in hosts]:
+            started.result()
+        self._each(hosts, IsolatedHost.await_namespace)
+        with self._guard:
+            self._bridge.plug((host.cable, host.pid) for host in hosts)
+        for host in hosts:
+            host.tell_plugged()
+        self._each(hosts, IsolatedHost.await_ssh)
+        for host in hosts:
+            sock = self._spawner.submit(listen_in_namespace, host.pid).result()
+            self._servers[host.cable.number] = self._relays.metadata(sock, host.spec)
+        overrides = self._environment()
+        self._each(hosts, lambda host: host.run_startup_script(overrides))
+
+    def _power_off(self, hosts: list[IsolatedHost]) -> None:
+        """The cable first: clients must see silence, not the last words of dying processes."""
+        with self._guard:
+            self._bridge.unplug(host.cable for host in hosts)
+        for host in hosts:
+            server = self._servers.pop(host.cable.number, None)
+            if server is not None:
+                self._relays.stop(server)
+        self._each(hosts, IsolatedHost.power_off)
+
+    def _remove(self, hosts: list[IsolatedHost]) -> None:
+        self._power_off(hosts)
+        self._each(hosts, IsolatedHost.discard)
+
+    def _each(self, hosts: Iterable[IsolatedHost], work: Callable[[IsolatedHost], T]) -> list[T]:
+        return list(self._waiters.map(work, hosts))
+
+    def _environment(self) -> Mapping[str, str]:
+        """What is different for a host that is not on the machine's own network."""
+        return {"TPUCTL_WHEEL_CACHE": str(self._wheels)}
+
+
+def _wheel_cache() -> Path:
+    """Where isolated hosts share downloads; every user of every host writes there, so it is only theirs."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "isolated-wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o1777)
+    return folder

@@ -1,0 +1,350 @@
+"""One isolated host: its files, its first process, its accounts."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncssh
+
+from tpuctl.errors import TpuctlError
+from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, WORLD_VARIABLE, HostAddress, HostSpec
+from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.init import children_of
+from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
+from tpuctl.sim.hosts.isolated.network import Bridge, Cable
+from tpuctl.sim.hosts.isolated.requirements import SYSTEM_PATH
+from tpuctl.sim.hosts.process.keys import AcceptedKeys
+
+SSH_PORT = 22
+BOOT_TIMEOUT_S = 60.0
+"""A host boots in a tenth of a second; 64 at once on two busy cores take a while."""
+POLL_S = 0.005
+PROBE_S = 0.1
+"""A lost first packet is sent again only after a second; asking anew is faster."""
+FIRST_UID = 1000
+KILL_TIMEOUT_S = 10.0
+
+_SSHD_CONFIG = """\
+Port {port}
+ListenAddress 0.0.0.0
+HostKey /run/tpuctl-sim/host_key
+AuthorizedKeysFile /run/tpuctl-sim/users/%u
+AuthenticationMethods publickey
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+UseDNS no
+PrintMotd no
+PidFile none
+MaxStartups 1000
+MaxSessions 1000
+PermitUserEnvironment yes
+SetEnv {mark}
+Subsystem sftp internal-sftp
+"""
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """What all hosts of a world share: `init` is the script that makes a host, `visible` what of the machine's
+    hidden directories a host sees, `path` what comes first on its PATH."""
+
+    world_id: str
+    init: Path
+    sshd: str
+    visible: list[Path]
+    path: str
+
+
+class IsolatedHost:
+    """One worker. `spawn` runs in the one thread whose end means the end of all hosts (PR_SET_PDEATHSIG)."""
+
+    def __init__(self, spec: HostSpec, folder: Path, bridge: Bridge, place: HostPlace) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.cable: Cable = bridge.new_cable()
+        self._bridge = bridge
+        self._place = place
+        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._startup: subprocess.Popen[bytes] | None = None
+        self._users: dict[str, int] = {}
+        self._write_files()
+
+    @property
+    def address(self) -> HostAddress:
+        public = " ".join(self._key.export_public_key().decode().split()[:2])
+        return HostAddress(self.cable.address, self.cable.address, SSH_PORT, public)
+
+    @property
+    def pid(self) -> int:
+        """The process that holds the host's namespaces."""
+        if self._process is None:
+            raise TpuctlError(f"simulated host {self.spec.hostname} is off")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _write_files(self) -> None:
+        for name in ("upper", "work", "merged", "own", "keys/users"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        key = self.folder / "keys" / "host_key"
+        key.touch(mode=0o600)
+        key.write_bytes(self._key.export_private_key("openssh"))
+        config = _SSHD_CONFIG.format(port=SSH_PORT, mark=f"{WORLD_VARIABLE}={self._place.world_id}")
+        (self.folder / "keys" / "sshd_config").write_text(config)
+        names = f"{self.cable.address} {self.spec.hostname}"
+        (self.folder / "hosts").write_text(
+            f"127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n{names}\n"
+        )
+
+    def spawn(self) -> None:
+        """Starts the first process in namespaces of its own; it waits for its cable."""
+        (self.folder / "plugged").unlink(missing_ok=True)
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        namespaces = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        address = f"{self.cable.address}/{self._bridge.network.prefixlen}"
+        with (self.folder / "boot.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *("setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "/bin/sh"),
+                    str(self._place.init),
+                    *(str(self.folder), self.spec.hostname, address, self._bridge.gateway),
+                    *(str(each) for each in self._place.visible),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={
+                    "PATH": SYSTEM_PATH,
+                    "LANG": "C.UTF-8",
+                    "SSHD": self._place.sshd,
+                    WORLD_VARIABLE: self._place.world_id,
+                },
+                start_new_session=True,
+            )
+
+    def await_namespace(self) -> None:
+        """Returns once the network namespace is there to plug a cable into."""
+        ours = os.readlink("/proc/self/ns/net")  # noqa: PTH115 - not a path
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        while time.monotonic() < deadline and self.running:
+            try:
+                if os.readlink(f"/proc/{self.pid}/ns/net") != ours:  # noqa: PTH115
+                    return
+            except FileNotFoundError:
+                break
+            time.sleep(POLL_S)
+        raise self._failed("did not get its namespaces")
+
+    def tell_plugged(self) -> None:
+        (self.folder / "plugged").touch()
+
+    def await_ssh(self) -> None:
+        """Returns once sshd shows its banner."""
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        while time.monotonic() < deadline and self.running:
+            try:
+                with socket.create_connection((self.cable.address, SSH_PORT), PROBE_S) as probe:
+                    probe.settimeout(BOOT_TIMEOUT_S)
+                    if probe.recv(4) == b"SSH-":
+                        return
+            except OSError:
+                time.sleep(POLL_S * 4)
+        raise self._failed("does not answer on its SSH port")
+
+    def _failed(self, what: str) -> TpuctlError:
+        said = (self.folder / "boot.log").read_text(errors="replace").strip().splitlines()
+        why = said[-1] if said else "it said nothing"
+        return TpuctlError(f"isolated host {self.spec.hostname} {what}: {why}")
+
+    def run_startup_script(self, overrides: Mapping[str, str]) -> None:
+        """Starts what the metadata key `startup-script` holds, as root, without waiting for it: like Google's
+        guest agent, once per boot, as a file of its own. Its output goes to /var/log/startup-script.log."""
+        script = self.spec.metadata().get(STARTUP_SCRIPT)
+        if not script:
+            return
+        first = self.processes()[0]
+        file = Path(f"/proc/{first}/root/run/startup-script")
+        file.write_text(str(script))
+        file.chmod(0o700)
+        # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
+        line = "cd; exec /bin/sh -c /run/startup-script >> /var/log/startup-script.log 2>&1"
+        self._startup = subprocess.Popen(
+            [*("nsenter", "-t", str(first), "-m", "-u", "-i", "-n", "-p", "-r", "/bin/sh", "-c", line)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={**self.variables(overrides), "HOME": "/root"},
+            start_new_session=True,
+        )
+
+    def cut(self) -> None:
+        """Kills the processes of SSH connections, not what was started through them."""
+        first, *others = self.processes() or [0]
+        for pid in others:
+            if pid != first and _is_sshd(pid):
+                _kill(pid)
+
+    def processes(self) -> list[int]:
+        """Every process of the host as the machine numbers them, its first one first."""
+        if not self.running:
+            return []
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            mine = os.readlink(f"/proc/{children[0]}/ns/pid")  # noqa: PTH115
+        except (OSError, IndexError):
+            return []
+        found = [int(children[0])]
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != found[0] and _namespace(entry) == mine:
+                found.append(int(entry.name))
+        return found
+
+    def shutdown(self, window_s: float) -> None:
+        """SIGTERM to all but process 1, the listening sshd, which ends with the power; returns when they have
+        ended or the time is up."""
+        for pid in self.processes()[1:]:
+            _kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + window_s
+        while len(self.processes()) > 1 and time.monotonic() < deadline:
+            time.sleep(POLL_S * 4)
+
+    def power_off(self) -> None:
+        """Every process is dead when this returns; storage stays. TpuctlError if one does not die."""
+        if self._process is None:
+            return
+        # The kernel lets process 1 end last in its PID namespace, and its parent waits for it.
+        for pid in children_of(self._process.pid) or [self._process.pid]:
+            _kill(pid)
+        try:
+            self._process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TpuctlError("a process of a simulated host does not die, not even of SIGKILL") from None
+        self._process = None
+        if self._startup is not None:
+            self._startup.kill()
+            self._startup.wait()
+            self._startup = None
+
+    def variables(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """What programs on the host see besides what sshd sets."""
+        return {
+            "PATH": self._place.path,
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",  # noqa: S108 - the host's own
+            "HOSTNAME": self.spec.hostname,
+            WORLD_VARIABLE: self._place.world_id,
+            "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
+            **self.spec.environment(),
+            **overrides,
+        }
+
+    def rewire(self) -> None:
+        """A new cable with the old address, for the next start."""
+        fresh = self._bridge.new_cable()
+        self.cable = Cable(fresh.number, fresh.link, self.cable.address, self.cable.mac)
+
+    def discard(self) -> None:
+        self.power_off()
+        detach_loops(self.folder)
+        wipe(self.folder)
+
+    def set_keys(self, accepted: AcceptedKeys, overrides: Mapping[str, str]) -> None:
+        """Accounts, keys and environment, as Google's guest agent keeps them; not while the host is off."""
+        if not self.running:
+            return
+        users = self.folder / "keys" / "users"
+        for stale in users.iterdir():
+            if stale.name not in accepted.by_user:
+                stale.unlink()
+        variables = self.variables(overrides).items()
+        lines = "".join(f"{key}={value}\n" for key, value in variables if "\n" not in value)
+        for user, blobs in accepted.by_user.items():
+            uid = 0 if user == "root" else self._account(user)
+            home = self.folder / "own" / ("root" if user == "root" else f"home/{user}")
+            _write_owned(home / ".ssh" / "environment", lines, uid)
+            keys = "".join(f"{_key_line(blob)}\n" for blob in sorted(blobs))
+            (users / user).write_text(keys)
+
+    def _account(self, user: str) -> int:
+        """The uid of `user`, with an account and a home of its own on the host."""
+        if user in self._users:
+            return self._users[user]
+        uid = FIRST_UID + 1000 + len(self._users)
+        etc = Path(f"/proc/{self.processes()[0]}/root/etc")
+        _append(etc / "passwd", f"{user}:x:{uid}:{uid}::/home/{user}:/bin/bash")
+        _append(etc / "group", f"{user}:x:{uid}:")
+        _append(etc / "shadow", f"{user}:*:19000:0:99999:7:::")
+        _join(etc / "group", "google-sudoers", user)
+        home = self.folder / "own" / "home" / user
+        home.mkdir(parents=True, exist_ok=True)
+        os.chown(home, uid, uid)
+        self._users[user] = uid
+        return uid
+
+
+def _namespace(process: Path) -> str:
+    try:
+        return os.readlink(process / "ns" / "pid")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _is_sshd(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+    except OSError:
+        return False
+
+
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _key_line(blob: bytes) -> str:
+    (length,) = struct.unpack(">I", blob[:4])
+    return f"{blob[4 : 4 + length].decode()} {base64.b64encode(blob).decode()}"
+
+
+def _write_owned(path: Path, text: str, uid: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text)
+    os.chown(path.parent, uid, uid)
+    os.chown(path, uid, uid)
+
+
+def _append(path: Path, line: str) -> None:
+    name = line.split(":", 1)[0]
+    text = path.read_text()
+    if not any(each.startswith(f"{name}:") for each in text.splitlines()):
+        path.write_text(text if text.endswith("\n") or not text else text + "\n")
+        with path.open("a") as file:
+            file.write(line + "\n")
+
+
+def _join(path: Path, group: str, user: str) -> None:
+    lines = []
+    for line in path.read_text().splitlines():
+        if line.startswith(f"{group}:"):
+            head, _, members = line.rpartition(":")
+            line = f"{head}:{','.join([*(each for each in members.split(',') if each), user])}"
+        lines.append(line)
+    path.write_text("\n".join(lines) + "\n")

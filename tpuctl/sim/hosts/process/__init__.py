@@ -1,0 +1,1 @@
+"""Hosts that are processes of this machine."""

@@ -1,0 +1,202 @@
+"""The process tier of simulated hosts: a pure-Python SSH server per host on a loopback address of its own.
+
+Any Linux, no root, nothing to install. Each host has its own HOME, TMPDIR and process tree, but shares the
+machine's file system, uid and network: this is no security boundary. Where the simulator is root, programs of
+hosts are nobody, so that a script which cleans up as root does it to nothing of the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from tpuctl.sim.hosts import init as hostinit
+from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.process.addresses import AddressPool
+from tpuctl.sim.hosts.process.children import Nursery, base_interpreter
+from tpuctl.sim.hosts.process.host import Worker, WorkerPlace
+from tpuctl.sim.hosts.process.keys import AcceptedKeys
+
+T = TypeVar("T")
+
+NO_ROOT = """\
+echo 'sudo: no root on a simulated host of the process tier; `tpuctl sim up --hosts isolated` has it' >&2
+exit 1"""
+CALLBACK_THREADS = 16
+"""Metadata and environment of a host are asked in threads: the one who answers may hold a lock while it
+waits for us."""
+
+
+class ProcessHosts(HostBackend):
+    """Hosts below `root`, which must exist and belongs to this object until `close`.
+
+    `ssh_port` None means 22 where that may be bound, else one high port for all hosts.
+    """
+
+    def __init__(self, root: Path, *, world_id: str, ssh_port: int | None = None) -> None:
+        self._root = root.resolve()
+        self._world_id = world_id
+        self._addresses = AddressPool(ssh_port)
+        self.ssh_port = self._addresses.ssh_port
+        self._bin = self._root / ".bin"
+        self._make_bin()
+        hostinit.give_to_hosts(self._root)
+        self._nodes: dict[str, list[Worker]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._closed = False
+        self._callbacks = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="sim-host-callback")
+        self._nursery = Nursery()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="sim-hosts", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        """What servers of hosts do for clients (SFTP, homes, terminals) they do as the programs do."""
+        hostinit.drop_rights_of_thread()
+        self._loop.run_forever()
+
+    def door(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
+        return "127.0.0.1"
+
+    def show(self, folder: Path) -> None:
+        """Nothing to do: hosts share the machine's files."""
+
+    def create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        """TpuctlError when no address is free or the machine refuses to listen; then nothing is left."""
+        return self._call(self._create(specs))
+
+    def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        """Unknown nodes are fine; lines that hold no public key are skipped, as Google's guest agent does."""
+        self._call(self._set_ssh_keys(node_key, ssh_keys))
+
+    def kill(self, node_key: str) -> None:
+        self._call(self._remove(node_key))
+
+    def cut(self, node_key: str) -> None:
+        self._call(self._cut(node_key))
+
+    def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        self._call(self._shutdown(node_key, window_s, workers))
+
+    def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
+        self._call(self._stop(node_key, workers))
+
+    def start(self, node_key: str) -> None:
+        self._call(self._start(node_key))
+
+    def destroy(self, node_key: str) -> None:
+        self._call(self._remove(node_key))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._call(self._remove_all())
+        self._closed = True
+        self._nursery.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._callbacks.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self._bin)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise RuntimeError("these hosts are closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _make_bin(self) -> None:
+        self._bin.mkdir(parents=True, exist_ok=True)
+        for name in ("python3", "python"):
+            link = self._bin / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(base_interpreter())
+        for name, text in {"hostname": 'echo "$HOSTNAME"', "sudo": NO_ROOT}.items():
+            script = self._bin / name
+            script.write_text(f"#!/bin/sh\n{text}\n")
+            script.chmod(0o755)
+
+    def _lock(self, node_key: str) -> asyncio.Lock:
+        return self._locks.setdefault(node_key, asyncio.Lock())
+
+    async def _create(self, specs: list[HostSpec]) -> list[HostAddress]:
+        made: list[Worker] = []
+        try:
+            for spec in specs:
+                async with self._lock(spec.node_key):
+                    made.append(await self._worker(spec))
+        except BaseException:
+            for worker in made:
+                await self._discard(worker)
+            raise
+        return [worker.address for worker in made]
+
+    async def _worker(self, spec: HostSpec) -> Worker:
+        known = self._nodes.setdefault(spec.node_key, [])
+        for worker in known:
+            if worker.spec.worker == spec.worker:
+                return worker
+        worker = Worker(spec, self._place(spec), self._addresses, self._nursery, self._callbacks)
+        await worker.open()
+        known.append(worker)
+        return worker
+
+    def _place(self, spec: HostSpec) -> WorkerPlace:
+        folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
+        return WorkerPlace(folder=folder, bin=self._bin, world_id=self._world_id)
+
+    async def _set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
+        accepted = AcceptedKeys.parse(ssh_keys)
+        for worker in self._nodes.get(node_key, []):
+            worker.accepted = accepted
+
+    async def _cut(self, node_key: str) -> None:
+        for worker in self._nodes.get(node_key, []):
+            worker.cut()
+
+    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[Worker]:
+        known = self._nodes.get(node_key, [])
+        return [worker for worker in known if workers is None or worker.spec.worker in workers]
+
+    async def _shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None) -> None:
+        async with self._lock(node_key):
+            await asyncio.gather(*(worker.shutdown(window_s) for worker in self._chosen(node_key, workers)))
+
+    async def _stop(self, node_key: str, workers: Collection[int] | None) -> None:
+        async with self._lock(node_key):
+            await asyncio.gather(*(worker.stop() for worker in self._chosen(node_key, workers)))
+
+    async def _start(self, node_key: str) -> None:
+        async with self._lock(node_key):
+            for worker in self._nodes.get(node_key, []):
+                await worker.start()
+
+    async def _remove(self, node_key: str) -> None:
+        async with self._lock(node_key):
+            workers = self._nodes.pop(node_key, [])
+            await asyncio.gather(*(self._discard(worker) for worker in workers))
+            folder = self._root / quote(node_key, safe="")
+            await asyncio.to_thread(wipe, folder)
+
+    async def _discard(self, worker: Worker) -> None:
+        siblings = self._nodes.get(worker.spec.node_key, [])
+        if worker in siblings:
+            siblings.remove(worker)
+        await worker.close()
+        await asyncio.to_thread(wipe, worker.place.folder)
+
+    async def _remove_all(self) -> None:
+        await asyncio.gather(*(self._remove(key) for key in list(self._nodes)))
+        current = asyncio.current_task()
+        rest = [task for task in asyncio.all_tasks() if task is not current]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._loop.shutdown_default_executor()

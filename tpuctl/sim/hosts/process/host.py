@@ -1,0 +1,259 @@
+"""One simulated host of the process tier: its SSH server, its metadata server, its processes and its files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncssh
+
+from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostSpec
+from tpuctl.sim.hosts.metadata import Values, serve_connection
+from tpuctl.sim.hosts.process.addresses import AddressPool, listen_on
+from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
+from tpuctl.sim.hosts.process.keys import AcceptedKeys
+from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOGIN_TIMEOUT_S = 20
+WINDOW = 4 * 1024 * 1024
+MAX_PACKET = 32768
+
+ALGORITHMS: Mapping[str, list[str]] = {
+    "kex_algs": ["curve25519-sha256", "ecdh-sha2-nistp256"],
+    # GCM first: one pass in C for encryption and integrity, which matters for fan-outs on small machines.
+    "encryption_algs": ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr"],
+    "mac_algs": ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-256"],
+    "signature_algs": ["ssh-ed25519", "rsa-sha2-256", "rsa-sha2-512", "ecdsa-sha2-nistp256"],
+}
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Where a host lives. `folder` is wiped with it; `bin` is shared by all."""
+
+    folder: Path
+    bin: Path
+    world_id: str
+
+    def home(self, user: str) -> Path:
+        return self.folder / "home" / user
+
+    @property
+    def tmp(self) -> Path:
+        return self.folder / "tmp"
+
+
+class _Login(asyncssh.SSHServer):
+    """Public keys only; what is accepted may change at any time."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._worker.connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's signature
+        if self._connection is not None:
+            self._worker.connections.discard(self._connection)
+
+    def begin_auth(self, username: str) -> bool:  # noqa: ARG002
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return self._worker.accepted.accepts(username, key.public_data)
+
+    def connection_requested(
+        self,
+        dest_host: str,  # noqa: ARG002
+        dest_port: int,  # noqa: ARG002
+        orig_host: str,  # noqa: ARG002
+        orig_port: int,  # noqa: ARG002
+    ) -> bool:
+        return True
+
+
+class Worker:
+    """Runs in the event loop; `open` once, then `stop` and `start` at will, `close` in the end."""
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        place: WorkerPlace,
+        addresses: AddressPool,
+        nursery: Nursery,
+        callbacks: Executor,
+    ) -> None:
+        self.spec = spec
+        self.place = place
+        self.accepted = AcceptedKeys()
+        self.connections: set[asyncssh.SSHServerConnection] = set()
+        self._addresses = addresses
+        self._nursery = nursery
+        self._callbacks = callbacks
+        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._metadata: asyncio.Server | None = None
+        self._processes: HostProcesses | None = None
+        self._ip = ""
+        self._boot_id = str(uuid.uuid4())
+
+    @property
+    def address(self) -> HostAddress:
+        public = " ".join(self._key.export_public_key().decode().split()[:2])
+        return HostAddress(self._ip, self._ip, self._addresses.ssh_port, public)
+
+    async def open(self) -> None:
+        """Claims an address and answers there."""
+        self.place.tmp.mkdir(parents=True, exist_ok=True)
+        self._ip, ssh, metadata = self._addresses.claim()
+        self._processes = self._nursery.new_host(asyncio.get_running_loop())
+        self._metadata = await asyncio.start_server(self._serve_metadata, sock=metadata)
+        await self._listen(ssh)
+        await self._run_startup_script()
+
+    async def start(self) -> None:
+        if self._acceptor is None and self._ip:
+            self._boot_id = str(uuid.uuid4())
+            await self._listen(listen_on(self._ip, self._addresses.ssh_port))
+            await self._run_startup_script()
+
+    async def _run_startup_script(self) -> None:
+        """Starts what the metadata key `startup-script` holds, and does not wait for it: like Google's guest
+        agent, once per boot, as a file of its own, in root's home. There is no root in this tier: it runs as
+        everything else does. Its output goes to `startup-script.log` beside the homes.
+        """
+        script = (await self._look_up()).get(STARTUP_SCRIPT)
+        if not script or self._processes is None:
+            return
+        home = self._home("root")
+        file = self.place.folder / "startup-script"
+        file.write_text(str(script))
+        file.chmod(0o700)
+        env = await self._environment(home)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(self.place.folder / "startup-script.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
+            argv = [SHELL, "-c", shlex.quote(str(file))]
+            self._processes.spawn(SHELL, argv, env=env, cwd=str(home), fds=[nothing, log, log])
+        finally:
+            os.close(nothing)
+            os.close(log)
+
+    async def shutdown(self, window_s: float) -> None:
+        """Ends in order. Its SSH server answers as long as anything runs, which is the harder case for clients:
+        that of a real host ends at about the same time as the programs of its users."""
+        if self._processes is not None:
+            await self._processes.terminate_all(window_s)
+
+    async def stop(self) -> None:
+        """Power off. The metadata socket stays ours, so that nobody else gets the address."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+        self.cut()
+        if self._processes is not None:
+            await self._processes.kill_all()
+
+    def cut(self) -> None:
+        """Breaks every connection; what was started through them lives on."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        await self.stop()
+        if self._processes is not None:
+            self._processes.close()
+        if self._metadata is not None:
+            self._metadata.close()
+
+    async def _listen(self, sock: object) -> None:
+        self._acceptor = await asyncssh.listen(
+            sock=sock,
+            server_factory=lambda: _Login(self),
+            server_host_keys=[self._key],
+            server_version="OpenSSH_9.2p1_tpuctl_sim",
+            process_factory=self._session,
+            sftp_factory=self._sftp,
+            # Where the machine has scp the old protocol runs it, shell expansion included, as sshd does.
+            allow_scp=shutil.which("scp", path=SYSTEM_PATH) is None,
+            encoding=None,
+            line_editor=False,
+            compression_algs=None,
+            login_timeout=LOGIN_TIMEOUT_S,
+            agent_forwarding=False,
+            gss_host=None,
+            window=WINDOW,
+            max_pktsize=MAX_PACKET,
+            **ALGORITHMS,
+        )
+
+    def _home(self, user: str) -> Path:
+        home = self.place.home(user)
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def _sftp(self, channel: asyncssh.SSHServerChannel[bytes]) -> HomeSFTPServer:
+        return HomeSFTPServer(channel, self._home(channel.get_extra_info("username")))
+
+    async def _session(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        if process.subsystem is not None:  # sftp never comes here; sshd has no other either
+            process.stderr.write(b"subsystem request failed\n")
+            process.exit(1)
+            return
+        home = self._home(process.get_extra_info("username"))
+        env = await self._environment(home)
+        if self._processes is None or self._acceptor is None or process.is_closing():
+            process.close()  # the power went off meanwhile; nothing may start after the killing
+            return
+        await Session(process, self._processes).run(env, home)
+
+    async def _environment(self, home: Path) -> dict[str, str]:
+        """A clean login environment: nothing of the server's own."""
+        own = await asyncio.get_running_loop().run_in_executor(self._callbacks, self.spec.environment)
+        metadata = f"{self._ip}:{self._addresses.metadata_port}"
+        return {
+            "HOME": str(home),
+            "USER": home.name,
+            "LOGNAME": home.name,
+            "SHELL": SHELL,
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(self.place.tmp),
+            # tmux keeps its socket in /tmp whatever TMPDIR says; hosts must not meet in one tmux server.
+            "TMUX_TMPDIR": str(self.place.tmp),
+            "HOSTNAME": self.spec.hostname,
+            "PATH": f"{self.place.bin}:{SYSTEM_PATH}",
+            "TPUCTL_SIM_WORLD": self.place.world_id,
+            "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
+            # The kernel's is this machine's, which does not boot with its hosts.
+            "TPUCTL_BOOT_ID": self._boot_id,
+            "GCE_METADATA_HOST": metadata,
+            "GCE_METADATA_IP": metadata,
+            **own,
+        }
+
+    async def _serve_metadata(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._acceptor is None:
+            writer.close()
+            return
+        await serve_connection(reader, writer, self._look_up, self._publish)
+
+    async def _look_up(self) -> Values:
+        return await asyncio.get_running_loop().run_in_executor(self._callbacks, self.spec.metadata)
+
+    async def _publish(self, path: str, value: str | None) -> bool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._callbacks, self.spec.publish, path, value)

@@ -1,0 +1,1 @@
+"""The simulator's processes, and steering them from outside."""

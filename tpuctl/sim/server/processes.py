@@ -1,0 +1,107 @@
+"""Finding and ending the simulator's processes through /proc (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from tpuctl.sim.hosts.backend import WORLD_VARIABLE
+
+_PROC = Path("/proc")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+KILL_TIMEOUT_S = 10.0
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant whose own parent dies (prctl(2))."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Asks the kernel for a signal when the parent is gone."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command name; empty when there is no such process."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    stat = _stat(pid)
+    return bool(stat) and stat[0] not in ("Z", "X")
+
+
+def start_time(pid: int) -> int:
+    """Clock ticks between boot and the start of the process; 0 when it is gone."""
+    stat = _stat(pid)
+    return int(stat[19]) if stat else 0
+
+
+def _pids() -> list[int]:
+    return [int(each.name) for each in _PROC.iterdir() if each.name.isdecimal()]
+
+
+def descendants(pid: int) -> list[int]:
+    """All live descendants, children before their own children."""
+    parents = {each: int(stat[1]) for each in _pids() if (stat := _stat(each))}
+    found = [pid]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return [each for each in found[1:] if alive(each)]
+
+
+def members(world_id: str) -> list[int]:
+    """Live processes whose environment names this world, except the caller."""
+    mark = f"{WORLD_VARIABLE}={world_id}".encode()
+    found = []
+    for pid in _pids():
+        try:
+            variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+        if mark in variables and pid != os.getpid() and alive(pid):
+            found.append(pid)
+    return found
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def kill_world(world_id: str) -> None:
+    """Kills every process of this world until none is left; forks in between are caught by looking again."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while (found := members(world_id)) and time.monotonic() < deadline:
+        _kill(found)
+        time.sleep(0.01)
+
+
+def kill_descendants() -> None:
+    """Kills and reaps everything below this process; needs `adopt_orphans` to be complete."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        _kill(descendants(os.getpid()))
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        time.sleep(0.01)

@@ -1,0 +1,1 @@
+"""What exists in the simulated cloud, and what becomes of it."""

@@ -1,0 +1,366 @@
+"""What shall go wrong, decided beforehand: the fault plan.
+
+A fault matches calls by method (`nodes.create`, `*.list`, `*`), resource id and zone, lets `skip` of them pass
+and then strikes `times` times (0: for ever).
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tpuctl.errors import UsageError
+from tpuctl.sim.wire.status import ApiError, Code, location_denied, rate_limited
+from tpuctl.sim.world.paths import ResourcePath
+
+
+class FaultKind(StrEnum):
+    ERROR = "error"
+    """The call is refused with `code` and `message`, or its operation ends so when `in_operation`."""
+    DROP = "drop"
+    """The call takes effect, the client gets a cut connection."""
+    SLOW_OPERATION = "slow-operation"
+    """The operation ends `seconds` late (0: never) although its work is done."""
+    HANG = "hang"
+    """What is deleted stays DELETING for `seconds` longer (0: for ever)."""
+    LATE = "late"
+    """What a create makes is shown by get and list only `seconds` later, with all that comes of it."""
+    UNREACHABLE = "unreachable"
+    """List calls name the zone in `unreachable` and leave its resources out."""
+    PREEMPT = "preempt"
+    """A matching node is preempted `seconds` after it became READY; `method` plays no part."""
+    QUEUED_FAILURE = "queued-failure"
+    """A queued resource goes PROVISIONING → SUSPENDING → FAILED with `code` and `message`."""
+    SERVICE_OFF = "service-off"
+    """The API called `name`, such as compute.googleapis.com, is not enabled. Stands until it is cleared."""
+    NO_PERMISSION = "no-permission"
+    """The caller lacks the permission `name`, such as tpu.nodes.create. Stands until it is cleared."""
+    EXPIRED_TOKEN = "expired-token"  # noqa: S105 - a word
+    """Every API call is refused with 401. Stands until it is cleared."""
+    CLOCK = "clock"
+    """The cloud's clock, as its Date headers show it, is `seconds` ahead. Stands until it is cleared."""
+    OS_LOGIN_POLICY = "os-login-policy"
+    """The organisation forces OS Login on: hosts take no keys from metadata. Stands until it is cleared."""
+    NO_NETWORK = "no-network"
+    """The project has no network `name`. Stands until it is cleared."""
+    LATE_KEYS = "late-keys"
+    """A matching node's hosts know their keys only `seconds` after they answer; `method` plays no part."""
+    FLAP = "flap"
+    """A queued resource falls back from PROVISIONING to WAITING_FOR_RESOURCES after `seconds`."""
+    BILLING_OFF = "billing-off"
+    """The project has no billing account. Stands until it is cleared."""
+    NO_ATTRIBUTES = "no-attributes"
+    """Guest attributes are read, and there are none."""
+
+
+STANDING = frozenset(
+    {
+        FaultKind.SERVICE_OFF,
+        FaultKind.NO_PERMISSION,
+        FaultKind.EXPIRED_TOKEN,
+        FaultKind.CLOCK,
+        FaultKind.OS_LOGIN_POLICY,
+        FaultKind.BILLING_OFF,
+        FaultKind.NO_NETWORK,
+    }
+)
+"""Kinds that are never used up."""
+WITH_MESSAGE = frozenset({FaultKind.ERROR, FaultKind.QUEUED_FAILURE})
+"""Kinds whose message a caller gets to see."""
+
+METHODS = (
+    *(f"nodes.{verb}" for verb in ("create", "delete", "get", "getGuestAttributes", "list", "patch")),
+    *(f"nodes.{verb}" for verb in ("performMaintenance", "simulateMaintenanceEvent", "start", "stop")),
+    *(f"queuedResources.{verb}" for verb in ("create", "delete", "get", "getMaintenanceInfo", "list")),
+    *(f"queuedResources.{verb}" for verb in ("performMaintenance", "reset")),
+    *(f"operations.{verb}" for verb in ("cancel", "delete", "get", "list", "wait")),
+    *(f"locations.{verb}" for verb in ("generateServiceIdentity", "get", "list")),
+    *(f"{kind}.get" for kind in ("acceleratorTypes", "runtimeVersions", "tensorflowVersions")),
+    *(f"{kind}.list" for kind in ("acceleratorTypes", "runtimeVersions", "tensorflowVersions")),
+    "reservations.list",
+    *(
+        f"{kind}.{verb}"
+        for kind in ("addresses", "disks", "images", "instances", "snapshots", "zones", "regions")
+        for verb in ("aggregatedList", "delete", "insert", "list")
+    ),
+    *(f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")),
+)
+"""Calls that a fault can be planned for."""
+
+IN_OPERATION = (
+    *(f"nodes.{verb}" for verb in ("create", "delete", "patch", "start", "stop")),
+    *(f"queuedResources.{verb}" for verb in ("create", "delete")),
+    *(
+        f"{kind}.{verb}"
+        for kind in ("addresses", "disks", "images", "snapshots")
+        for verb in ("insert", "delete")
+    ),
+)
+"""Methods whose operations can be planned to fail (`in_operation`)."""
+
+STOCKOUT = (
+    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
+    "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
+)
+
+ATTRIBUTES = "nodes.getGuestAttributes"
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "stockout": {
+        "kind": "error",
+        "method": "nodes.create",
+        "code": 8,
+        "in_operation": True,
+        "message": STOCKOUT,
+    },
+    "stockout-now": {"kind": "error", "method": "nodes.create", "code": 8, "message": STOCKOUT},
+    "rate-limit": {
+        "kind": "error",
+        "method": "*.create",
+        "code": 8,
+        "message": rate_limited().message,
+    },
+    "blip": {
+        "kind": "error",
+        "method": "*",
+        "code": 14,
+        "message": "Internal error. Please try again.",
+    },
+    "location-denied": {
+        "kind": "error",
+        "method": "*",
+        "code": 7,
+        "message": "Permission denied on 'locations/{zone}' (or it may not exist).",
+    },
+    "conflict": {
+        "kind": "error",
+        "method": "nodes.*",
+        "code": 10,
+        "message": "unable to queue the operation",
+    },
+    "reserved-shortage": {
+        "kind": "error",
+        "method": "nodes.create",
+        "code": 9,
+        "in_operation": True,
+        "message": "Insufficient reserved capacity. Contact customer support to increase your reservation. "
+        "[EID: 0x1bc8f9d790be9142]",
+    },
+    "queued-quota": {
+        "kind": "queued-failure",
+        "method": "queuedResources.create",
+        "code": 8,
+        "message": "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region "
+        "us-central2",
+    },
+    "queued-internal": {
+        "kind": "queued-failure",
+        "method": "queuedResources.create",
+        "code": 13,
+        "message": "an internal error has occurred",
+    },
+    "stuck-deleting": {"kind": "hang", "method": "*.delete", "seconds": 3600.0},
+    "flapping": {"kind": "flap", "method": "queuedResources.create", "times": 3, "seconds": 20.0},
+    "billing-disabled": {"kind": "billing-off"},
+    "failing-stop": {"kind": "error", "method": "nodes.stop", "in_operation": True},
+    "failing-start": {"kind": "error", "method": "nodes.start", "in_operation": True},
+    "failing-patch": {"kind": "error", "method": "nodes.patch", "in_operation": True},
+    "failing-delete": {"kind": "error", "method": "nodes.delete", "in_operation": True},
+    "failing-queued-create": {"kind": "error", "method": "queuedResources.create", "in_operation": True},
+    "lost-response": {"kind": "drop", "method": "nodes.create"},
+    "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
+    "late-create": {"kind": "late", "method": "*.create", "seconds": 120.0},
+    "storage-rate-limit": {
+        "kind": "error",
+        "method": "storage.*",
+        "code": 8,
+        "message": "The object exceeded the rate limit for object mutation operations (create, update, and "
+        "delete). Please reduce your request rate.",
+    },
+    "storage-unavailable": {
+        "kind": "error",
+        "method": "storage.*",
+        "code": 14,
+        "message": "We encountered an internal error. Please try again.",
+    },
+    "storage-lost-response": {"kind": "drop", "method": "storage.post"},
+    "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
+    "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
+    "expired-token": {"kind": "expired-token"},
+    "clock-off": {"kind": "clock", "seconds": 600.0},
+    "no-network": {"kind": "no-network", "name": "default"},
+    "no-actas": {"kind": "no-permission", "name": "iam.serviceAccounts.actAs"},
+    "os-login-policy": {"kind": "os-login-policy"},
+    "late-keys": {"kind": "late-keys", "seconds": 20.0},
+    "guest-attributes-late": {"kind": "no-attributes", "method": ATTRIBUTES, "times": 5},
+    "guest-attributes-absent": {
+        "kind": "error",
+        "method": ATTRIBUTES,
+        "code": 5,
+        "times": 0,
+        "message": "The guest attribute value is not found.",
+    },
+    "guest-attributes-refused": {
+        "kind": "error",
+        "method": ATTRIBUTES,
+        "code": 7,
+        "times": 0,
+        "message": "Guest attributes endpoint access is disabled.",
+    },
+}
+"""Named faults; texts as users of the real API have quoted them."""
+
+
+@dataclass
+class Fault:
+    """One planned fault; `remaining` counts down, 0 in `times` means for ever."""
+
+    id: int
+    kind: FaultKind
+    method: str = "*"
+    name: str = "*"
+    zone: str = "*"
+    times: int = 1
+    skip: int = 0
+    code: int = int(Code.INTERNAL)
+    message: str = "an internal error has occurred"
+    in_operation: bool = False
+    seconds: float = 0.0
+    struck: int = 0
+    passed: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.times > 0 and self.struck >= self.times
+
+    def text(self, path: ResourcePath) -> str:
+        """The message with `{zone}`, `{project}` and `{name}` filled in."""
+        filled = self.message.replace("{zone}", path.zone).replace("{project}", path.project)
+        return filled.replace("{name}", path.id)
+
+    def error(self, path: ResourcePath) -> ApiError:
+        """What a caller is refused with."""
+        plain = ApiError(self.code, self.text(path))
+        for known in (location_denied(path.project, path.zone), rate_limited()):
+            if (known.code, known.message) == (plain.code, plain.message):
+                return known
+        return plain
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "kind": str(self.kind)}
+
+
+_FIELDS: Mapping[str, type] = {
+    "kind": str,
+    "method": str,
+    "name": str,
+    "zone": str,
+    "times": int,
+    "skip": int,
+    "code": int,
+    "message": str,
+    "in_operation": bool,
+    "seconds": float,
+}
+
+
+def check_word(what: str, word: str, known: Iterable[str]) -> str:
+    """`word`, if it is one of `known`. Raises UsageError with what was meant."""
+    names = list(known)
+    if word in names:
+        return word
+    near = difflib.get_close_matches(word, names, n=1) or difflib.get_close_matches(word.upper(), names, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"no {what} `{word}`", hint=f"{meant}one of: {', '.join(names)}")
+
+
+def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
+    """Makes a fault from plain data: the fields of `Fault`, or `preset` and fields that override it."""
+    fields = dict(spec)
+    preset = fields.pop("preset", None)
+    if preset is not None:
+        check_word("fault preset", str(preset), sorted(PRESETS))
+        fields = {**PRESETS[preset], **fields}
+    for key in fields:
+        check_word("key of a fault", key, _FIELDS)
+    check_word("kind of fault", str(fields.get("kind")), FaultKind)
+    for key, value in fields.items():
+        wanted = _FIELDS[key]
+        if not isinstance(value, wanted) and not (wanted is float and isinstance(value, int)):
+            raise UsageError(f"`{key}` of a fault must be a {wanted.__name__}, not {value!r}")
+    method = str(fields.get("method", "*"))
+    if not any(fnmatchcase(known, method) for known in METHODS):
+        check_word("method", method, METHODS)
+    if "code" in fields and fields["code"] not in list(Code):
+        raise UsageError(f"no google.rpc code {fields['code']}", hint="a number from 1 to 16")
+    if fields.get("in_operation") and fields.get("method") not in IN_OPERATION:
+        raise UsageError(
+            f"no operation of `{fields.get('method', '*')}` can fail", hint=f"one of: {', '.join(IN_OPERATION)}"
+        )
+    return Fault(id, **{**fields, "kind": FaultKind(fields["kind"])})
+
+
+class FaultPlan:
+    """The faults that are still to strike; thread-safe."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._number = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def add(self, spec: Mapping[str, Any]) -> Fault:
+        """Plans one fault; raises UsageError for a spec that makes no sense."""
+        with self._lock:
+            fault = parse_fault(spec, next(self._number))
+            self._faults.append(fault)
+            return fault
+
+    def list_active(self) -> list[Fault]:
+        with self._lock:
+            return [each for each in self._faults if not each.spent]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+
+    def remove(self, id: int) -> None:
+        with self._lock:
+            self._faults = [each for each in self._faults if each.id != id]
+
+    def take(
+        self, kind: FaultKind, method: str, path: ResourcePath, *, in_operation: bool = False
+    ) -> Fault | None:
+        """The first fault that strikes here and now, counted as struck."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.spent or fault.kind != kind or fault.in_operation != in_operation:
+                    continue
+                if not (
+                    fnmatchcase(method, fault.method)
+                    and fnmatchcase(path.id, fault.name)
+                    and fnmatchcase(path.zone, fault.zone)
+                ):
+                    continue
+                if fault.passed < fault.skip:
+                    fault.passed += 1
+                    continue
+                fault.struck += 1
+                return fault
+        return None
+
+    def standing(self, kind: FaultKind, name: str) -> list[Fault]:
+        """Faults of a kind that lasts; asking does not count as a strike, so reads change nothing."""
+        with self._lock:
+            return [f for f in self._faults if f.kind == kind and fnmatchcase(name, f.name)]
+
+    def unreachable_zones(self, zones: list[str]) -> list[str]:
+        """Which zones list calls cannot read; does not count as a strike, so reads change nothing."""
+        with self._lock:
+            patterns = [f.zone for f in self._faults if f.kind == FaultKind.UNREACHABLE and not f.spent]
+        return [zone for zone in zones if any(fnmatchcase(zone, pattern) for pattern in patterns)]

@@ -1,0 +1,140 @@
+"""Who may call what in the simulated project: its enabled APIs, the caller's permissions, the token's life.
+
+Everything is allowed until a standing fault takes it away; refusals have the bodies that Google sends
+(`google.rpc.ErrorInfo` with the reasons of google.api.ErrorReason).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tpuctl.sim.wire.messages import Request, Response
+from tpuctl.sim.wire.status import PROJECT_NUMBER as PROJECT_NUMBER
+from tpuctl.sim.wire.status import ApiError, Code, error_info
+from tpuctl.sim.world.faults import FaultKind, FaultPlan
+
+TPU = "tpu.googleapis.com"
+COMPUTE = "compute.googleapis.com"
+STORAGE = "storage.googleapis.com"
+SERVICE_USAGE = "serviceusage.googleapis.com"
+RESOURCE_MANAGER = "cloudresourcemanager.googleapis.com"
+CLOUD_QUOTAS = "cloudquotas.googleapis.com"
+
+SERVICES: Mapping[str, str] = {
+    CLOUD_QUOTAS: "Cloud Quotas API",
+    RESOURCE_MANAGER: "Cloud Resource Manager API",
+    COMPUTE: "Compute Engine API",
+    SERVICE_USAGE: "Service Usage API",
+    STORAGE: "Cloud Storage API",
+    TPU: "Cloud TPU API",
+}
+"""The simulated services and their titles."""
+
+_BILLED = frozenset({TPU, COMPUTE, STORAGE})
+"""APIs that need a billing account."""
+
+_RPC_PERMISSIONS: Mapping[str, str] = {
+    "nodes.patch": "tpu.nodes.update",
+    "nodes.getGuestAttributes": "tpu.nodes.get",
+    "queuedResources.performMaintenance": "tpu.nodes.performMaintenance",
+    "queuedResources.getMaintenanceInfo": "tpu.nodes.get",
+    "operations.wait": "tpu.operations.get",
+}
+
+
+def permission_of(rpc: str) -> str:
+    """The permission that an RPC of the TPU API asks for.
+
+    Queued resources have none of their own: https://cloud.google.com/iam/docs/roles-permissions/tpu.
+    """
+    collection, _, verb = rpc.partition(".")
+    known = _RPC_PERMISSIONS.get(rpc)
+    if known is not None:
+        return known
+    return f"tpu.{'nodes' if collection == 'queuedResources' else collection.lower()}.{verb}"
+
+
+class Access:
+    """Answers from the fault plan alone, so that clearing the faults mends everything."""
+
+    def __init__(self, faults: FaultPlan, project: str) -> None:
+        self._faults = faults
+        self._project = project
+
+    def is_enabled(self, service: str) -> bool:
+        return not self._faults.standing(FaultKind.SERVICE_OFF, service)
+
+    def granted(self, permissions: Iterable[str]) -> list[str]:
+        """Those of `permissions` that the caller has, in order."""
+        return [each for each in permissions if not self._faults.standing(FaultKind.NO_PERMISSION, each)]
+
+    def clock_skew(self) -> float:
+        """Seconds by which the cloud's clock is ahead of this machine's."""
+        return sum(fault.seconds for fault in self._faults.standing(FaultKind.CLOCK, "clock"))
+
+    def check_token(self) -> None:
+        """Raises UNAUTHENTICATED while tokens are expired."""
+        if self._faults.standing(FaultKind.EXPIRED_TOKEN, "token"):
+            raise ApiError(
+                Code.UNAUTHENTICATED,
+                "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie "
+                "or other valid authentication credential. See "
+                "https://developers.google.com/identity/sign-in/web/devconsole-project.",
+                [error_info("ACCESS_TOKEN_EXPIRED", {})],
+            )
+
+    def check_service(self, service: str) -> None:
+        """Raises PERMISSION_DENIED with SERVICE_DISABLED for an API that is off, or BILLING_DISABLED."""
+        if service in _BILLED and self._faults.standing(FaultKind.BILLING_OFF, service):
+            raise _billing_disabled(service)
+        if self.is_enabled(service):
+            return
+        url = f"https://console.developers.google.com/apis/api/{service}/overview?project={PROJECT_NUMBER}"
+        consumer = {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}
+        link = {"description": "Google developers console API activation", "url": url}
+        raise ApiError(
+            Code.PERMISSION_DENIED,
+            f"{SERVICES[service]} has not been used in project {PROJECT_NUMBER} before or it is disabled. "
+            f"Enable it by visiting {url} then retry. If you enabled this API recently, wait a few minutes for "
+            "the action to propagate to our systems and retry.",
+            [
+                {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
+                error_info("SERVICE_DISABLED", consumer),
+            ],
+        )
+
+    def check_permission(self, permission: str, resource: str) -> None:
+        """Raises PERMISSION_DENIED with IAM_PERMISSION_DENIED for what the caller may not do."""
+        if self.granted([permission]):
+            return
+        raise ApiError(
+            Code.PERMISSION_DENIED,
+            f"Permission '{permission}' denied on '{resource}' (or it may not exist).",
+            [error_info("IAM_PERMISSION_DENIED", {"permission": permission, "resource": resource})],
+        )
+
+    def guard(self, service: str, handler: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """`handler` behind the checks of token and service."""
+
+        def guarded(request: Request) -> Response:
+            self.check_token()
+            self.check_service(service)
+            return handler(request)
+
+        return guarded
+
+
+def _billing_disabled(service: str) -> ApiError:
+    """Words and details as users of several APIs were shown them."""
+    url = f"https://console.developers.google.com/billing/enable?project={PROJECT_NUMBER}"
+    link = {"description": "Google developers console billing", "url": url}
+    return ApiError(
+        Code.PERMISSION_DENIED,
+        f"This API method requires billing to be enabled. Please enable billing on project #{PROJECT_NUMBER} "
+        f"by visiting {url} then retry. If you enabled billing for this project recently, wait a few minutes "
+        "for the action to propagate to our systems and retry.",
+        [
+            {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
+            error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
+        ],
+    )

@@ -1,0 +1,99 @@
+"""Who a simulated host is, as its metadata server says it: project, place, machine, network, service account.
+
+Paths and forms are those of the Compute Engine documentation, "Predefined metadata keys". That the metadata
+server's token opens the simulator's doors is what makes programs on a host that use the credentials of the
+machine work, and those that forget them fail.
+"""
+
+from __future__ import annotations
+
+from tpuctl.lib.names import region_of
+from tpuctl.sim.hosts.metadata import Value
+from tpuctl.sim.world.iam import PROJECT_NUMBER
+from tpuctl.sim.world.state import Kernel, Node
+
+TOKEN_LIFE_S = 3599
+SCOPES = tuple(
+    f"https://www.googleapis.com/auth/{name}"
+    for name in (
+        *("devstorage.read_write", "logging.write", "service.management", "servicecontrol"),
+        *("cloud-platform", "pubsub"),
+    )
+)
+"""What a TPU VM gets where nobody says otherwise: k8s-config-connector, mockgcp/mocktpu/testdata/node/crud."""
+DEFAULT_ACCOUNT = f"{PROJECT_NUMBER}-compute@developer.gserviceaccount.com"
+
+_MACHINE_TYPES = {
+    "v3": "ct3-hightpu-{}t",
+    "v4": "ct4p-hightpu-{}t",
+    "v5e": "ct5lp-hightpu-{}t",
+    "v5p": "ct5p-hightpu-{}t",
+    "v6e": "ct6e-standard-{}t",
+}
+"""By generation and chips of a host: the machine types of Compute Engine and GKE, "Plan TPUs in GKE". That TPU
+VMs of the TPU API have the same is taken from gcsfuse, which chooses its defaults by them."""
+
+
+def project_values(kernel: Kernel) -> dict[str, Value]:
+    """What every machine of the project is told."""
+    own = {f"project/attributes/{key}": value for key, value in dict(kernel.project_metadata).items()}
+    return {
+        "project/project-id": kernel.project,
+        "project/numeric-project-id": int(PROJECT_NUMBER),
+        "universe/universe-domain": "googleapis.com",
+        **own,
+    }
+
+
+def instance_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]:
+    """What one worker is told of itself, its metadata attributes apart."""
+    hostname = node.hostname(worker)
+    values: dict[str, Value] = {
+        "instance/description": "",
+        "instance/hostname": f"{hostname}.{node.path.zone}.c.{node.path.project}.internal",
+        "instance/id": int(node.data["id"]),
+        "instance/name": hostname,
+        "instance/tags": list(node.data.get("tags", ())),
+        "instance/zone": f"projects/{PROJECT_NUMBER}/zones/{node.path.zone}",
+    }
+    machine_type = _MACHINE_TYPES.get(node.offer.generation)
+    if machine_type is not None:
+        name = machine_type.format(node.offer.chips_per_host)
+        values["instance/machine-type"] = f"projects/{PROJECT_NUMBER}/machineTypes/{name}"
+    return {**values, **_network(node, worker), **_service_account(kernel, node)}
+
+
+def _network(node: Node, worker: int) -> dict[str, Value]:
+    if worker >= len(node.addresses):
+        return {}
+    address, config = node.addresses[worker], node.data.get("networkConfig", {})
+    folder = "instance/network-interfaces/0/"
+    network = str(config.get("network") or "default").rsplit("/", 1)[-1]
+    subnetwork = str(config.get("subnetwork") or "default").rsplit("/", 1)[-1]
+    region = region_of(node.path.zone)
+    external = address.external_ip if config.get("enableExternalIps") else ""
+    return {
+        f"{folder}access-configs/0/external-ip": external,
+        f"{folder}access-configs/0/type": "ONE_TO_ONE_NAT",
+        f"{folder}ip": address.internal_ip,
+        f"{folder}mtu": 1460,
+        f"{folder}network": f"projects/{PROJECT_NUMBER}/networks/{network}",
+        f"{folder}subnetwork": f"projects/{PROJECT_NUMBER}/regions/{region}/subnetworks/{subnetwork}",
+    }
+
+
+def _service_account(kernel: Kernel, node: Node) -> dict[str, Value]:
+    account = node.data.get("serviceAccount") or {}
+    email = str(account.get("email") or DEFAULT_ACCOUNT)
+    told: dict[str, Value] = {
+        "aliases": ("default",),
+        "email": email,
+        "identity": "",
+        "scopes": tuple(account.get("scope") or SCOPES),
+        "token": {"access_token": kernel.token, "expires_in": TOKEN_LIFE_S, "token_type": "Bearer"},
+    }
+    return {
+        f"instance/service-accounts/{name}/{key}": value
+        for name in ("default", email)
+        for key, value in told.items()
+    }

@@ -1,0 +1,198 @@
+"""The quotas of the simulated project: set by key, enforced on every node, shown by the quota doors.
+
+Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), `METRIC` and
+`METRIC/REGION` for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting
+of the latter is not documented; users report one address per worker with an external address, and two or more
+health checks per node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tpuctl.errors import UsageError
+from tpuctl.lib.names import region_of
+from tpuctl.model.accelerators import AcceleratorType
+from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.world.catalog import SimCatalog
+from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU
+from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.state import Kernel, Node
+
+ADDRESSES = "IN_USE_ADDRESSES"
+INSTANCES = "INSTANCES"
+HEALTH_CHECKS = "HEALTH_CHECKS"
+REGIONAL_METRICS = (ADDRESSES, INSTANCES)
+PROJECT_METRICS = (HEALTH_CHECKS,)
+PLENTY = 100_000
+"""What a quota that nobody set allows: the simulated project has never run into one."""
+HEALTH_CHECKS_PER_NODE = 2
+
+TPU_QUOTA_NAMES: Mapping[str, str] = {
+    "v2": "TPUV2s{}Pod",
+    "v3": "TPUV3s{}Pod",
+    "v4": "TPUV4s{}Pod",
+    "v5e": "TPUV5s{}Litepod",
+    "v5p": "TPUV5P{}",
+    "v6e": "TPUV6E{}",
+}
+
+_SMALL: Mapping[str, tuple[int, str]] = {
+    "v2": (4, "TPUV2s{}"),
+    "v3": (4, "TPUV3s{}"),
+    "v5e": (8, "TPUV5s{}LitepodServing"),
+}
+"""Up to so many chips draw on a quota of their own: single devices of v2 and v3, and up to eight chips of v5e,
+where a user's v5litepod-8 was refused (https://cloud.google.com/tpu/docs/quota)."""
+
+
+def quota_id(generation: str, chips: int, kind: str, *, preemptible: bool) -> str:
+    """The quota that so many chips of a generation draw on; `kind` is zone or region."""
+    most, small = _SMALL.get(generation, (0, ""))
+    name = (small if chips <= most else TPU_QUOTA_NAMES[generation]).format(
+        "Preemptible" if preemptible else ""
+    )
+    return f"{name}PerProjectPer{kind.capitalize()}ForTPUAPI"
+
+
+def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
+    """Raises UsageError for a key that limits nothing, or a limit below zero."""
+    zones = set(catalog.zones())
+    regions = {region_of(zone) for zone in zones}
+    for key, limit in quotas.items():
+        place, _, rest = key.partition("/")
+        chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES)
+        regional = place in REGIONAL_METRICS and (rest == "" or rest in regions)
+        if not (chips or regional or key in PROJECT_METRICS):
+            raise UsageError(
+                f"no quota called {key!r}",
+                hint=f"ZONE or REGION[/GENERATION], {HEALTH_CHECKS}, {ADDRESSES} or {INSTANCES}[/REGION]",
+            )
+        if limit < 0:
+            raise UsageError(f"quota {key}: {limit} is less than 0", hint=f"{key}=0")
+
+
+def _lives(node: Node) -> bool:
+    return node.state != "PREEMPTED"
+
+
+def has_addresses(spec: Mapping[str, Any]) -> bool:
+    """Whether a node's workers get external addresses."""
+    return bool((spec.get("networkConfig") or {}).get("enableExternalIps"))
+
+
+class Quotas:
+    """Limits and use as they are now. Expects the world's lock to be held."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def limit(self, metric: str, region: str = "") -> int:
+        limits = self._kernel.quotas
+        return limits.get(f"{metric}/{region}", limits.get(metric, PLENTY))
+
+    def usage(self, metric: str, region: str = "") -> int:
+        nodes = [node for node in self._kernel.nodes.values() if _lives(node)]
+        if metric == HEALTH_CHECKS:
+            return HEALTH_CHECKS_PER_NODE * len(nodes)
+        there = [node for node in nodes if region_of(node.path.zone) == region]
+        if metric == ADDRESSES:
+            there = [node for node in there if has_addresses(node.data)]
+        return sum(node.offer.hosts for node in there)
+
+    def check_side(self, path: ResourcePath, offer: AcceleratorType, spec: Json) -> None:
+        """Refuses a node for which Compute Engine's quotas leave no room."""
+        region = region_of(path.zone)
+        need = {INSTANCES: offer.hosts, ADDRESSES: offer.hosts if has_addresses(spec) else 0}
+        for metric, count in need.items():
+            limit = self.limit(metric, region)
+            if count and self.usage(metric, region) + count > limit:
+                text = f"Quota '{metric}' exceeded.  Limit: {limit}.0 in region {region}."
+                raise ApiError(Code.RESOURCE_EXHAUSTED, text)
+        if self.usage(HEALTH_CHECKS) + HEALTH_CHECKS_PER_NODE > self.limit(HEALTH_CHECKS):
+            raise ApiError(Code.RESOURCE_EXHAUSTED, "You have reached HEALTH_CHECKS limit")
+
+    # What the doors show.
+
+    def of_region(self, region: str) -> list[Json]:
+        """Compute Engine's `quotas` of a region."""
+        return [self._shown(metric, region) for metric in REGIONAL_METRICS]
+
+    def of_project(self) -> list[Json]:
+        """Compute Engine's `quotas` of the project."""
+        return [self._shown(metric, "") for metric in PROJECT_METRICS]
+
+    def _shown(self, metric: str, region: str) -> Json:
+        limit, usage = self.limit(metric, region), self.usage(metric, region)
+        return {"metric": metric, "limit": float(limit), "usage": float(usage)}
+
+    def tpu_infos(self) -> list[Json]:
+        """The quotaInfos of the Cloud Quotas API for the TPU API: per generation and tier, by zone; by
+        region and for single devices only where a limit is set."""
+        return [
+            self._tpu_info(generation, chips, kind, preemptible=preemptible)
+            for generation in TPU_QUOTA_NAMES
+            for preemptible in (False, True)
+            for kind in ("zone", "region")
+            for chips in ((1, PLENTY) if generation in _SMALL else (PLENTY,))
+            if (kind, chips) == ("zone", PLENTY) or self._limits(generation, kind)
+        ]
+
+    def _limits(self, generation: str, kind: str) -> dict[str, int]:
+        """The limits of a generation that are set, in the unit of the quota, by zone or region."""
+        found: dict[str, int] = {}
+        for place, offer in self._offers(generation, kind).items():
+            chips = self._chips(place, generation)
+            if chips is not None:
+                found[place] = chips * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
+        return found
+
+    def _offers(self, generation: str, kind: str) -> dict[str, AcceleratorType]:
+        """Where there is such an accelerator, and one of them."""
+        catalog = self._kernel.catalog
+        found = {zone: _offer_of(catalog, zone, generation) for zone in catalog.zones()}
+        return {region_of(zone) if kind == "region" else zone: each for zone, each in found.items() if each}
+
+    def _tpu_info(self, generation: str, chips: int, kind: str, *, preemptible: bool) -> Json:
+        id = quota_id(generation, chips, kind, preemptible=preemptible)
+        limits = self._limits(generation, kind)
+        rest = [place for place in self._offers(generation, kind) if place not in limits]
+        title = f"{'Preemptible ' if preemptible else ''}TPU {generation} cores"
+        return {
+            "name": f"projects/{PROJECT_NUMBER}/locations/global/services/{TPU}/quotaInfos/{id}",
+            "quotaId": id,
+            "metric": f"{TPU}/{_kebab(id.partition('PerProject')[0])}",
+            "service": TPU,
+            "isPrecise": True,
+            "containerType": "PROJECT",
+            "dimensions": [kind],
+            "metricDisplayName": title,
+            "quotaDisplayName": f"{title} per project per {kind}",
+            "metricUnit": "1",
+            "quotaIncreaseEligibility": {"isEligible": True},
+            "dimensionsInfos": [
+                *(_dimension({kind: place}, limit, [place]) for place, limit in limits.items()),
+                _dimension({}, PLENTY, rest),
+            ],
+        }
+
+    def _chips(self, zone: str, generation: str) -> int | None:
+        limits = self._kernel.quotas
+        found = [limits[key] for key in (zone, f"{zone}/{generation}") if key in limits]
+        return min(found) if found else None
+
+
+def _offer_of(catalog: SimCatalog, zone: str, generation: str) -> AcceleratorType | None:
+    return next((offer for offer in catalog.in_zone(zone) if offer.generation == generation), None)
+
+
+def _dimension(dimensions: Mapping[str, str], value: int, locations: list[str]) -> Json:
+    # An int64 of 0 is left out, as everywhere in proto3's JSON.
+    shown: Json = {"details": {"value": str(value)} if value else {}, "applicableLocations": locations}
+    return {"dimensions": dict(dimensions), **shown} if dimensions else shown
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

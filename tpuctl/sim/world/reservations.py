@@ -1,0 +1,49 @@
+"""Reservations: chips of one generation in a zone that are set aside for the project.
+
+Nodes that ask for reserved capacity get it from there, and from nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.world.state import Kernel, Node, Reservation
+
+ANY = "-"
+"""Asks for any reservation of the project, as `gcloud … --reserved` does."""
+_SHORTAGE = (
+    "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: {eid}]"
+)
+
+
+def wanted_reservation(spec: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """The reservation that a node spec or its queued resource asks for; "-" for any, "" for none."""
+    scheduling = spec.get("schedulingConfig") or {}
+    named = request.get("reservationName") or scheduling.get("reservationName")
+    if named:
+        return str(named).rsplit("/", 1)[-1]
+    reserved = scheduling.get("reserved") or (request.get("guaranteed") or {}).get("reserved")
+    return ANY if reserved else ""
+
+
+def chips_used(kernel: Kernel, reservation: Reservation) -> int:
+    """Chips of a reservation that nodes hold; under the world's lock, as `take_chips`."""
+    return sum(
+        node.offer.chips
+        for node in kernel.nodes.values()
+        if node.reservation == reservation.name and node.path.zone == reservation.zone and not node.preempted
+    )
+
+
+def take_chips(kernel: Kernel, node: Node, wanted: str) -> ApiError | None:
+    """Gives `node` chips of the reservation called `wanted`, or of any; the error when too few are left."""
+    for reservation in kernel.reservations.values():
+        right = (reservation.zone, reservation.generation) == (node.path.zone, node.offer.generation)
+        if not right or wanted not in (ANY, reservation.name):
+            continue
+        if reservation.chips - chips_used(kernel, reservation) >= node.offer.chips:
+            node.reservation = reservation.name
+            return None
+    return ApiError(Code.FAILED_PRECONDITION, _SHORTAGE.format(eid=kernel.ids.eid()))

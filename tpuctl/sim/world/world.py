@@ -1,0 +1,425 @@
+"""The simulated cloud behind all doors: one model, called by RPC name with REST-JSON requests.
+
+Reads never change it. Mutating calls change it at once or put the rest on the schedule; every one of them is in
+the journal, the refused ones too.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.sim.hosts.backend import HostBackend
+from tpuctl.sim.wire.status import ApiError, DroppedConnectionError, Json
+from tpuctl.sim.wire.tpu_versions import show
+from tpuctl.sim.world.call_log import Journal
+from tpuctl.sim.world.catalog import SimCatalog, load_catalog
+from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.faults import FaultKind, FaultPlan
+from tpuctl.sim.world.iam import TPU, Access, permission_of
+from tpuctl.sim.world.ids import Ids
+from tpuctl.sim.world.locations import Inventory
+from tpuctl.sim.world.nodes import Nodes
+from tpuctl.sim.world.operations import Operations
+from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
+from tpuctl.sim.world.queued_resources import QueuedResources
+from tpuctl.sim.world.quotas import Quotas, check_keys
+from tpuctl.sim.world.state import Kernel, Node
+from tpuctl.sim.world.steering import Steering
+from tpuctl.sim.world.tpu_vms import Machines
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: see `sim.world.quotas`."""
+
+    project: str = "sim-project"
+    seed: int = 1
+    speed: float = 1.0
+    delays: Delays = field(default_factory=Delays)
+    quotas: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rpc:
+    """One method of the API: its name in journal and faults, and what answers it (request, version)."""
+
+    name: str
+    handle: Callable[[Json, str], Json]
+    mutating: bool = False
+
+
+@dataclass(frozen=True)
+class Resident:
+    """One resource of the world. `kind` is "node" or "queued"; `key` names a node's hosts to their backend."""
+
+    kind: str
+    path: ResourcePath
+    state: str
+    chips: int
+    labels: Mapping[str, str]
+    key: str = ""
+
+
+_DEDUPED = frozenset({"queuedResources.create", "queuedResources.delete", "nodes.create", "nodes.delete"})
+"""Methods with a `requestId` (v2 has it on queued resources only, so others never send one)."""
+
+
+class World:
+    """Thread-safe. `clock` defaults to the real one; with a `ManualClock`, `clock.advance()` makes progress."""
+
+    def __init__(
+        self,
+        hosts: HostBackend,
+        options: WorldOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        catalog: SimCatalog | None = None,
+        host_environment: Callable[[], dict[str, str]] = dict,
+        token: str = "",
+    ) -> None:
+        self.options = options or WorldOptions()
+        if self.options.speed <= 0:
+            raise UsageError("the simulator's speed must be more than 0")
+        self.clock: Clock = clock or RealClock()
+        self.faults = FaultPlan()
+        self.journal = Journal(self.clock.now)
+        self.catalog = catalog or load_catalog()
+        check_keys(self.options.quotas, self.catalog)
+        self.access = Access(self.faults, self.options.project)
+        self._kernel = Kernel(
+            project=self.options.project,
+            clock=self.clock,
+            schedule=schedule_for(self.clock),
+            ids=Ids(self.options.seed),
+            delays=self.options.delays,
+            speed=self.options.speed,
+            catalog=self.catalog,
+            hosts=hosts,
+            faults=self.faults,
+            quotas=dict(self.options.quotas),
+            host_environment=host_environment,
+            token=token,
+        )
+        self._operations = Operations(self._kernel)
+        self._machines = Machines(self._kernel)
+        self._nodes = Nodes(self._kernel, self._operations, self._machines)
+        self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
+        self.steering = Steering(self._kernel, self._give_turns)
+        self.rpcs: Mapping[str, Rpc] = self._table()
+
+    def _table(self) -> dict[str, Rpc]:
+        nodes, queued, operations = self._nodes, self._queued, self._operations
+        inventory = Inventory(self._kernel)
+
+        def read(handle: Callable[[Json], Json]) -> Callable[[Json, str], Json]:
+            return lambda request, _version: handle(request)
+
+        return {
+            "CreateNode": Rpc("nodes.create", nodes.create, True),
+            "DeleteNode": Rpc("nodes.delete", nodes.delete, True),
+            "UpdateNode": Rpc("nodes.patch", nodes.patch, True),
+            "StartNode": Rpc("nodes.start", nodes.start, True),
+            "StopNode": Rpc("nodes.stop", nodes.stop, True),
+            "GetNode": Rpc("nodes.get", read(nodes.get)),
+            "ListNodes": Rpc("nodes.list", read(nodes.list_all)),
+            "GetGuestAttributes": Rpc("nodes.getGuestAttributes", read(nodes.guest_attributes)),
+            "SimulateMaintenanceEvent": Rpc("nodes.simulateMaintenanceEvent", nodes.simulate_maintenance, True),
+            "PerformMaintenance": Rpc("nodes.performMaintenance", nodes.perform_maintenance, True),
+            "CreateQueuedResource": Rpc("queuedResources.create", queued.create, True),
+            "DeleteQueuedResource": Rpc("queuedResources.delete", queued.delete, True),
+            "ResetQueuedResource": Rpc("queuedResources.reset", queued.reset, True),
+            "GetQueuedResource": Rpc("queuedResources.get", read(queued.get)),
+            "ListQueuedResources": Rpc("queuedResources.list", read(queued.list_all)),
+            "PerformMaintenanceQueuedResource": Rpc(
+                "queuedResources.performMaintenance", queued.perform_maintenance, True
+            ),
+            "GetOperation": Rpc("operations.get", read(operations.get)),
+            "WaitOperation": Rpc("operations.wait", read(operations.get)),
+            "ListOperations": Rpc("operations.list", read(operations.list_all)),
+            "CancelOperation": Rpc("operations.cancel", read(operations.cancel), True),
+            "DeleteOperation": Rpc("operations.delete", read(operations.delete), True),
+            "ListLocations": Rpc("locations.list", read(inventory.list_locations)),
+            "GetLocation": Rpc("locations.get", read(inventory.get_location)),
+            "GenerateServiceIdentity": Rpc(
+                "locations.generateServiceIdentity", read(inventory.service_identity)
+            ),
+            "ListAcceleratorTypes": Rpc("acceleratorTypes.list", read(inventory.list_accelerator_types)),
+            "GetAcceleratorType": Rpc("acceleratorTypes.get", read(inventory.get_accelerator_type)),
+            "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list_runtime_versions)),
+            "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get_runtime_version)),
+            "ListReservations": Rpc("reservations.list", read(inventory.list_reservations)),
+            "ListTensorFlowVersions": Rpc("tensorflowVersions.list", read(inventory.list_tensorflow_versions)),
+            "GetTensorFlowVersion": Rpc("tensorflowVersions.get", read(inventory.get_tensorflow_version)),
+            "GetMaintenanceInfo": Rpc("queuedResources.getMaintenanceInfo", read(queued.maintenance_info)),
+        }
+
+    # The API.
+
+    def call(self, method: str, request: Json, version: str = "v2") -> Json:
+        """Answers one RPC. Raises ApiError, or DroppedConnectionError when a fault eats the answer."""
+        rpc = self.rpcs[method]
+        path = target_of(rpc.name, request)
+        try:
+            answer = self._answer(rpc, path, request, version)
+            status = "OK"
+            if self.faults.take(FaultKind.DROP, rpc.name, path) is not None:
+                status = "DROPPED"
+        except ApiError as error:
+            if rpc.mutating:
+                self.journal.record(rpc.name, path.name, error.code.name)
+            raise
+        if rpc.mutating:
+            self.journal.record(rpc.name, path.name, status)
+            self._kernel.schedule.flush()
+        if rpc.name.endswith(".list") and path.zone == ANY_ZONE:
+            self.clock.pause(self.delays.list_everywhere / self.options.speed)
+        if status == "DROPPED":
+            raise DroppedConnectionError(rpc.name)
+        return answer
+
+    def _answer(self, rpc: Rpc, path: ResourcePath, request: Json, version: str) -> Json:
+        self.access.check_token()
+        self.access.check_service(TPU)
+        self.access.check_permission(permission_of(rpc.name), path.name)
+        fault = self.faults.take(FaultKind.ERROR, rpc.name, path)
+        if fault is not None:
+            raise fault.error(path)
+        kernel = self._kernel
+        with kernel.lock:
+            key = (rpc.name, path.name, str(request.get("requestId") or ""))
+            if key[2] and rpc.name in _DEDUPED and kernel.requests.get(key) in kernel.operations:
+                return self._operations.get({"name": kernel.requests[key]})
+            answer = show(version, rpc.handle(request, version))
+            if key[2] and rpc.name in _DEDUPED:
+                kernel.requests[key] = str(answer["name"])
+            late = self.faults.take(FaultKind.LATE, rpc.name, path) if rpc.name in _CREATED else None
+            if late is not None:
+                kernel.hide(path, late.seconds)
+            return answer
+
+    # What only a simulated cloud can do.
+
+    def preempt(self, name: str, zone: str | None = None) -> list[str]:
+        """Preempts the READY nodes called `name`, or belonging to a queued resource of that name; their names.
+
+        Blocks until their hosts are dead, at most the time that they have to end in order. Raises
+        NotFoundError when there is none.
+        """
+        return self._at_once("preempt", name, zone, self._nodes.preempt)
+
+    def reboot(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
+        """Reboots the hosts of all `workers`, or of some, of the READY nodes called `name`; the nodes' names.
+
+        Blocks until they are off; they come back by themselves. Raises NotFoundError when there is no such
+        node or worker.
+        """
+
+        def reboot(node: Node) -> None:
+            self._nodes.reboot(node, workers)
+
+        return self._at_once("reboot", name, zone, reboot, workers or ())
+
+    def _at_once(
+        self,
+        verb: str,
+        name: str,
+        zone: str | None,
+        work: Callable[[Node], None],
+        workers: Collection[int] = (),
+    ) -> list[str]:
+        """Does something to all hosts behind a name at the same time."""
+        with self._kernel.lock:
+            known = list(self._kernel.nodes.values())
+            nodes = [node for node in known if self._meant(node, name, zone)]
+            ready = [node for node in nodes if node.state == "READY"]
+        if not ready:
+            states = ", ".join(f"{node.path.id} is {node.state}" for node in nodes) or "no such node"
+            raise NotFoundError(
+                f"nothing to {verb} under the name {name} in {zone or 'any zone'}: {states}",
+                hint=_preempt_hint(name, [node.path.id for node in known]),
+            )
+        most = max(node.offer.hosts for node in ready)
+        for worker in workers:
+            if not 0 <= worker < most:
+                raise NotFoundError(f"{name} has no worker {worker}", hint=f"its workers are 0 to {most - 1}")
+        for node in ready:
+            self.journal.record(f"sim.{verb}", node.path.name, "OK")
+        if len(ready) == 1:
+            work(ready[0])
+        else:
+            with ThreadPoolExecutor(len(ready)) as pool:
+                list(pool.map(work, ready))
+        self._kernel.schedule.flush()
+        return [node.path.name for node in ready]
+
+    def set_capacity(self, zone: str, chips: int | None) -> None:
+        """How many chips exist for this project in `zone` from now on; None for plenty.
+
+        Less takes nothing away from nodes that are there: preempt them. Direct creates that do not fit end in a
+        stockout, queued ones wait until they fit.
+        """
+        self.steering.set_capacity({zone: chips})
+
+    def _give_turns(self) -> None:
+        self._queued.retry_parked()
+        self._kernel.schedule.flush()
+
+    @property
+    def delays(self) -> Delays:
+        """How long things take now, in seconds before the speed is applied."""
+        return self._kernel.delays
+
+    def room(self, zone: str) -> float:
+        """Chips of `zone` that nothing holds; infinite where no capacity was set."""
+        with self._kernel.lock:
+            return self._kernel.room(zone)
+
+    def census(self) -> list[Resident]:
+        """What exists, in short; much cheaper than `snapshot`."""
+        with self._kernel.lock:
+            kernel = self._kernel
+            found = [
+                Resident(
+                    "node", node.path, node.state, node.offer.chips, node.data.get("labels") or {}, node.key
+                )
+                for node in kernel.nodes.values()
+            ]
+            for queued in kernel.queued.values():
+                labels = queued.data["tpu"]["nodeSpec"][0]["node"].get("labels") or {}
+                found.append(Resident("queued", queued.path, queued.state, queued.chips, labels))
+            return found
+
+    def cut_connections(self, name: str, zone: str | None = None) -> None:
+        """Breaks every SSH connection to the nodes called `name`; their processes live on."""
+        with self._kernel.lock:
+            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
+        for node in nodes:
+            self._kernel.hosts.cut(node.key)
+
+    def fail_hosts(
+        self, name: str, zone: str | None = None, workers: Collection[int] | None = None
+    ) -> list[str]:
+        """The hosts of the nodes called `name`, or of some workers, die at once and stay off, and the API goes
+        on calling the nodes READY, as happens; their names. Raises NotFoundError."""
+
+        def fail(node: Node) -> None:
+            self._kernel.hosts.stop(node.key, workers)
+
+        return self._at_once("crash", name, zone, fail, workers or ())
+
+    @staticmethod
+    def _meant(node: Node, name: str, zone: str | None) -> bool:
+        names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())
+        return name in names and zone in (None, node.path.zone)
+
+    def set_quotas(self, quotas: Mapping[str, int]) -> dict[str, int]:
+        """Changes limits from now on and returns all that are set; what exists already stays."""
+        check_keys(quotas, self.catalog)
+        with self._kernel.lock:
+            self._kernel.quotas.update(quotas)
+            return dict(self._kernel.quotas)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The project's metadata in Compute Engine."""
+        return self._kernel.project_metadata
+
+    def set_metadata(self, items: Mapping[str, str]) -> None:
+        """Changes the project's metadata; hosts follow it."""
+        self._kernel.project_metadata.update(items)
+        self.follow_os_login()
+
+    def follow_os_login(self) -> None:
+        """Hosts take keys from metadata, or no longer do, as guest agents find out while they run."""
+        with self._kernel.lock:
+            nodes = list(self._kernel.nodes.values())
+        for node in nodes:
+            self._machines.apply_keys(node)
+
+    def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
+        """What `read` finds in the quotas as they are at one moment."""
+        with self._kernel.lock:
+            return read(Quotas(self._kernel))
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as the API would show it, and which hosts stand behind it."""
+        with self._kernel.lock:
+            kernel = self._kernel
+            state = {
+                "project": kernel.project,
+                "nodes": [node.data for node in kernel.nodes.values()],
+                "queuedResources": [queued.data for queued in kernel.queued.values()],
+                "operations": [
+                    {k: v for k, v in each.items() if k != "_late_s"} for each in kernel.operations.values()
+                ],
+            }
+            return copy.deepcopy(state)
+
+    def zones(self) -> list[str]:
+        return self.catalog.zones()
+
+    def digest(self) -> str:
+        """A hash of the state, for the proof that reads change nothing."""
+        return hashlib.sha256(json.dumps(self.snapshot(), sort_keys=True).encode()).hexdigest()
+
+    def settle(self, timeout_s: float = 60.0) -> bool:
+        """Waits until nothing is due and nothing runs."""
+        return self._kernel.schedule.settle(timeout_s)
+
+    def reset(self) -> None:
+        """Back to an empty cloud: no nodes, hosts, faults or journal."""
+        self._kernel.schedule.clear()
+        with self._kernel.lock:
+            nodes = list(self._kernel.nodes.values())
+            self._kernel.nodes.clear()
+            self._kernel.queued.clear()
+            self._kernel.operations.clear()
+            self._kernel.requests.clear()
+            self._kernel.hidden.clear()
+            self._kernel.held.clear()
+            self._kernel.capacity.clear()
+            self._kernel.reservations.clear()
+            self._kernel.quotas = dict(self.options.quotas)
+            self._kernel.project_metadata.clear()
+        for node in nodes:
+            self._machines.destroy(node)
+        self.faults.clear()
+        self.journal.clear()
+
+    def close(self) -> None:
+        """Ends all activity; the host backend is closed by whoever made it."""
+        self._kernel.schedule.close()
+
+
+_CREATED = {
+    "nodes.create": ("nodes", "nodeId"),
+    "queuedResources.create": ("queuedResources", "queuedResourceId"),
+}
+
+
+def target_of(method: str, request: Json) -> ResourcePath:
+    """Which resource a call is about, for faults and the journal; never raises."""
+    name = str(request.get("name") or (request.get("node") or {}).get("name") or request.get("parent") or "")
+    parts = (name + "/////").split("/")
+    path = ResourcePath(parts[1], parts[3], parts[4], parts[5])
+    if method in _CREATED:
+        collection, key = _CREATED[method]
+        path = path.child(collection, str(request.get(key) or ""))
+    return path
+
+
+def _preempt_hint(name: str, known: list[str]) -> str:
+    """The node that was meant, if that can be guessed, such as `big-3` for the slice `big`."""
+    near = [each for each in known if each.startswith(f"{name}-")] or difflib.get_close_matches(name, known)
+    if near:
+        return f"did you mean {near[-1]}? `tpuctl sim status` lists all nodes"
+    return "`tpuctl sim status` lists the nodes"

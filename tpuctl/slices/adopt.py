@@ -1,0 +1,256 @@
+"""Takes over a TPU that was made by hand, or by a store that is lost: checked, written down, labelled, reached.
+
+The record comes first, with the server's ids as identity, because queued resources cannot be labelled later and
+labelling may fail. Doing it again is a no-op, or does what is left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.services import Services
+from tpuctl.errors import BusyError, ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.inventory.ownership import owner_labels
+from tpuctl.lib.names import check_slice_name, label_value, parse_cloud_name
+from tpuctl.model import timeouts
+from tpuctl.model.accelerators import Catalog
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    USER_LABEL,
+    Listing,
+    NodeInfo,
+    NodeState,
+    QueuedInfo,
+)
+from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
+from tpuctl.slices.enrollment import enroll_machine, read_machines
+from tpuctl.slices.probing import find_workers, greet_workers
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import Loaded, find_slice, get_slice, list_slices, save
+from tpuctl.state.tombstones import retired_numbers
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node that may be taken over, with the queued resource that it belongs to, and the slice it becomes."""
+
+    name: str
+    node: NodeInfo
+    queued: QueuedInfo | None
+    number: int
+
+    @property
+    def store(self) -> str:
+        """The fleet whose labels it carries, or an empty string."""
+        return self.node.labels.get(STORE_LABEL, "")
+
+    @property
+    def evidence(self) -> str:
+        request = f", queued resource {self.queued.name} of {self.queued.create_time}" if self.queued else ""
+        told = f"labels of the fleet {self.store}" if self.store else "no labels of a fleet"
+        return (
+            f"node {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}{request}; {told}"
+        )
+
+
+def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> Candidate:
+    """The one node, or queued resource with one node, of that name. Raises NotFoundError, UsageError or
+    ConflictError saying why it cannot be taken over."""
+    nodes, queued = services.cloud.list_nodes(zone or "-"), services.cloud.list_queued(zone or "-")
+    node = _only(node_name, nodes, queued)
+    request = next((q for q in queued.items if (q.zone, q.name) == (node.zone, node.queued_resource)), None)
+    if request is not None and len(request.node_ids) > 1:
+        raise UsageError(
+            f"{node.name} is one of {len(request.node_ids)} nodes of {request.name}; "
+            "a request of several nodes cannot be taken over"
+        )
+    if node.state is not NodeState.READY:
+        raise ConflictError(f"{node.name} in {node.zone} is {node.state}, not READY", hint="tpuctl ls")
+    chosen = check_slice_name(name or _name_of(node))
+    loaded = find_slice(services, chosen)
+    last = _last_number(services, chosen, loaded)
+    return Candidate(chosen, node, request, _number_of(node, chosen, last))
+
+
+def _last_number(services: Services, name: str, old: Loaded[SliceRecord] | None) -> int:
+    """The last incarnation of that name, also where its record was pruned."""
+    return old.record.last_incarnation if old else retired_numbers(services.store, name).incarnation
+
+
+def _only(name: str, nodes: Listing[NodeInfo], queued: Listing[QueuedInfo]) -> NodeInfo:
+    found = [node for node in nodes.items if name in (node.name, node.queued_resource)]
+    dark = nodes.unreachable | queued.unreachable
+    if len(found) == 1 and not dark:
+        return found[0]
+    if dark:
+        raise ConflictError(
+            f"{', '.join(sorted(dark))} could not be read, so {name} may not be the only one",
+            hint="name its zone with --zone, or try again",
+        )
+    if not found:
+        waiting = next((request for request in queued.items if request.name == name), None)
+        if waiting is not None:
+            raise ConflictError(
+                f"queued resource {name} is {waiting.state}: it has no node yet", hint="tpuctl ls"
+            )
+        raise NotFoundError(f"no node or queued resource called {name}", hint="tpuctl ls")
+    places = sorted({node.zone for node in found})
+    raise UsageError(
+        f"{name} is the name of {len(found)} nodes", hint=f"--zone {places[0]}; also {', '.join(places[1:])}"
+    )
+
+
+def _name_of(node: NodeInfo) -> str:
+    parsed = parse_cloud_name(node.name)
+    return node.labels.get(OWNER_LABEL) or (parsed[0] if parsed else node.name)
+
+
+def _number_of(node: NodeInfo, name: str, last: int) -> int:
+    """Numbers go on where the last store stopped, so that no name is used twice."""
+    label = node.labels.get(INCARNATION_LABEL, "")
+    parsed = parse_cloud_name(node.name)
+    if node.labels.get(OWNER_LABEL) == name and label.isascii() and label.isdigit():
+        return int(label)
+    if parsed is not None and parsed[0] == name:
+        return parsed[1]
+    return last + 1
+
+
+def adopt(
+    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
+) -> SliceRecord:
+    """Writes the record, labels the node and, with `add_key`, lets this machine in. The slice is not ready yet.
+
+    A node that an operation holds is waited for, as the PATCH of an adoption that broke off does. Raises
+    ConflictError when the name or the node is taken, DeniedError when the hosts do not let us in, and BusyError
+    for a node that is held longer than `timeouts.ADOPT_BUSY_MAX_S`.
+    """
+    enroll_machine(services)
+    until, told = services.clock.now() + timeouts.ADOPT_BUSY_MAX_S, False
+    while True:
+        try:
+            return _adopt(services, catalog, found, login_user=login_user, add_key=add_key)
+        except BusyError as error:
+            if services.clock.now() >= until:
+                raise
+            if not told:
+                services.emit(Note(found.node.name, f"{error.message}; waiting until it is free"))
+                told = True
+        services.clock.sleep(timeouts.RETRY_FIRST_S)
+
+
+def _adopt(
+    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
+) -> SliceRecord:
+    with lease(services, found.name):
+        record = _existing(services, found)
+        if record is None:
+            fresh = _record(services, catalog, found, login_user)
+            record = _pinned(services, fresh, found.node)
+            if not add_key:
+                _check_access(services, record)
+            record_decision(services, record.key, "adopt", found.evidence, incarnation=found.node.name)
+            old = find_slice(services, found.name)
+            save(services, Loaded(record, old.generation if old else 0), record)
+        _update_node(services, found, add_key=add_key)
+    return record
+
+
+def _existing(services: Services, found: Candidate) -> SliceRecord | None:
+    """The slice that this node is already; None if neither the node nor the name is taken."""
+    for other in list_slices(services):
+        held = other.incarnation if other.state is not SliceState.GONE else None
+        same = held is not None and (other.spec.zone, held.cloud_name) == (found.node.zone, found.node.name)
+        if same and other.name != found.name:
+            why = f"{found.node.name} is slice {other.name} already"
+            raise ConflictError(why, hint=f"tpuctl status {other.name}")
+        if same:
+            return other
+        if held is not None and other.name == found.name:
+            why = f"there is another slice called {found.name}"
+            raise ConflictError(why, hint="choose a name with --name NAME")
+    return None
+
+
+def _record(services: Services, catalog: Catalog, found: Candidate, login_user: str) -> SliceRecord:
+    node, now = found.node, services.store.now()
+    offer, old = catalog.find(node.accelerator_type), find_slice(services, found.name)
+    if offer is None:
+        raise UsageError(f"{node.name} is a {node.accelerator_type}, which no table has", hint="tpuctl types")
+    spec = SliceSpec(
+        accelerator_type=offer.name,
+        zone=node.zone,
+        tier=node.tier,
+        runtime_version=node.runtime_version,
+        hosts=len(node.endpoints),
+        chips=offer.chips,
+        queued=found.queued is not None,
+        external_ips=all(endpoint.external_ip for endpoint in node.endpoints),
+        login_user=login_user,
+    )
+    incarnation = Incarnation(
+        number=found.number,
+        cloud_name=node.name,
+        requested_at=now,
+        node_uid=node.uid,
+        cloud_ready_at=now,
+        adopted_uid=node.uid,
+        adopted_request=found.queued.create_time if found.queued else "",
+        request_name=found.queued.name if found.queued and found.queued.name != node.name else "",
+        by_hand=OWNER_LABEL not in node.labels,
+    )
+    return SliceRecord(
+        name=found.name,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.BOOTING,
+        last_incarnation=max(found.number, _last_number(services, found.name, old)),
+        created_at=now,
+        incarnation=incarnation,
+        pay=True,
+    )
+
+
+def _pinned(services: Services, record: SliceRecord, node: NodeInfo) -> SliceRecord:
+    workers = find_workers(services, record, node)
+    if isinstance(workers, str) or record.incarnation is None:
+        raise ConflictError(
+            f"{node.name} does not show {workers}: its hosts cannot be proved to be the right ones",
+            hint="try again in a minute; the setting host_keys: first-use believes what hosts show",
+        )
+    return replace(record, incarnation=replace(record.incarnation, workers=workers))
+
+
+def _check_access(services: Services, record: SliceRecord) -> None:
+    answers = greet_workers(services, record)
+    if answers.all_well:
+        return
+    user = record.spec.login_user
+    raise DeniedError(
+        f"cannot log in to {record.name} as {user}: {answers.trouble}",
+        hint="--add-key puts this machine's key into the node's metadata, which takes minutes; "
+        "the setting login_user names another user",
+    )
+
+
+def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None:
+    """One PATCH of what is not yet as it should be. Metadata is replaced as a whole, so all of it is sent."""
+    loaded, node = get_slice(services, found.name), found.node
+    record = loaded.record
+    if record.incarnation is None:
+        return
+    ours = owner_labels(record, record.incarnation, services.store.identity())
+    labels = {**node.labels, **ours, USER_LABEL: label_value(record.owner)}
+    machines = read_machines(services)
+    metadata = machines.metadata_of(node, record.spec.login_user) if add_key else None
+    if labels == dict(node.labels) and metadata in (None, dict(node.metadata)):
+        return
+    if metadata not in (None, dict(node.metadata)):
+        sent = replace(record.incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
+        save(services, loaded, replace(record, incarnation=sent))
+    services.cloud.update_node(node.zone, node.name, labels=labels, metadata=metadata)

@@ -1,0 +1,169 @@
+"""Ask the cloud for a slice's TPU, in words written down before; and ask anew after a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tpuctl.engine.events import StepStarted, Warn
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.retries import CREATE
+from tpuctl.errors import (
+    BusyError,
+    ConflictError,
+    DeniedError,
+    InvalidRequestError,
+    NoCapacityError,
+    QuotaError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+)
+from tpuctl.inventory.ownership import owner_labels
+from tpuctl.lib.names import label_value
+from tpuctl.model.cloud import USER_LABEL, OperationInfo
+from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked, Failed, Wait
+from tpuctl.money.coverage import ended_grant
+from tpuctl.slices.capacity_notes import read_notes, remember_asked
+from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.delete import not_settled
+from tpuctl.slices.enrollment import keep_enrolled, read_machines
+from tpuctl.slices.loss import drop_zone, lose, quota_refused
+from tpuctl.slices.plan import next_incarnation, node_request
+from tpuctl.slices.states import DENIED, SliceEvent
+from tpuctl.slices.zones import choose_zone
+
+
+def create_tpu(held: HeldSlice) -> Outcome:
+    """One create call for the incarnation, as a node or a queued resource."""
+    services, record = held.services, held.record
+    not_now = _not_now(held)
+    if not_now is not None:
+        return Outcome(not_now, acted=False)
+    now = services.store.now()
+    held.journal("create", held.plan.why)
+    before = held.incarnation
+    called = replace(before, create_called_at=now, unseen_since=now)
+    remember_asked(services, record)
+    # Last before the call: it fails when somebody took the slice over while this process slept.
+    held.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
+    kind = "queued resource" if record.spec.queued else "node"
+    services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", held.plan.why))
+    try:
+        operation = _call_create(held, called)
+    except BusyError as error:
+        # Refused: this call made nothing. Another zone need not wait for this one.
+        held.amend(held.changed(unseen_since=before.unseen_since))
+        if len(record.candidates) > 1:
+            return _create_failed(held, error)
+        return not_settled(held, before.retry, CREATE, error)
+    except (ConflictError, TransientError) as error:
+        # It may have taken effect, or an earlier call of ours has the name, or a stranger. A later look tells
+        # which; not at once, because what holds the name may not be shown yet.
+        return not_settled(held, before.retry, CREATE, error)
+    except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
+        # This call made nothing; an earlier one, whose answer was lost, may have.
+        refused = replace(called, unseen_since=before.unseen_since)
+        return _not_created(held, replace(held.record, incarnation=refused), error)
+    held.save(replace(held.record, incarnation=replace(called, operation=operation.name, retry=None)))
+    return Outcome(Wait("the cloud to take the request"), acted=True)
+
+
+def _not_now(held: HeldSlice) -> Blocked | Wait | None:
+    """Why nothing may be created at this moment."""
+    ended = ended_grant(held.services, held.record)
+    if ended:
+        hint = f"tpuctl up {held.record.name} --pay, or tpuctl down {held.record.name}"
+        return Blocked(f"{ended}; nothing is created after that", hint)
+    seconds = held.services.pacer.take()
+    if seconds <= 0:
+        return None
+    return Wait("its turn: creates per minute are limited", held.services.clock.now() + seconds)
+
+
+def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
+    services, record = held.services, held.record
+    keep_enrolled(services)
+    labels = owner_labels(record, incarnation, services.store.identity())
+    labels[USER_LABEL] = label_value(record.owner)
+    keys = read_machines(services).keys_for(record.spec.login_user)
+    digest = record.spec.startup_script
+    script = None if digest is None else services.store.get_blob(digest).decode()
+    request = node_request(record, incarnation, labels, keys, script)
+    if record.spec.queued:
+        return services.cloud.create_queued(request)
+    return services.cloud.create_node(request)
+
+
+def _not_created(held: HeldSlice, record: SliceRecord, error: TpuctlError) -> Outcome:
+    """What a refused create means for the slice; `record` is written with its consequences."""
+    held.amend(record)
+    if isinstance(error, RateLimitedError):
+        lose(held, "create-failed", error.message, failed=True)
+        return Outcome(Wait(error.message, held.record.not_before), acted=True)
+    if isinstance(error, NoCapacityError | QuotaError):
+        return _create_failed(held, error)
+    return _create_refused(held, error)
+
+
+def _create_failed(held: HeldSlice, error: TpuctlError) -> Outcome:
+    """Nothing was created, and asking again later or elsewhere may succeed."""
+    if isinstance(error, QuotaError):
+        return quota_refused(held, error)
+    lose(held, "create-failed", error.message, failed=True, zone=True)
+    return Outcome(Wait(error.message, held.record.not_before), acted=True)
+
+
+def _create_refused(held: HeldSlice, error: TpuctlError) -> Outcome:
+    if isinstance(error, DeniedError) and len(held.record.candidates) > 1:
+        # Perhaps only this machine may not: the zone is left alone for a while, not left out for good.
+        lose(held, "create-failed", error.message, failed=True, zone=True)
+        return Outcome(Wait(error.message, held.record.not_before), acted=True)
+    if drop_zone(held, error.message):
+        return Outcome(Wait("another zone"), acted=True)
+    if isinstance(error, DeniedError):
+        # Permissions come late and tokens expire: passes ask again, and a person is told until it is settled.
+        again = held.record.loss is not None and held.record.loss.kind == DENIED
+        if again:
+            held.journal("still-denied", error.message)
+        lose(held, DENIED, error.message, failed=True, state=SliceState.REFUSED, told=again)
+        return Outcome(Failed(_with_way_out(held, error)), acted=True)
+    loss = Loss(held.services.store.now(), "refused", error.message)
+    held.journal("refused", error.message)
+    held.save(replace(held.record, state=SliceState.REFUSED, loss=loss))
+    return Outcome(Failed(_with_way_out(held, error)), acted=True)
+
+
+def _with_way_out(held: HeldSlice, error: TpuctlError) -> TpuctlError:
+    """The record of what was refused stays until it is asked for again or taken down: `status` says why."""
+    first = f"{error.hint}; " if error.hint else ""
+    hint = f"{first}`tpuctl down {held.record.name}` clears the refused request away"
+    return type(error)(error.message, hint=hint, details=error.details)
+
+
+def renew_incarnation(held: HeldSlice) -> Outcome:
+    """Names the next incarnation, in the zone where capacity is likeliest; a later step asks for it."""
+    services, record = held.services, held.record
+    now = services.store.now()
+    ended = ended_grant(services, record)
+    if ended:
+        hint = f"tpuctl up {record.name} --pay, or tpuctl down {record.name}"
+        return Outcome(Blocked(f"{ended}; nothing is restarted after that", hint), acted=False)
+    notes = read_notes(services, record.spec, record.candidates if record.zones else ())
+    choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
+    incarnation = next_incarnation(record, now)
+    if held.look.sighting.event is SliceEvent.DELETING:
+        text = f"{held.plan.why}: it is not waited for any more, and counts against quota until it is gone"
+        services.emit(Warn(record.name, text))
+    where = f" in {choice.zone} ({choice.why})" if record.zones else ""
+    held.journal("renew", f"{held.plan.why}; asking again as {incarnation.cloud_name}{where}")
+    held.save(
+        replace(
+            record,
+            state=SliceState.REQUESTED,
+            spec=replace(record.spec, zone=choice.zone),
+            incarnation=incarnation,
+            last_incarnation=incarnation.number,
+        )
+    )
+    return Outcome(Wait("the next incarnation"), acted=True)

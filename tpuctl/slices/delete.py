@@ -1,0 +1,88 @@
+"""Delete what the cloud shows of an incarnation of a slice, after proof that it is ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from tpuctl.engine.events import StepDone, StepStarted
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.retries import DELETE, next_retry
+from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.inventory.delete import delete_tpu
+from tpuctl.inventory.ownership import Refusal, claim_of
+from tpuctl.inventory.resources import Found, node_found, queued_found
+from tpuctl.model.cloud import NodeState
+from tpuctl.model.records import Answer, Retry
+from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.slices.capacity_notes import remember_came
+from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.plan import retry_verdict
+
+
+def delete_incarnation(held: HeldSlice) -> Outcome:
+    """Asks the cloud to delete it; later steps look whether it is gone."""
+    services, name = held.services, held.incarnation.cloud_name
+    began = services.clock.now()
+    # Written in any case: it fails when somebody took the slice over while this process slept too long.
+    life = replace(held.incarnation, unseen_since=None) if held.look.shown else held.incarnation
+    doomed, before = _doomed(held), life.retry
+    node = held.look.view.node
+    if before is None and life.cloud_ready_at is None and node is not None and node.state is NodeState.READY:
+        remember_came(services, held.record)
+    if doomed:
+        life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
+    held.save(replace(held.record, state=held.plan.state, incarnation=life))
+    if not doomed:
+        return Outcome(Wait(held.look.sighting.why), acted=False)
+    try:
+        for found in doomed:
+            claim = claim_of(held.record, held.incarnation, services.store.identity(), found.kind)
+            refused = delete_tpu(services, found, claim, partial(_decide_delete, held))
+            if refused is not None:
+                return _kept(held, refused, before)
+    except (TransientError, RateLimitedError) as error:
+        return not_settled(held, before, DELETE, error)
+    except TpuctlError:
+        held.save(held.changed(retry=before))  # no deletion that was taken, to be waited for
+        raise
+    if life.retry is not None and life.retry.since == life.retry.at:
+        services.emit(StepDone(held.record.name, f"delete {name}", "asked", services.clock.now() - began))
+    # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
+    return Outcome(Wait(f"{name} to be gone"), acted=False)
+
+
+def not_settled(held: HeldSlice, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
+    """A call that was refused for the moment, or whose answer is not there: written down, made again later.
+
+    `before` is the record of the last such call, if there was one.
+    """
+    now = held.services.store.now()
+    answer = Answer.REFUSED if isinstance(error, BusyError | ConflictError) else Answer.NONE
+    retry = next_retry(before, call, answer, now, error.message)
+    if retry.since == retry.at:
+        held.journal("not-now", error.message)
+    held.save(held.changed(retry=retry))
+    return Outcome(retry_verdict(held.record, retry, now), acted=False)
+
+
+def _doomed(held: HeldSlice) -> list[Found]:
+    """What the look showed of it: its queued resource, which takes its nodes along, or these."""
+    view = held.look.view
+    if view.queued is not None:
+        return [queued_found(view.queued)]
+    return [node_found(node) for node in (view.node.parts or (view.node,))] if view.node else []
+
+
+def _decide_delete(held: HeldSlice, found: Found) -> Refusal | None:
+    held.journal("delete", held.plan.why)
+    held.services.emit(StepStarted(held.record.name, f"delete {found.name}", held.plan.why))
+    return None
+
+
+def _kept(held: HeldSlice, refused: Refusal, before: Retry | None) -> Outcome:
+    """Not proved to be ours: said once in the trail, and to a person each time."""
+    if held.incarnation.kept != refused.why:
+        held.journal("kept", refused.why)
+    held.save(held.changed(kept=refused.why, retry=before))  # no deletion that was taken, to be waited for
+    return Outcome(Blocked(f"nothing is deleted: {refused.why}", refused.hint), acted=False)

@@ -1,0 +1,282 @@
+"""What the user wants of slices, written down: nothing is created or deleted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, StaleRecordError
+from tpuctl.lib.names import label_value, parse_cloud_name
+from tpuctl.lib.parallel import look_at_all
+from tpuctl.model.cloud import USER_LABEL
+from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
+from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
+from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.slices.lifetime import extend_lifetime
+from tpuctl.slices.zones import choose_zone
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import Loaded, find_run, find_slice, get_slice, save
+from tpuctl.state.tombstones import retired_numbers
+
+_REQUEST_TRIES = 3
+"""So often a request is looked at anew when somebody else writes the same slice down at the same moment."""
+_DOWN_TRIES = 5
+"""A pass may be writing the same record at that moment; it writes a few times and is done."""
+UNLIMITED = Limits()
+
+
+def request_slice(
+    services: Services,
+    name: str,
+    spec: SliceSpec,
+    *,
+    pay: bool,
+    run_id: str | None = None,
+    zones: tuple[str, ...] = (),
+    fleet: str = "",
+    limits: Limits = UNLIMITED,
+    permit: Callable[[], None],
+) -> SliceRecord:
+    """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
+
+    With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
+    `limits` count from now and are part of the intent, so that nothing is ever created without them. The same
+    request again changes nothing else. `permit` is called before a new intent and raises when the create would
+    cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
+    that this user cannot limit. When another process asks at the same moment, its request is looked at.
+    """
+    wish = _Wish(spec, zones if len(zones) > 1 else (), pay, run_id, fleet, limits)
+    for left in reversed(range(_REQUEST_TRIES)):
+        try:
+            return _request_slice(services, name, wish, permit)
+        except StaleRecordError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _request_slice(services: Services, name: str, wish: _Wish, permit: Callable[[], None]) -> SliceRecord:
+    loaded = find_slice(services, name)
+    if loaded is None:
+        permit()
+        enroll_machine(services)
+        return _first_intent(services, name, wish)
+    record = loaded.record
+    if record.state is SliceState.GONE or record.desired is Desired.DOWN:
+        permit()
+        enroll_machine(services)
+        return _ask_again(services, loaded, wish)
+    check_same(record, wish.spec, wish.zones)
+    if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
+        permit()
+        return _ask_again(services, loaded, wish)
+    enroll_machine(services)
+    return _as_wished(services, loaded, wish)
+
+
+def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
+    """Raises ConflictError when a slice is not what is asked for under its name."""
+    differs = record.differs_from(spec, zones)
+    if differs:
+        raise ConflictError(
+            f"slice {record.name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
+            f" ({record.spec.tier}), not as asked",
+            hint=f"tpuctl down {record.name}, or give the new slice another name",
+            details={"differs": list(differs)},
+        )
+
+
+def is_wanted(record: SliceRecord) -> bool:
+    """Whether asking for it again makes no new intent: nothing more is to be permitted or paid."""
+    over = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
+    return record.desired is Desired.UP and record.state not in over
+
+
+def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
+    """A slice that is there already: only whose it is and when it goes may be news."""
+    record = loaded.record
+    if wish.limits != UNLIMITED:
+        check_limitable(services, record)
+        record = replace(record, lifetime=extend_lifetime(record.lifetime, wish.limits, services.store.now()))
+    if wish.run_id is not None and _orphaned(services, record):
+        record = replace(record, run_id=wish.run_id)
+    return record if record == loaded.record else save(services, loaded, record).record
+
+
+def check_limitable(services: Services, record: SliceRecord) -> None:
+    """Raises ConflictError for a slice that goes by nobody's limits, or not by this user's."""
+    name = record.name
+    if record.by_hand:
+        raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
+    if record.owner != services.user:
+        raise ConflictError(
+            f"slice {name} is {record.owner}'s, who alone says when it goes",
+            hint=f"tpuctl up {name} without limits, or ask them",
+        )
+
+
+def _orphaned(services: Services, record: SliceRecord) -> bool:
+    """Whether the slice was made for a run that was never written down (a crash in between) or is over."""
+    if record.run_id is None:
+        return False
+    run = find_run(services, record.run_id)
+    return run is None or run.record.state.final
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for, with several zones or none but `spec.zone`."""
+
+    spec: SliceSpec
+    zones: tuple[str, ...]
+    pay: bool
+    run_id: str | None
+    fleet: str
+    limits: Limits
+
+
+def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mapping[str, float]]:
+    """The spec with the zone to begin in, and which zones are left alone for now."""
+    if not wish.zones:
+        return wish.spec, {}
+    backoffs = zone_backoffs(services, wish.spec, wish.zones)
+    notes = read_notes(services, wish.spec, wish.zones)
+    choice = choose_zone(wish.zones, backoffs, notes, services.store.now())
+    record_decision(services, f"slices/{name}", "zone", f"{choice.zone}: {choice.why}")
+    return replace(wish.spec, zone=choice.zone), backoffs
+
+
+def _check_unrecorded(services: Services, name: str, number: int) -> None:
+    """Raises ConflictError when the cloud has a later life of this slice than `number`: its record was lost,
+    and names would be used twice. What cannot be read hinders nothing."""
+    looks = {"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued}
+    for reading in look_at_all(looks).values():
+        for found in reading.value.items if reading.value is not None else ():
+            ours = found.labels.get(USER_LABEL) == label_value(services.user)
+            base, later = parse_cloud_name(found.name) or ("", 0)
+            if ours and base == name and later > number:
+                raise ConflictError(
+                    f"{found.name} in {found.zone} is {found.state}: slice {name} lives on without its record",
+                    hint=f"`tpuctl adopt {found.name}` takes it over, `tpuctl reap` deletes it",
+                )
+
+
+def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
+    now = services.store.now()
+    spec, backoffs = _begin(services, name, wish)
+    number = retired_numbers(services.store, name).incarnation + 1
+    _check_unrecorded(services, name, number)
+    incarnation = Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now)
+    record = SliceRecord(
+        name=name,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.REQUESTED,
+        last_incarnation=number,
+        created_at=now,
+        incarnation=incarnation,
+        pay=wish.pay,
+        run_id=wish.run_id,
+        fleet=wish.fleet,
+        zones=wish.zones,
+        zone_not_before=backoffs,
+        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
+    )
+    record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
+    return save(services, Loaded(record, 0), record).record
+
+
+def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
+    """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
+    old = loaded.record
+    _check_successor(services, old)
+    if old.state is SliceState.DELETING and old.differs_from(wish.spec, wish.zones):
+        raise ConflictError(
+            f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
+        )
+    record_decision(services, old.key, "up", f"{wish.spec.accelerator_type} asked for by {services.user}")
+    gone = old.state is SliceState.GONE
+    spec, backoffs = _begin(services, old.name, wish)
+    if not gone and spec.zone != old.spec.zone:
+        # What is left lies in the old zone: it is cleaned there, and the next incarnation chooses again.
+        spec = replace(spec, zone=old.spec.zone)
+    record = replace(
+        old,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.LOST,
+        loss=None,
+        failures=0,
+        not_before=0.0,
+        any_user=False,
+        refused_zones=(),
+        pay=wish.pay,
+        run_id=wish.run_id,
+        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
+        fleet=wish.fleet,
+        zones=wish.zones,
+        zone_not_before=backoffs,
+    )
+    return save(services, loaded, record).record
+
+
+def _check_successor(services: Services, old: SliceRecord) -> None:
+    """What is left of a slice carries its owner's label, so nobody else begins a new life over it."""
+    if old.state is SliceState.GONE or old.owner == services.user:
+        return
+    raise ConflictError(
+        f"slice {old.name} is {old.owner}'s and not yet gone ({old.state}); you are {services.user}",
+        hint=f"ask them, or tpuctl down {old.name} --all-users, then up again",
+    )
+
+
+def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
+    """Takes back a request of which nothing was sent to the cloud yet; False where something may have been.
+
+    A create is written down before it is called, in the same record: whoever is about to call it, here or on
+    another machine, either wrote first, and the request stays, or writes in vain, and nothing is created.
+    """
+    loaded = get_slice(services, name)
+    record = loaded.record
+    if not never_sent(record):
+        return False
+    try:
+        save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
+    except StaleRecordError:
+        return False
+    record_decision(services, record.key, "withdrawn", why)
+    return True
+
+
+def never_sent(record: SliceRecord) -> bool:
+    """Whether nothing of the current incarnation can exist: it was neither asked for nor taken over."""
+    life = record.incarnation
+    if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
+        return False
+    return record.state in {SliceState.REQUESTED, SliceState.DELETING}
+
+
+def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:
+    """Writes down that slice `name` is to go; with `all_users` whoever's label its TPUs carry.
+
+    A record that another process changes at the same moment is read again: what it says does not matter here.
+    """
+    for left in reversed(range(_DOWN_TRIES)):
+        loaded = get_slice(services, name)
+        record = loaded.record
+        any_user = record.any_user or all_users
+        down = record.desired is Desired.DOWN
+        if record.state is SliceState.GONE or (down and any_user == record.any_user):
+            return record
+        told = " with --all-users" if all_users else ""
+        record_decision(services, record.key, "down", f"asked for by {services.user}{told}")
+        wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
+        try:
+            return save(services, loaded, wanted).record
+        except StaleRecordError:
+            if not left:
+                raise
+    raise AssertionError("unreachable")

@@ -1,0 +1,124 @@
+"""What the hosts' own heartbeats say of hosts that do not answer, read from pass to pass.
+
+Read only where a slice is in doubt, one call per node, and not more often than `BEAT_READ_GAP_S`. What was read
+is kept beside the slice, so that the next pass, on whatever machine, can tell whether it moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.names import node_names
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.records import Cause, Incarnation, RunRecord, SliceRecord
+from tpuctl.slices.liveness import Beats, Life, count_read, due, judge_beats
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import decode, list_runs
+
+
+def listen_for_life(
+    services: Services, record: SliceRecord, silent: Collection[int], *, others_answer: bool
+) -> Life:
+    """What the heartbeats of the `silent` workers of a slice amount to, after one more read if it is time.
+
+    They stand still also where a supervisor was killed and left its last one behind: that says something of the
+    host only while a run is known that would have it beat.
+    """
+    incarnation = record.incarnation
+    if incarnation is None:
+        return Life.UNKNOWN
+    key = beats_key(record.name)
+    document = services.store.get(key)
+    known = None if document is None else decode(Beats, document)
+    beats = _read_again(services, record, incarnation, known)
+    if beats is None:
+        return Life.UNKNOWN
+    life = judge_beats(beats, silent, others_answer=others_answer)
+    if life is Life.STILL and not _expected(services, record.name, incarnation):
+        life = Life.UNKNOWN
+    told = beats.told
+    if life not in (told, Life.UNKNOWN):
+        beats = replace(beats, told=life)
+    if beats is not known:
+        try:
+            services.store.put(
+                key, to_data(beats), if_generation=0 if document is None else document.generation
+            )
+        except ConflictError:
+            return life  # another machine has just counted its own read, and tells of it
+    if beats.told is not told:
+        reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_life(life)}"
+        record_decision(services, record.key, "heartbeat", reason, incarnation=incarnation.cloud_name)
+    return life
+
+
+def forget_beats(services: Services, slice_name: str) -> None:
+    """Removes what was read, with the slice."""
+    document = services.store.get(beats_key(slice_name))
+    if document is not None:
+        services.store.delete(document.key, if_generation=document.generation)
+
+
+def describe_life(life: Life) -> str:
+    """The evidence in words."""
+    return {
+        Life.UNKNOWN: "they publish no heartbeat that would tell",
+        Life.MOVING: "their heartbeats move: the hosts live, and it is this machine that does not reach them",
+        Life.STILL: "their heartbeats have stood still since",
+    }[life]
+
+
+def beats_key(slice_name: str) -> str:
+    return f"host-beats/{slice_name}"
+
+
+def _expected(services: Services, slice_name: str, incarnation: Incarnation) -> bool:
+    """Whether a run was started on this incarnation whose end nobody saw: its supervisors should beat."""
+    return any(_end_unseen(run, incarnation) for run in list_runs(services) if run.slice_name == slice_name)
+
+
+def _end_unseen(run: RunRecord, incarnation: Incarnation) -> bool:
+    """An attempt that is over because its hosts were lost counts, too, until they have answered again; when the
+    run was over, perhaps long after that, says nothing of them."""
+    attempt = run.attempt
+    if attempt is None or attempt.incarnation != incarnation.number or attempt.started_at is None:
+        return False
+    if attempt.cause is None:
+        return not run.state.final
+    lost_at = attempt.ended_at or attempt.ending_since or 0.0
+    return attempt.cause is Cause.HOST_LOST and lost_at > (incarnation.ready_at or 0.0)
+
+
+def _read_again(
+    services: Services, record: SliceRecord, incarnation: Incarnation, known: Beats | None
+) -> Beats | None:
+    """`known` with one more read, or as it is where it is too early or the API cannot be read now."""
+    now = services.store.now()
+    current = known is not None and known.incarnation == incarnation.cloud_name
+    if current and not due(known, now):
+        return known
+    try:
+        values = _read_all(services, record, incarnation)
+    except (TransientError, RateLimitedError):
+        return known if current else None
+    return count_read(known, incarnation.cloud_name, values, now)
+
+
+def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation) -> Mapping[int, str]:
+    """The heartbeats by worker, those of a multislice counted through; none where guest attributes are off."""
+    names = node_names(incarnation.cloud_name, record.spec.slices)
+    hosts_each = len(incarnation.workers) // len(names)
+    values: dict[int, str] = {}
+    for part, name in enumerate(names):
+        try:
+            found = services.cloud.list_host_beats(record.spec.zone, name)
+        except (TransientError, RateLimitedError):
+            raise
+        except TpuctlError:
+            continue  # turned off, or not for this caller to read
+        values |= {part * hosts_each + worker: value for worker, value in found.items()}
+    return values

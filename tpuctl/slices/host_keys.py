@@ -1,0 +1,149 @@
+"""Host keys that changed: the cloud is asked once more, and only what it says is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.ports import Forwarding, OutputSink, Remote, Stdin
+from tpuctl.engine.services import Services
+from tpuctl.errors import StaleRecordError, TpuctlError
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import find_slice, save
+
+Renew = Callable[[HostTarget], HostTarget | None]
+
+
+class RepinningRemote:
+    """A `Remote` that, where a host shows another key than the pinned one, asks `renew` for a newer pin and
+    tries once more. Nothing was sent to that host before."""
+
+    def __init__(self, remote: Remote, renew: Renew) -> None:
+        self._remote = remote
+        self._renew = renew
+        self._renewed: dict[HostTarget, HostTarget] = {}
+
+    def run(
+        self, targets: Sequence[HostTarget], command: str, *, stdin: Stdin = b"", timeout_s: float = 20.0
+    ) -> list[RemoteResult]:
+        """See `Remote.run`."""
+        return self._again(
+            targets,
+            lambda asked, spent_s: self._remote.run(
+                asked, command, stdin=stdin, timeout_s=_left(timeout_s, spent_s)
+            ),
+        )
+
+    def stream(
+        self,
+        targets: Sequence[HostTarget],
+        command: str | Callable[[HostTarget], str],
+        sink: OutputSink,
+        *,
+        stdin: Stdin = b"",
+        hold_stdin: bool = False,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
+        """See `Remote.stream`. The end of a worker with another key is told when it is sure."""
+
+        def ended(result: RemoteResult) -> None:
+            if on_end is not None and result.failure is not FailureKind.HOST_KEY:
+                on_end(result)
+
+        results = self._again(
+            targets,
+            lambda asked, spent_s: self._remote.stream(
+                asked,
+                command,
+                sink,
+                stdin=stdin,
+                hold_stdin=hold_stdin,
+                timeout_s=None if timeout_s is None else _left(timeout_s, spent_s),
+                should_stop=should_stop,
+                on_end=ended,
+            ),
+        )
+        for result in results:
+            if on_end is not None and result.failure is FailureKind.HOST_KEY:
+                on_end(result)
+        return results
+
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """See `Remote.forward`."""
+        return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
+
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
+        """See `Remote.read_host_keys`."""
+        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _again(
+        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget], float], list[RemoteResult]]
+    ) -> list[RemoteResult]:
+        asked = [self._renewed.get(target, target) for target in targets]
+        results = ask(asked, 0.0)
+        changed: dict[int, HostTarget] = {}
+        for index, result in enumerate(results):
+            newer = self._renew(asked[index]) if result.failure is FailureKind.HOST_KEY else None
+            if newer is not None:
+                changed[index] = self._renewed[targets[index]] = newer
+        if changed:
+            spent_s = max(result.duration_s for result in results)
+            for index, result in zip(changed, ask(list(changed.values()), spent_s), strict=True):
+                results[index] = result
+        return results
+
+
+def _left(timeout_s: float, spent_s: float) -> float:
+    """The second try has what the first left, and time enough to be refused."""
+    return min(timeout_s, max(1.0, timeout_s - spent_s))
+
+
+def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
+    """The target with the key that the cloud publishes now, written down; None when it says nothing new.
+
+    Only for the same node: another one under the name is another incarnation and is found by the loop.
+    """
+    from tpuctl.slices.observe import find_slice_node  # rarely needed, and every command has this module
+    from tpuctl.slices.probing import published_keys
+
+    loaded = find_slice(services, target.slice_name)
+    incarnation = loaded.record.incarnation if loaded is not None else None
+    if loaded is None or incarnation is None or target.worker >= len(incarnation.workers):
+        return None
+    try:
+        node = find_slice_node(services, loaded.record)
+        if node is None or node.uid != incarnation.node_uid:
+            return None
+        published = published_keys(services, node).get(target.worker)
+    except TpuctlError:
+        return None  # the refusal stands: nobody vouched for the new key
+    key = target.host_key if published is None else published.public_key
+    if key == target.host_key:
+        return None
+    workers = list(incarnation.workers)
+    workers[target.worker] = replace(workers[target.worker], host_key=key)
+    record = replace(loaded.record, incarnation=replace(incarnation, workers=tuple(workers)))
+    why = f"the cloud publishes a new host key of worker {target.worker}"
+    try:
+        save(services, loaded, record)
+    except StaleRecordError:
+        services.emit(Warn(record.name, f"{why}; another tpuctl wrote first, it is not kept yet"))
+    else:
+        record_decision(services, record.key, "host-key", why, incarnation=incarnation.cloud_name)
+        services.ssh_entries.update(record.name, host_targets(services, record))
+    return replace(target, host_key=key)

@@ -1,0 +1,203 @@
+"""Looking at slices in the cloud: one by one, or all at once with a handful of list calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.lib.names import node_names
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import Listing, NodeInfo, OperationInfo, QueuedInfo
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.slices.multislice import combine_nodes
+from tpuctl.slices.states import CloudView, Sighting, SliceEvent, classify_slice
+from tpuctl.state.repository import Loaded, get_slice
+
+I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
+
+_NEEDS_OPERATION = {
+    SliceState.REQUESTED,
+    SliceState.PROVISIONING,
+    SliceState.LOST,
+    SliceState.REFUSED,
+    SliceState.DELETING,
+}
+"""States in which a running or failed create operation says more than the absence of its node."""
+
+_HAD_A_NODE = {
+    SliceState.PROVISIONING,
+    SliceState.BOOTING,
+    SliceState.READY,
+    SliceState.LOST,
+    SliceState.DELETING,
+}
+"""States in which the cloud has shown the slice before, so that its absence has to be proved."""
+
+
+@dataclass(frozen=True)
+class SliceLook:
+    """One slice as seen in this pass."""
+
+    loaded: Loaded[SliceRecord]
+    sighting: Sighting
+    view: CloudView
+
+    @property
+    def record(self) -> SliceRecord:
+        return self.loaded.record
+
+    @property
+    def shown(self) -> bool:
+        """Whether the cloud shows something of ours."""
+        something = self.view.node is not None or self.view.queued is not None
+        return something and self.sighting.event is not SliceEvent.FOREIGN
+
+
+def look_at_slice(services: Services, name: str) -> SliceLook:
+    """Reads one slice and what the cloud shows of it."""
+    return _look(services, get_slice(services, name))
+
+
+def look_again(services: Services, look: SliceLook) -> SliceLook:
+    """A second, independent read of what `look` saw, for the same record."""
+    return _look(services, look.loaded)
+
+
+def _look(services: Services, loaded: Loaded[SliceRecord]) -> SliceLook:
+    view = _observe_slice(services, loaded.record)
+    return SliceLook(loaded, classify_slice(loaded.record, view, services.store.identity()), view)
+
+
+def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
+    """What the cloud shows of the current incarnation; passing trouble makes it unread, never empty."""
+    incarnation = record.incarnation
+    if incarnation is None or record.state is SliceState.GONE:
+        return CloudView()
+    cloud, zone = services.cloud, record.spec.zone
+    try:
+        queued = cloud.find_queued(zone, incarnation.queued_name) if record.spec.queued else None
+        node = find_slice_node(services, record)
+        operation: OperationInfo | None = None
+        if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
+            operation = cloud.find_operation(incarnation.operation)
+        if node is None and queued is None and record.state in _HAD_A_NODE:
+            return _confirm_absence(services, record, operation)
+    except (TransientError, RateLimitedError) as error:
+        return CloudView(unread=error.message, unanswered=isinstance(error, NoAnswerError))
+    return CloudView(node=node, queued=queued, operation=operation)
+
+
+def find_slice_node(services: Services, record: SliceRecord) -> NodeInfo | None:
+    """The node of a slice, or one that stands for all of a multislice."""
+    zone = record.spec.zone
+    return _one(record, [services.cloud.find_node(zone, name) for name in _node_names(record)])
+
+
+def _node_names(record: SliceRecord) -> tuple[str, ...]:
+    """What the nodes of the current incarnation are called."""
+    return node_names(record.incarnation.cloud_name, record.spec.slices) if record.incarnation else ()
+
+
+def _one(record: SliceRecord, found: list[NodeInfo | None]) -> NodeInfo | None:
+    """The one node of a slice, or one that stands for all of a multislice."""
+    if len(found) == 1:
+        return found[0]
+    return combine_nodes(found, was_whole=record.state in {SliceState.BOOTING, SliceState.READY})
+
+
+def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
+    """A second, different read before what was there counts as gone: one false answer proves nothing."""
+    zone = record.spec.zone
+    nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
+    if zone in nodes.unreachable | queued.unreachable:
+        return CloudView(unread=f"{zone} could not be read")
+    names = {node.name for node in nodes.items} | {request.name for request in queued.items}
+    life = record.incarnation
+    listed = names & {*((life.cloud_name, life.queued_name) if life else ()), *_node_names(record)}
+    if listed:
+        return CloudView(unread=f"{min(listed)} is listed but was not found")
+    return CloudView(operation=operation)
+
+
+class Snapshot:
+    """Everything that the project's lists show at one moment, however many slices there are."""
+
+    def __init__(
+        self,
+        nodes: Mapping[tuple[str, str], NodeInfo],
+        queued: Mapping[tuple[str, str], QueuedInfo],
+        unreachable: frozenset[str],
+        unread: str = "",
+    ) -> None:
+        self.nodes = nodes
+        self.queued = queued
+        self.unreachable = unreachable
+        self.unread = unread
+
+    def look(self, loaded: Loaded[SliceRecord], store_id: str) -> SliceLook:
+        """What the lists amount to for one record."""
+        view = self._view(loaded.record)
+        return SliceLook(loaded, classify_slice(loaded.record, view, store_id), view)
+
+    def _view(self, record: SliceRecord) -> CloudView:
+        incarnation, zone = record.incarnation, record.spec.zone
+        if incarnation is None or record.state is SliceState.GONE:
+            return CloudView()
+        if self.unread:
+            return CloudView(unread=self.unread)
+        if zone in self.unreachable:
+            return CloudView(unread=f"{zone} could not be read")
+        return CloudView(
+            node=_one(record, [self.nodes.get((zone, name)) for name in _node_names(record)]),
+            queued=self.queued.get((zone, incarnation.queued_name)) if record.spec.queued else None,
+        )
+
+
+def take_snapshot(services: Services, zones: Collection[str] = ()) -> Snapshot:
+    """Two list calls with the wildcard zone; where these leave some of `zones` out, or do not come to an end,
+    one for each of them. Passing trouble makes everything unread, never empty."""
+    until = services.clock.now() + timeouts.ZONE_LISTS_S
+
+    def late() -> bool:
+        return services.clock.now() >= until
+
+    try:
+        nodes = _list_zones(services.cloud.list_nodes, zones, late)
+        queued = _list_zones(services.cloud.list_queued, zones, late)
+    except (TransientError, RateLimitedError) as error:
+        return Snapshot({}, {}, frozenset(), error.message)
+    return Snapshot(
+        {(item.zone, item.name): item for item in nodes.items},
+        {(item.zone, item.name): item for item in queued.items},
+        nodes.unreachable | queued.unreachable,
+    )
+
+
+_WILDCARD = "-"
+
+
+def _list_zones(
+    read: Callable[[str], Listing[I]], zones: Collection[str], late: Callable[[], bool]
+) -> Listing[I]:
+    """All that `read` lists until it is `late`. Raises TransientError when it lists nothing at all."""
+    trouble: TransientError | None = None
+    try:
+        whole = read(_WILDCARD)
+    except TransientError as error:
+        trouble, whole = error, Listing((), frozenset(zones))
+    items, dark = list(whole.items), set(whole.unreachable)
+    for zone in sorted(dark & set(zones)):
+        if late():
+            break
+        try:
+            found = read(zone)
+        except TpuctlError:
+            continue  # stays unread, whatever the reason: one zone's trouble is not that of the others
+        items += found.items
+        dark -= {zone} - found.unreachable
+    if trouble is not None and dark >= set(zones):
+        raise trouble
+    return Listing(tuple(items), frozenset(dark))

@@ -1,0 +1,305 @@
+"""One slice: from its record and one look at the cloud to the next effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpuctl.engine.retries import DELETE, due_at, stuck
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import NodeRequest
+from tpuctl.model.records import Answer, Desired, Incarnation, Retry, SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
+from tpuctl.slices.resolve import spent
+from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
+from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
+
+_TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+"""States in which nothing else tells a person of a slice that does not come on."""
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """The state the record should be in, the effect to perform (if any), and the verdict if there is none."""
+
+    state: SliceState
+    effect: Effect | None
+    why: str
+    verdict: Verdict
+
+
+def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan:
+    """What to do for `record` after `sighting`. Total: every (state, event) pair has an answer."""
+    sighting = _without_stalled(record, sighting, now)
+    pair = (record.state, sighting.event)
+    overdue = _overdue(record, sighting, now)
+    if overdue:
+        return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, overdue, Wait(overdue))
+    to = TRANSITIONS.get(pair)
+    if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
+        # Not taken back as one that came up late: its hosts do not answer.
+        to = To(SliceState.LOST, Effect.DELETE)
+    if record.state is SliceState.LOST and sighting.event in _COMING and _was_absent(record):
+        # A read that was late, twice: nothing that waits or comes is deleted for that.
+        to = To(SliceState.PROVISIONING)
+    if pair == (SliceState.REFUSED, SliceEvent.ABSENT) and _was_denied(record) and now >= record.not_before:
+        to = To(SliceState.REQUESTED, Effect.RENEW)
+    hangs = _hangs(record, sighting, now)
+    if hangs:
+        sighting, to = Sighting(sighting.event, hangs), To(SliceState.REQUESTED, Effect.RENEW)
+    unclear = _plan_unclear(record, sighting, now)
+    if unclear is not None:
+        return unclear
+    over = time_is_over(record, now)
+    if to is None:
+        if pair not in IGNORED:
+            raise AssertionError(f"no transition for {pair}")
+        verdict = _verdict_of_deletion(record, sighting, now) or _verdict(record, record.state, sighting, over)
+        return SlicePlan(record.state, None, sighting.why, verdict)
+    unsure = _unseen(record, to, sighting, now)
+    if unsure is not None:
+        return SlicePlan(record.state, None, unsure.why, unsure)
+    if over and to.effect in {Effect.CREATE, Effect.RENEW}:
+        return SlicePlan(SliceState.REMOVED, None, over, _ended(record, over))
+    if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
+        wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
+        return SlicePlan(record.state, None, sighting.why, wait)
+    if to.effect is Effect.DELETE and _only_by_hand(record):
+        hint = f"tpuctl down {record.name}, then up"
+        why = f"{sighting.why}; it was made by hand, so nothing but `down` deletes it"
+        return SlicePlan(record.state, None, why, Blocked(why, hint))
+    retry = _retry_of(record, str(to.effect))
+    if retry is not None and now < due_at(retry):
+        return SlicePlan(record.state, None, sighting.why, retry_verdict(record, retry, now))
+    if to.effect is Effect.DOUBT:
+        return _plan_doubt(record, to, sighting, now)
+    if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
+        return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
+    verdict = _verdict(record, to.state, sighting, over)
+    return SlicePlan(to.state, to.effect, sighting.why, verdict)
+
+
+_COMING = {SliceEvent.QUEUED, SliceEvent.CREATING}
+
+
+def _was_absent(record: SliceRecord) -> bool:
+    """Whether it counts as lost only because it was not there."""
+    return record.loss is not None and record.loss.kind == ABSENT
+
+
+def _was_denied(record: SliceRecord) -> bool:
+    return record.desired is Desired.UP and record.loss is not None and record.loss.kind == DENIED
+
+
+def _hangs(record: SliceRecord, sighting: Sighting, now: float) -> str:
+    """Why a deletion is not waited for any more before the next incarnation, or an empty string."""
+    if record.state is not SliceState.LOST or sighting.event is not SliceEvent.DELETING or record.loss is None:
+        return ""
+    asked = _retry_of(record, DELETE)
+    since = record.loss.at if asked is None else max(record.loss.at, asked.at)
+    waited = now - since
+    return f"{sighting.why} for {waited / 60:.0f} min" if waited >= timeouts.DELETING_MAX_S else ""
+
+
+def _retry_of(record: SliceRecord, call: str) -> Retry | None:
+    """The last `call` for the current incarnation."""
+    retry = record.incarnation.retry if record.incarnation else None
+    return retry if retry is not None and retry.call == call else None
+
+
+def retry_verdict(record: SliceRecord, retry: Retry, now: float) -> Blocked | Wait:
+    """What is waited for between two tries of a call; a person is asked after long."""
+    name = record.incarnation.cloud_name if record.incarnation else record.name
+    why = stuck(retry, now)
+    if why:
+        return Blocked(f"{name}: {why}", _look_hint(record))
+    if retry.answer is Answer.TAKEN:
+        return Wait(f"{name} to be gone", due_at(retry))
+    return Wait(retry.said, due_at(retry))
+
+
+def _look_hint(record: SliceRecord) -> str:
+    """How a person sees what the cloud shows of it."""
+    kind, life = "queued-resources" if record.spec.queued else "tpu-vm", record.incarnation
+    name = record.name if life is None else life.queued_name if record.spec.queued else life.cloud_name
+    return f"gcloud compute tpus {kind} describe {name} --zone {record.spec.zone}"
+
+
+def _verdict_of_deletion(record: SliceRecord, sighting: Sighting, now: float) -> Blocked | None:
+    """A deletion that was taken and does not end: after long a person is told."""
+    retry = _retry_of(record, DELETE)
+    ends = record.state is not SliceState.DELETING or sighting.event is not SliceEvent.DELETING
+    if ends or retry is None or now - retry.at < timeouts.RETRY_ASK_S:
+        return None
+    return Blocked(f"{sighting.why} for {(now - retry.at) / 60:.0f} min", _look_hint(record))
+
+
+def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sighting:
+    """An operation with nothing to show counts only for a while: some never end."""
+    called_at = record.incarnation.create_called_at if record.incarnation else None
+    if not sighting.pending or called_at is None or now - called_at < timeouts.CREATE_STALLED_S:
+        return sighting
+    why = f"{sighting.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
+    return Sighting(SliceEvent.ABSENT, why)
+
+
+def _unseen(record: SliceRecord, to: To, sighting: Sighting, now: float) -> Wait | None:
+    """A create may show late what it made, and whether it made anything is open where its answer was lost: for
+    a while absence is no proof that the slice is gone, nor that it may be asked for anew."""
+    incarnation = record.incarnation
+    leaves = sighting.event is SliceEvent.ABSENT and (to.state is SliceState.GONE or to.effect is Effect.RENEW)
+    if not leaves or incarnation is None or incarnation.unseen_since is None:
+        return None
+    until = incarnation.unseen_since + timeouts.UNSEEN_S
+    if now >= until:
+        return None
+    return Wait(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
+
+
+def _plan_unclear(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan | None:
+    """A slice on its way, or up, in a state that we do not know: timed, and after long left to a person."""
+    life, why = record.incarnation, sighting.why
+    if life is None or record.state not in _TIMED or sighting.event is SliceEvent.UNKNOWN:
+        return None
+    if sighting.event is not SliceEvent.UNCLEAR:
+        known = SlicePlan(record.state, Effect.MARK_UNCLEAR, why, Wait(why))
+        return None if life.unclear_since is None else known
+    if life.unclear_since is None:
+        return SlicePlan(
+            record.state, Effect.MARK_UNCLEAR, f"{why}, which this tpuctl does not know", Wait(why)
+        )
+    until = life.unclear_since + timeouts.UNCLEAR_MAX_S
+    if now < until:
+        return SlicePlan(record.state, None, why, Wait(why, until))
+    long = f"{why} for {(now - life.unclear_since) / 60:.0f} min, which this tpuctl does not know"
+    return SlicePlan(record.state, None, long, Blocked(long, f"tpuctl down {record.name}, then up"))
+
+
+def _only_by_hand(record: SliceRecord) -> bool:
+    """Somebody made it without tpuctl, and nobody asked that it should go."""
+    incarnation = record.incarnation
+    return incarnation is not None and incarnation.by_hand and record.desired is Desired.UP
+
+
+def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:
+    """Why a queued request is given up for another zone, or an empty string: it waits, and elsewhere might be
+    capacity. A request that is being provisioned is not waiting."""
+    incarnation = record.incarnation
+    if record.state is not SliceState.PROVISIONING or sighting.event is not SliceEvent.QUEUED:
+        return ""
+    if incarnation is None or incarnation.create_called_at is None:
+        return ""
+    waited = now - incarnation.create_called_at
+    others = [zone for zone in record.candidates if zone != record.spec.zone]
+    open_elsewhere = any(record.zone_not_before.get(zone, 0.0) <= now for zone in others)
+    if waited < timeouts.HUNT_PATIENCE_S or not open_elsewhere:
+        return ""
+    return f"no capacity in {record.spec.zone} for {waited / 60:.0f} min; another zone is tried"
+
+
+def _plan_doubt(record: SliceRecord, to: To, sighting: Sighting, now: float) -> SlicePlan:
+    """A node that is missing although its queued resource is ACTIVE: written down first, given up later."""
+    doubt = record.incarnation.doubt if record.incarnation else None
+    if doubt is None or not doubt.missing:
+        return SlicePlan(to.state, Effect.DOUBT, sighting.why, Wait(sighting.why))
+    until = doubt.since + timeouts.NODE_MISSING_MAX_S
+    if now >= until:
+        why = f"{sighting.why} for {(now - doubt.since) / 60:.0f} min"
+        return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, why, Wait(why))
+    return SlicePlan(to.state, None, sighting.why, Wait(sighting.why, until))
+
+
+def _last_loss(record: SliceRecord) -> str:
+    return record.loss.detail if record.loss else "a failed create"
+
+
+def time_is_over(record: SliceRecord, now: float) -> str:
+    """Why the slice is not asked for again by itself, or an empty string. A person who asks again begins anew:
+    the recorded loss is that of the current incarnation or None."""
+    incarnation, spec = record.incarnation, record.spec
+    if spec.valid_until is None and record.loss is None:
+        return ""
+    if incarnation is None or record.state not in {SliceState.REQUESTED, SliceState.LOST, SliceState.REMOVED}:
+        return ""
+    lost = record.state is not SliceState.REQUESTED and record.loss is not None
+    called_at = incarnation.create_called_at if lost else None
+    return spent(
+        spec,
+        requested_at=now if called_at is None else called_at,
+        came_up_at=incarnation.cloud_ready_at if lost else None,
+        now=now,
+    )
+
+
+def _ended(record: SliceRecord, over: str) -> Blocked:
+    until = record.spec.valid_until is not None
+    hint = (
+        f"tpuctl down {record.name}, then up with another --valid-until"
+        if until
+        else f"tpuctl up {record.name}"
+    )
+    return Blocked(over, hint)
+
+
+def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting, over: str) -> Verdict:
+    if state is SliceState.READY and sighting.event is SliceEvent.NODE_READY:
+        return Done("all hosts answered")
+    if state is SliceState.GONE:
+        return Done("nothing is left in the cloud")
+    if state is SliceState.REMOVED and record.desired is Desired.UP:
+        if over:
+            return _ended(record, over)
+        return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
+    if state is SliceState.REFUSED:
+        return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl up {record.name}")
+    if state is SliceState.LOST and sighting.event is SliceEvent.UNCLEAR:
+        why = f"{sighting.why}, which this tpuctl does not know; nothing is deleted on a guess"
+        return Blocked(why, f"tpuctl down {record.name}, then up")
+    if sighting.event is SliceEvent.STOPPED:
+        name = record.incarnation.cloud_name if record.incarnation else record.name
+        start = f"gcloud compute tpus tpu-vm start {name} --zone {record.spec.zone}"
+        return Blocked(sighting.why, start)
+    return Wait(sighting.why)
+
+
+def next_incarnation(record: SliceRecord, now: float) -> Incarnation:
+    """The intent for one more life: a cloud name that was never used before."""
+    number = record.last_incarnation + 1
+    return Incarnation(number=number, cloud_name=f"{record.name}-{number}", requested_at=now)
+
+
+def node_request(
+    record: SliceRecord,
+    incarnation: Incarnation,
+    labels: dict[str, str],
+    ssh_keys: str,
+    startup_script: str | None = None,
+) -> NodeRequest:
+    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH. OS Login, which
+    would ignore them, is turned off for the node, whatever its project says.
+
+    `labels` are the owner's; nothing in the specification can replace them, nor the keys.
+    """
+    spec = record.spec
+    script = {} if startup_script is None else {"startup-script": startup_script}
+    return NodeRequest(
+        name=incarnation.cloud_name,
+        zone=spec.zone,
+        accelerator_type=spec.accelerator_type,
+        runtime_version=spec.runtime_version,
+        tier=spec.tier,
+        labels={**spec.labels, **labels},
+        metadata={**spec.metadata, OS_LOGIN: OS_LOGIN_OFF, **script, "ssh-keys": ssh_keys},
+        external_ips=spec.external_ips,
+        network=spec.network,
+        subnetwork=spec.subnetwork,
+        service_account=spec.service_account,
+        tags=spec.tags,
+        config_type=spec.config_type,
+        topology=spec.topology,
+        boot_disk_gib=spec.boot_disk_gib,
+        reservation=spec.reservation,
+        run_duration_s=spec.run_duration_s,
+        valid_until=spec.valid_until,
+        valid_for_s=spec.valid_for_s,
+        slices=spec.slices,
+    )

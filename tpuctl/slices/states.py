@@ -1,0 +1,348 @@
+"""The life of a slice as data: which of our states follows which event, and what is to be done there.
+
+`classify_slice` turns one observation of the cloud into one event; `TRANSITIONS` says where it leads. Every
+(state, event) pair stands either there or in `IGNORED`; a test walks the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tpuctl.inventory.ownership import owner_labels
+from tpuctl.model.cloud import (
+    CloudErrorInfo,
+    NodeInfo,
+    NodeState,
+    OperationInfo,
+    QueuedInfo,
+    QueuedState,
+)
+from tpuctl.model.records import Incarnation, SliceRecord, SliceState
+
+
+class SliceEvent(StrEnum):
+    """What the cloud shows about the current incarnation of a slice."""
+
+    ABSENT = "absent"
+    QUEUED = "queued"
+    CREATING = "creating"
+    NODE_READY = "node-ready"
+    PREEMPTED = "preempted"
+    CREATE_FAILED = "create-failed"
+    CREATE_REFUSED = "create-refused"
+    SUSPENDED_BY_USER = "suspended-by-user"
+    STOPPED = "stopped"
+    DELETING = "deleting"
+    FOREIGN = "foreign"
+    NODE_MISSING = "node-missing"
+    """The queued resource says ACTIVE, but its node is not there."""
+    VANISHED = "vanished"
+    """A queued request is gone although nothing but a person deletes it."""
+    UNCLEAR = "unclear"
+    """It exists, in a state that we do not know."""
+    UNKNOWN = "unknown"
+    """It could not be read."""
+
+
+class Effect(StrEnum):
+    """What a transition asks the workflow to do."""
+
+    CREATE = "create"
+    PROBE_HOSTS = "probe-hosts"
+    DOUBT = "doubt"
+    """Write down since when something is wrong."""
+    TRUST = "trust"
+    """Forget the doubt: the cloud is at work on it."""
+    MARK_UNCLEAR = "mark-unclear"
+    """Write down since when its state is one that we do not know, or that it is known again."""
+    RECORD_LOSS = "record-loss"
+    DELETE = "delete"
+    RENEW = "renew"
+
+
+@dataclass(frozen=True)
+class To:
+    """Where a transition leads and what is done on the way."""
+
+    state: SliceState
+    effect: Effect | None = None
+
+
+_S, _E = SliceState, SliceEvent
+
+TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
+    (_S.REQUESTED, _E.ABSENT): To(_S.REQUESTED, Effect.CREATE),
+    (_S.REQUESTED, _E.QUEUED): To(_S.PROVISIONING),
+    (_S.REQUESTED, _E.CREATING): To(_S.PROVISIONING),
+    (_S.REQUESTED, _E.NODE_READY): To(_S.BOOTING),
+    (_S.REQUESTED, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.VANISHED): To(_S.REMOVED),
+    (_S.PROVISIONING, _E.NODE_READY): To(_S.BOOTING),
+    (_S.PROVISIONING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
+    (_S.PROVISIONING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    # ACTIVE means that all nodes were created: one that nobody saw is gone again.
+    (_S.PROVISIONING, _E.NODE_MISSING): To(_S.PROVISIONING, Effect.DOUBT),
+    (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
+    (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
+    (_S.BOOTING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
+    (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
+    (_S.READY, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
+    (_S.READY, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.READY, _E.ABSENT): To(_S.REMOVED),
+    (_S.READY, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.READY, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.READY, _E.CREATING): To(_S.BOOTING),
+    (_S.LOST, _E.ABSENT): To(_S.REQUESTED, Effect.RENEW),
+    (_S.LOST, _E.FOREIGN): To(_S.REQUESTED, Effect.RENEW),
+    **{
+        (_S.LOST, event): To(_S.LOST, Effect.DELETE)
+        for event in _E
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.UNCLEAR, _E.DELETING, _E.NODE_READY, _E.VANISHED}
+    },
+    # It is there and has its id: it was not removed, or somebody brought it back. It must not cost unseen.
+    (_S.REMOVED, _E.NODE_READY): To(_S.BOOTING),
+    # A create that was given up on and came up late is taken, not deleted.
+    (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
+    **{
+        (_S.REFUSED, event): To(_S.REFUSED, Effect.DELETE)
+        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED)
+    },
+    # A refusal that was no refusal: an earlier call, whose answer was lost, had gone through.
+    (_S.REFUSED, _E.NODE_READY): To(_S.BOOTING),
+    (_S.REFUSED, _E.QUEUED): To(_S.PROVISIONING),
+    (_S.REFUSED, _E.CREATING): To(_S.PROVISIONING),
+    **{
+        (_S.DELETING, event): To(_S.DELETING, Effect.DELETE)
+        for event in _E
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.VANISHED}
+    },
+    (_S.DELETING, _E.ABSENT): To(_S.GONE),
+    (_S.DELETING, _E.FOREIGN): To(_S.GONE),
+}
+"""What follows what. DELETING is entered by `down`, not by an event."""
+
+IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
+    [
+        *((state, _E.UNKNOWN) for state in _S),  # what could not be read proves nothing
+        *((state, _E.DELETING) for state in _S),  # wait until the API says not-found
+        *((_S.GONE, event) for event in _E),
+        *((_S.REMOVED, event) for event in _E if event is not _E.NODE_READY),  # waits for `up`
+        *((state, _E.STOPPED) for state in (_S.REQUESTED, _S.PROVISIONING, _S.BOOTING, _S.READY)),
+        (_S.PROVISIONING, _E.QUEUED),
+        (_S.PROVISIONING, _E.CREATING),
+        (_S.PROVISIONING, _E.FOREIGN),
+        (_S.BOOTING, _E.QUEUED),
+        (_S.BOOTING, _E.CREATE_REFUSED),
+        (_S.BOOTING, _E.FOREIGN),
+        (_S.READY, _E.NODE_READY),
+        (_S.READY, _E.QUEUED),
+        (_S.READY, _E.CREATE_REFUSED),
+        (_S.READY, _E.FOREIGN),
+        *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
+        # Nothing is deleted by itself in a state that we do not know; `down` does it.
+        *((state, _E.UNCLEAR) for state in _S if state is not _S.DELETING),
+        *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.REFUSED)),
+        *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
+        (_S.REFUSED, _E.SUSPENDED_BY_USER),
+    ]
+)
+"""Pairs that change nothing, on purpose."""
+
+STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
+    _S.REQUESTED: ("up, recovery", "the intent is written; the create is called or about to be"),
+    _S.PROVISIONING: ("cloud", "the cloud has the request: queued or creating"),
+    _S.BOOTING: ("cloud", "the node is READY; not every host has answered over SSH yet"),
+    _S.READY: ("tpuctl", "every host answered with its pinned key"),
+    _S.LOST: ("cloud", "preempted or failed to come up; what is left is deleted, then asked for again"),
+    _S.REFUSED: ("cloud", "the request can never succeed as it is; waits for another `up`"),
+    _S.REMOVED: ("a person", "deleted or suspended outside tpuctl; stays so until `up`"),
+    _S.DELETING: ("down", "being deleted until the cloud says not-found"),
+    _S.GONE: ("tpuctl", "nothing is left in the cloud"),
+}
+"""Who sets each state and what it means, for the documents."""
+
+FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
+"""States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
+
+
+@dataclass(frozen=True)
+class CloudView:
+    """One look at one incarnation: None means the API said not-found, `unread` what could not be read."""
+
+    node: NodeInfo | None = None
+    queued: QueuedInfo | None = None
+    operation: OperationInfo | None = None
+    unread: str = ""
+    unanswered: bool = False
+    """Whether it is unread because nothing answered: an API that answers with an error is there."""
+
+    @property
+    def failure(self) -> CloudErrorInfo | None:
+        """Why the request failed after it was taken, as its operation or its queued resource says."""
+        if self.queued is not None and self.queued.state is QueuedState.FAILED:
+            return self.queued.error
+        return self.operation.error if self.operation is not None else None
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The event an observation amounts to, and the evidence in words."""
+
+    event: SliceEvent
+    why: str
+    pending: bool = False
+    """Only an operation that has not ended speaks for it: there is nothing to show."""
+
+
+_NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
+    NodeState.READY: _E.NODE_READY,
+    NodeState.PREEMPTED: _E.PREEMPTED,
+    NodeState.TERMINATED: _E.PREEMPTED,
+    NodeState.STOPPED: _E.STOPPED,
+    NodeState.STOPPING: _E.STOPPED,
+    NodeState.HIDING: _E.STOPPED,
+    NodeState.HIDDEN: _E.STOPPED,
+    NodeState.DELETING: _E.DELETING,
+    NodeState.UNKNOWN: _E.UNCLEAR,
+}
+"""Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
+
+_EXPECT_NODE = frozenset({_S.PROVISIONING, _S.BOOTING, _S.READY})
+
+FINAL_CODES = frozenset({3, 5, 7, 11, 12, 16})
+"""google.rpc codes in operations and failed requests after which asking again is in vain: what was asked for
+is malformed, names something that is not there, is not allowed or not offered. All others are asked again: 8 is
+a stockout or a quota, 9 a stockout or a state that passes, 13 what a queued resource that found no capacity
+reports, 1 and 10 that something else was at work; 2, 15 and what is not known say nothing of the request."""
+ABSENT = "absent"
+"""The kind of loss of what was on its way and is not there any more."""
+DENIED = "denied"
+"""The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
+
+
+def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sighting:
+    """The event that `view` amounts to for the current incarnation; `store_id` tells ours from others'."""
+    if view.unread:
+        return Sighting(_E.UNKNOWN, view.unread)
+    incarnation = record.incarnation
+    if incarnation is None:
+        return Sighting(_E.ABSENT, "never asked for")
+    foreign = _foreign(incarnation, owner_labels(record, incarnation, store_id), view) or _other_life(
+        incarnation, view
+    )
+    if foreign:
+        return Sighting(_E.FOREIGN, foreign)
+    if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
+        event = _NODE_EVENTS.get(view.node.state, _E.CREATING)
+        suspended = view.queued is not None and view.queued.state in {
+            QueuedState.SUSPENDING,
+            QueuedState.SUSPENDED,
+        }
+        if not suspended:
+            return Sighting(event, f"node {view.node.name} is {view.node.state}{_health(view.node)}")
+    if view.queued is not None:
+        expects_node = record.state in _EXPECT_NODE
+        coming = record.state in {_S.REQUESTED, _S.PROVISIONING}
+        return _classify_queued(view.queued, expects_node=expects_node, coming=coming)
+    cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
+    if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
+        return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
+    return _classify_missing(incarnation, view.operation, cleaning=cleaning)
+
+
+def _foreign(incarnation: Incarnation, ours: Mapping[str, str], view: CloudView) -> str:
+    """Evidence that the thing under our name is not ours, or an empty string.
+
+    Another person's fleet in the same project may use the same slice names: all labels must agree. What was
+    adopted is known by the server's id instead.
+    """
+    for found in (view.node, view.queued):
+        if found is None or _adopted(incarnation, found):
+            continue
+        known = isinstance(found, NodeInfo) and bool(found.uid) and found.uid == incarnation.node_uid
+        for label, value in ours.items():
+            there = found.labels.get(label)
+            # A label that somebody took off does not make the node that we knew another's.
+            if there != value and not (known and there is None):
+                return f"{found.name} exists but carries no label {label}={value}"
+    return ""
+
+
+def _adopted(incarnation: Incarnation, found: NodeInfo | QueuedInfo) -> bool:
+    if isinstance(found, NodeInfo):
+        return bool(incarnation.adopted_uid) and found.uid == incarnation.adopted_uid
+    return bool(incarnation.adopted_request) and found.create_time == incarnation.adopted_request
+
+
+def _other_life(incarnation: Incarnation, view: CloudView) -> str:
+    """Evidence that the node is not the one that was ready: ids are the server's and never used again. Before a
+    node is ready, a queued resource may try several."""
+    known = incarnation.node_uid if incarnation.cloud_ready_at is not None else None
+    if known and view.node is not None and view.node.uid != known:
+        return f"{view.node.name} has id {view.node.uid}, not {known}: it is another node of that name"
+    return ""
+
+
+def _health(node: NodeInfo) -> str:
+    """What the API says of a node's health, where that is not fine."""
+    if not unhealthy(node):
+        return ""
+    return f", {node.health}" + (f" ({node.health_description})" if node.health_description else "")
+
+
+def unhealthy(node: NodeInfo) -> bool:
+    """Whether the API itself calls the node unhealthy (`Node.Health`; often stale, so never enough alone)."""
+    return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
+
+
+def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) -> Sighting:
+    """`expects_node`: it was up before, or ought to be. `coming`: nothing can be taken away from it yet."""
+    state = queued.state
+    why = f"queued resource {queued.name} is {state}"
+    if state is QueuedState.FAILED:
+        error = queued.error or CloudErrorInfo(13, "no reason given")
+        return Sighting(_failure(error), f"{why}: {error.message}")
+    if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
+        if queued.initiator == "USER":
+            return Sighting(_E.SUSPENDED_BY_USER, f"{why} by a user")
+        if state is QueuedState.SUSPENDING and coming:
+            # On its way to FAILED, which then says why: no capacity, or a quota.
+            return Sighting(_E.CREATING, f"{why} by the service before it had a node")
+        return Sighting(_E.PREEMPTED, f"{why} by the service")
+    if state is QueuedState.DELETING:
+        return Sighting(_E.DELETING, why)
+    if state is QueuedState.UNKNOWN:
+        return Sighting(_E.UNCLEAR, why)
+    if state is QueuedState.ACTIVE and expects_node:
+        return Sighting(_E.NODE_MISSING, f"{why}, but its node is not there")
+    if state is QueuedState.PROVISIONING:
+        return Sighting(_E.CREATING, why)
+    return Sighting(_E.QUEUED, why)
+
+
+def _failure(error: CloudErrorInfo) -> SliceEvent:
+    return _E.CREATE_REFUSED if error.code in FINAL_CODES else _E.CREATE_FAILED
+
+
+def _classify_missing(incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool) -> Sighting:
+    """Neither node nor queued resource exists. A running create may still bring one, unless it was up already
+    (some operations never end); a failed one matters only while the slice is being made."""
+    if operation is not None and not operation.done and incarnation.cloud_ready_at is None:
+        why = f"operation {operation.name.rsplit('/', 1)[-1]} is running"
+        return Sighting(_E.CREATING, why, pending=True)
+    if operation is not None and operation.error is not None and not cleaning:
+        error = operation.error
+        return Sighting(_failure(error), f"create failed with code {error.code}: {error.message}")
+    return Sighting(_E.ABSENT, f"{incarnation.cloud_name} does not exist")

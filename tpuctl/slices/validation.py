@@ -1,0 +1,175 @@
+"""Values that stand for themselves: names, labels, metadata, sizes. Each check raises UsageError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tpuctl.errors import UsageError
+from tpuctl.lib.names import region_of
+from tpuctl.slices.request import Ask, told
+
+MAX_METADATA_VALUE = 256 * 1024
+MAX_METADATA_TOTAL = 512 * 1024
+"""Bytes; Compute Engine's limits (docs.cloud.google.com/compute/docs/metadata/setting-custom-metadata)."""
+MIN_BOOT_DISK_GIB = 100
+MAX_BOOT_DISK_GIB = 65_536
+"""The images are for 100 GiB; Compute Engine has no larger disk than 64 TiB."""
+MAX_TAGS = 64
+MAX_LABELS = 64
+OWN_LABELS = 4
+OWN_PREFIX = "tpuctl-"
+
+_RFC1035 = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
+_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
+_METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+_EMAIL = re.compile(r"[^@\s]+@[-a-z0-9.]+\.[a-z]+")
+_NETWORK_PATH = re.compile(r"projects/[^/\s]+/global/networks/([^/\s]+)")
+_SUBNETWORK_PATH = re.compile(r"projects/[^/\s]+/regions/([^/\s]+)/subnetworks/([^/\s]+)")
+_RESERVATION_PATH = re.compile(r"projects/[^/\s]+/locations/([^/\s]+)/reservations/([^/\s]+)")
+
+RESERVED_METADATA: Mapping[str, str] = {
+    "ssh-keys": "tpuctl puts the keys of the enrolled machines there",
+    "startup-script": "use --startup-script FILE",
+}
+"""Metadata keys that cannot be set, and why."""
+OS_LOGIN, OS_LOGIN_OFF = "enable-oslogin", "FALSE"
+"""Said for every node that tpuctl makes: a node's own value counts before its project's
+(docs.cloud.google.com/compute/docs/oslogin/set-up-oslogin)."""
+
+
+def check_values(ask: Ask, zone: str) -> None:
+    """All of them; an error says which key it is about. Raises UsageError."""
+    told("--network", lambda: _check_network(ask.network))
+    told("--subnetwork", lambda: _check_subnetwork(ask.subnetwork, zone))
+    told("--service-account", lambda: _check_account(ask.service_account))
+    told("--slices", lambda: _check_slices(ask.slices))
+    told("--boot-disk", lambda: _check_boot_disk(ask.boot_disk_gib))
+    told("--reservation", lambda: _check_reservation(ask.reservation, zone))
+    told("--tag", lambda: _check_tags(ask.tags))
+    told("--label", lambda: _check_labels(ask.labels))
+    told("--startup-script", lambda: _check_script(ask.startup_script))
+    told("--metadata", lambda: _check_metadata(ask))
+
+
+def _check_network(network: str | None) -> None:
+    path = _NETWORK_PATH.fullmatch(network or "")
+    _check_name("--network", path[1] if path else network, "default, or projects/P/global/networks/N")
+
+
+def _check_subnetwork(subnetwork: str | None, zone: str) -> None:
+    path = _SUBNETWORK_PATH.fullmatch(subnetwork or "")
+    _check_name(
+        "--subnetwork", path[2] if path else subnetwork, "default, or projects/P/regions/R/subnetworks/S"
+    )
+    if path and path[1] != region_of(zone):
+        raise UsageError(
+            f"--subnetwork is in region {path[1]}, the slice in {region_of(zone)}",
+            hint=f"a subnetwork of {region_of(zone)}",
+        )
+
+
+def _check_name(flag: str, name: str | None, example: str) -> None:
+    if name is not None and not _RFC1035.fullmatch(name):
+        raise UsageError(
+            f"{flag} {name!r} is not a name: lower-case letters, digits and hyphens, a letter first",
+            hint=f"{flag} {example}",
+        )
+
+
+def _check_account(account: str | None) -> None:
+    if account is not None and not _EMAIL.fullmatch(account):
+        hint = "--service-account NAME@PROJECT.iam.gserviceaccount.com"
+        raise UsageError(f"--service-account {account!r} is not an address", hint=hint)
+
+
+def _check_slices(slices: int | None) -> None:
+    if slices is not None and slices < 1:
+        raise UsageError(f"--slices {slices}: at least 1", hint="--slices 2")
+
+
+def _check_boot_disk(size: int | None) -> None:
+    if size is not None and not MIN_BOOT_DISK_GIB <= size <= MAX_BOOT_DISK_GIB:
+        raise UsageError(
+            f"--boot-disk {size} is not a size from {MIN_BOOT_DISK_GIB} to {MAX_BOOT_DISK_GIB} GiB",
+            hint="--boot-disk 200",
+        )
+
+
+def _check_reservation(reservation: str | None, zone: str) -> None:
+    path = _RESERVATION_PATH.fullmatch(reservation or "")
+    name = path[2] if path else reservation
+    _check_name("--reservation", name, "NAME, or projects/P/locations/ZONE/reservations/NAME")
+    if path and path[1] != zone:
+        raise UsageError(f"--reservation is in {path[1]}, the slice in {zone}", hint=f"--zone {path[1]}")
+
+
+def _check_tags(tags: Sequence[str]) -> None:
+    for tag in tags:
+        _check_name("--tag", tag, "training")
+    if len(set(tags)) != len(tags):
+        raise UsageError("a --tag is said twice", hint="say each once")
+    if len(tags) > MAX_TAGS:
+        raise UsageError(f"{len(tags)} tags; Compute Engine takes {MAX_TAGS}", hint="fewer --tag")
+
+
+def _check_labels(labels: Mapping[str, str]) -> None:
+    for key, value in labels.items():
+        if key.startswith(OWN_PREFIX):
+            raise UsageError(
+                f"--label {key}: labels with {OWN_PREFIX} say who owns a resource and are set by tpuctl",
+                hint="choose another name",
+            )
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise UsageError(
+                f"--label {key}={value}: lower-case letters, digits, - and _, at most 63, "
+                "a letter first in the key",
+                hint="--label team=vision",
+            )
+    if len(labels) > MAX_LABELS - OWN_LABELS:
+        raise UsageError(f"{len(labels)} labels; {MAX_LABELS - OWN_LABELS} are left", hint="fewer --label")
+
+
+def _check_metadata(ask: Ask) -> None:
+    for key, value in ask.metadata.items():
+        if key in RESERVED_METADATA:
+            raise UsageError(f"--metadata {key} cannot be set", hint=RESERVED_METADATA[key])
+        if key == OS_LOGIN and value.upper() != OS_LOGIN_OFF:
+            raise UsageError(
+                f"--metadata {key}={value}: with OS Login hosts ignore the keys that tpuctl gives them",
+                hint=f"leave it out: every node that tpuctl makes has {OS_LOGIN}={OS_LOGIN_OFF}",
+            )
+        if not _METADATA_KEY.fullmatch(key):
+            raise UsageError(
+                f"--metadata {key!r}: letters, digits, - and _, at most 128", hint="--metadata K=V"
+            )
+        _check_size(f"--metadata {key}", value.encode())
+    total = sum(len(key) + len(value.encode()) for key, value in ask.metadata.items())
+    if total + len(ask.startup_script or b"") > MAX_METADATA_TOTAL:
+        raise UsageError(f"all metadata together is more than {MAX_METADATA_TOTAL >> 10} KiB", hint=_FETCH)
+
+
+_FETCH = "let the script fetch the rest from a bucket"
+
+
+def _check_size(what: str, value: bytes) -> None:
+    if len(value) > MAX_METADATA_VALUE:
+        raise UsageError(
+            f"{what} has {len(value)} bytes; the metadata server takes {MAX_METADATA_VALUE >> 10} KiB",
+            hint=_FETCH,
+        )
+
+
+def _check_script(script: bytes | None) -> None:
+    if script is None:
+        return
+    _check_size("the startup script", script)
+    try:
+        text = script.decode()
+    except UnicodeDecodeError:
+        raise UsageError("the startup script is not UTF-8 text, as metadata must be", hint=_FETCH) from None
+    if not text.strip():
+        raise UsageError("the startup script is empty", hint="--startup-script FILE with `#!/bin/bash` first")
+    if "\0" in text:
+        raise UsageError("the startup script has a NUL character, which metadata cannot carry", hint=_FETCH)

@@ -1,0 +1,1 @@
+"""The transport: commands on many hosts over SSH."""

@@ -1,0 +1,143 @@
+"""One command on one worker while it runs, and the way of its output to whoever asked."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpuctl.engine.ports import OutputSink
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+from tpuctl.ssh.session import Ending, Feed
+
+if TYPE_CHECKING:
+    import paramiko
+
+Emit = Callable[[str, bytes], bool]
+"""Takes a stream's name and a chunk; false: not now."""
+Chunks = queue.Queue[tuple[int, str, bytes]]
+
+QUEUE_CHUNKS = 64
+"""Chunks of at most 128 KiB between the workers' threads and a slow sink; when full, hosts are not read."""
+FULL_WAIT_S = 0.1
+ALL_WINDOWS = 8 << 20
+MIN_WINDOW = 128 << 10
+MAX_WINDOW = 2 << 20
+"""Bytes that a worker may send before they were passed on: paramiko's default for a few, less for each of many,
+so that all together stay near ALL_WINDOWS."""
+COLLECTED_MAX = 64 << 20
+"""Of what is kept as a whole. The longest answers, parts of logs and lists of contents, have a tenth of it."""
+
+
+class Call:
+    """One command on one worker, run in its own thread, and how it ended."""
+
+    def __init__(
+        self, target: HostTarget, command: str, feed: Feed, changed: threading.Event, timeout_s: float | None
+    ) -> None:
+        self.target = target
+        self.command = command
+        self.feed = feed
+        self.emit: Emit = _discard
+        self.changed = changed
+        self.began = time.monotonic()
+        self.deadline = None if timeout_s is None else self.began + timeout_s
+        self.result: RemoteResult | None = None
+        self.bug: BaseException | None = None
+        self.window_bytes = MAX_WINDOW
+        self.thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self._channel: paramiko.Channel | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def done(self) -> bool:
+        return self.result is not None or self.bug is not None
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def share_window(self, calls: int) -> None:
+        """One of `calls` at once: see ALL_WINDOWS."""
+        self.window_bytes = max(MIN_WINDOW, min(MAX_WINDOW, ALL_WINDOWS // calls))
+
+    def adopt(self, channel: paramiko.Channel) -> None:
+        with self._lock:
+            self._channel = channel
+
+    def cancel(self) -> None:
+        """Ends the call soon; closing the channel wakes its thread and cuts the leash on the host."""
+        self._cancelled.set()
+        with self._lock:
+            channel = self._channel
+        if channel is not None:
+            channel.close()
+
+    def finish(self, ending: Ending) -> RemoteResult:
+        """The result without its output, which went to `emit`."""
+        return RemoteResult(
+            worker=self.target.worker,
+            exit_status=ending.exit_status,
+            stdout=b"",
+            stderr=b"",
+            duration_s=time.monotonic() - self.began,
+            failure=ending.failure,
+            detail=ending.detail,
+        )
+
+    def outcome(self) -> RemoteResult:
+        """The result; a call that was given up before it had one was stopped. Raises what its thread raised."""
+        if self.bug is not None:
+            raise self.bug
+        if self.result is None:
+            return self.finish(Ending(failure=FailureKind.LOST, detail="stopped by this side"))
+        return self.result
+
+
+class Collected:
+    """The whole output of a call, for commands that say little. Who says more than COLLECTED_MAX bytes is not
+    listened to any more, and runs out of time."""
+
+    def __init__(self) -> None:
+        self._streams = {"stdout": bytearray(), "stderr": bytearray()}
+
+    def emit(self, name: str, data: bytes) -> bool:
+        if sum(map(len, self._streams.values())) + len(data) > COLLECTED_MAX:
+            time.sleep(FULL_WAIT_S)
+            return False
+        self._streams[name] += data
+        return True
+
+    def added_to(self, result: RemoteResult) -> RemoteResult:
+        return replace(result, stdout=bytes(self._streams["stdout"]), stderr=bytes(self._streams["stderr"]))
+
+
+def queued(chunks: Chunks, call: Call) -> Emit:
+    """Output into a queue that another thread empties with `pump`."""
+
+    def emit(name: str, data: bytes) -> bool:
+        if call.is_cancelled():
+            return True  # nobody wants it any more
+        try:
+            chunks.put((call.target.worker, name, data), timeout=FULL_WAIT_S)
+        except queue.Full:
+            return False
+        call.changed.set()
+        return True
+
+    return emit
+
+
+def pump(chunks: Chunks, sink: OutputSink) -> None:
+    """Passes on what is waiting."""
+    with contextlib.suppress(queue.Empty):
+        for _ in range(QUEUE_CHUNKS):
+            sink(*chunks.get_nowait())
+
+
+def _discard(_name: str, _data: bytes) -> bool:
+    return True

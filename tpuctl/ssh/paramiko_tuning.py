@@ -1,0 +1,78 @@
+"""paramiko as tpuctl uses it: imported lean, and tuned through what its constructor takes.
+
+Import this module, late, instead of paramiko: whoever comes first decides what the import costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from tpuctl.ssh.paramiko_import import absent, knowing_version
+
+# paramiko 5.1 does without invoke, a third of its import, which serves only `Match exec` in ssh_config files.
+# An ImportError is all that it goes by (paramiko/config.py): there is no switch, and pip installs both.
+# And it asks importlib.metadata, behind which is a parser of e-mails, for nothing but its own version.
+with absent("invoke"), knowing_version("paramiko"):
+    import paramiko
+    from paramiko.packet import Packetizer
+
+__all__ = ["BufferedSocket", "end", "hang_up", "new_transport", "paramiko"]
+
+READ_AHEAD = 32 * 1024
+TICK_S = 5.0
+"""How often paramiko's thread looks around on an idle connection. Its own 0.1 s costs 3 % of a core at 256."""
+
+JOIN_S = 10.0
+"""More than a thread needs that has read the end of the stream."""
+
+
+class BufferedSocket(socket.socket):
+    """Reads ahead: paramiko asks for a packet in two or three small pieces."""
+
+    _ahead = b""
+    _used = 0
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        """As socket.recv; what was read too much comes first."""
+        if self._used >= len(self._ahead):
+            self._ahead, self._used = super().recv(READ_AHEAD, flags), 0
+        found = self._ahead[self._used : self._used + bufsize]
+        self._used += len(found)
+        return found
+
+
+class UntimedPacketizer(Packetizer):
+    """Leaves the handshake's deadline to `connection`, which watches it anyway: one thread less per worker."""
+
+    def start_handshake(self, timeout: float) -> None:
+        """Starts no timer."""
+
+    def handshake_timed_out(self) -> bool:
+        return False
+
+    def complete_handshake(self) -> None:
+        """There is no timer to stop."""
+
+
+def new_transport(sock: socket.socket) -> paramiko.Transport:
+    """A client transport that is not started yet; `end` ends it."""
+    transport = paramiko.Transport(sock, packetizer_class=UntimedPacketizer)
+    transport.daemon = True
+    sock.settimeout(TICK_S)
+    return transport
+
+
+def hang_up(transport: paramiko.Transport) -> None:
+    """Closes the connection without waiting. Its thread wakes at the end of the stream; a mere close of the
+    socket would wake it at its next tick."""
+    with contextlib.suppress(OSError):  # the other side was first
+        transport.sock.shutdown(socket.SHUT_RDWR)
+    transport.close()
+
+
+def end(transport: paramiko.Transport) -> None:
+    """Hangs up and waits for paramiko's thread."""
+    hang_up(transport)
+    if transport.is_alive():
+        transport.join(JOIN_S)

@@ -1,0 +1,250 @@
+"""Commands on many workers at once over SSH: the `Remote` port on paramiko.
+
+A thread per worker, so that one which hangs holds up nobody. Handshakes in flight are bounded, running commands
+are not. Connections stay open for the life of the object and are opened again when they died.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
+from tpuctl.errors import BugError
+from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
+from tpuctl.model.hosts import HostTarget, RemoteResult
+from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, Collected, pump, queued
+from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
+from tpuctl.ssh.errors import ConnectError
+from tpuctl.ssh.pool import Access, ConnectionPool
+from tpuctl.ssh.session import Ending, Feed, exchange
+
+if TYPE_CHECKING:
+    import paramiko
+
+STOP_POLL_S = 0.1
+STOP_PATIENCE_S = 2.0
+"""After a stop, threads still busy connecting are not waited for any longer."""
+FILES_PER_CALL = 3
+"""A socket, and the pipe by which paramiko announces output."""
+FORWARD_TIMEOUT_S = 20.0
+"""For the connection behind a forwarded one."""
+JOIN_S = 30.0
+"""More than all the timeouts of a connection attempt together."""
+
+
+class SshRemote:
+    """Runs commands on workers whose host keys are pinned, with one ed25519 key of our own.
+
+    A connection without a sign of life for `silence_s` is given up, also while a command runs. The other times
+    are those of `Access`.
+    """
+
+    def __init__(
+        self,
+        private_key_path: Path,
+        *,
+        connect_timeout_s: float = Access.connect_timeout_s,
+        handshake_timeout_s: float = Access.handshake_timeout_s,
+        silence_s: float = LINK_SILENCE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        boot_retry: bool = False,
+        max_handshakes: int = 64,
+        proxy: tuple[str, ...] = (),
+    ) -> None:
+        access = Access(private_key_path, connect_timeout_s, handshake_timeout_s, boot_retry, proxy)
+        self._pool = ConnectionPool(access, max_handshakes)
+        self._silence_s = silence_s
+        self._heartbeat_s = heartbeat_s
+        self._lock = threading.Lock()
+        self._calls: set[Call] = set()
+        self._closed = False
+
+    def run(
+        self,
+        targets: Sequence[HostTarget],
+        command: str,
+        *,
+        stdin: Stdin = b"",
+        timeout_s: float = 20.0,
+    ) -> list[RemoteResult]:
+        """See `Remote.run`."""
+        outputs = [Collected() for _ in targets]
+        changed = threading.Event()
+        calls = []
+        for target, output in zip(targets, outputs, strict=True):
+            feed = Feed(_stdin_for(target, stdin), hold=False)
+            call = Call(target, command, feed, changed, timeout_s)
+            call.emit = output.emit
+            calls.append(call)
+        self._perform(calls, changed, lambda: None)
+        return [output.added_to(call.outcome()) for call, output in zip(calls, outputs, strict=True)]
+
+    def stream(
+        self,
+        targets: Sequence[HostTarget],
+        command: str | Callable[[HostTarget], str],
+        sink: OutputSink,
+        *,
+        stdin: Stdin = b"",
+        hold_stdin: bool = False,
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> list[RemoteResult]:
+        """See `Remote.stream`. Workers that were stopped have failure LOST and say so in `detail`."""
+        chunks: Chunks = queue.Queue(QUEUE_CHUNKS)
+        changed = threading.Event()
+        calls: list[Call] = []
+        for target in targets:
+            text = command if isinstance(command, str) else command(target)
+            feed = Feed(_stdin_for(target, stdin), hold=hold_stdin, heartbeat_s=self._heartbeat_s)
+            call = Call(target, text, feed, changed, timeout_s)
+            call.emit = queued(chunks, call)
+            calls.append(call)
+        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end)
+        return [call.outcome() for call in calls]
+
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """See `Remote.forward`."""
+        from tpuctl.ssh.port_forward import LOOPBACK, Forwarder
+
+        def open_channel() -> paramiko.Channel:
+            deadline = time.monotonic() + FORWARD_TIMEOUT_S
+            transport = self._pool.connection(resolve(), deadline, lambda: self._closed)
+            where, here = (LOOPBACK, remote_port), (LOOPBACK, 0)
+            return transport.open_channel("direct-tcpip", where, here, timeout=CHANNEL_TIMEOUT_S)
+
+        return Forwarder(open_channel, local_port, report)
+
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
+        """See `Remote.read_host_keys`."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            return list(pool.map(lambda target: self._pool.read_host_key(target, timeout_s), targets))
+
+    def close(self) -> None:
+        """Ends running calls and closes every connection; returns when their threads are gone."""
+        with self._lock:
+            self._closed = True
+            calls = list(self._calls)
+        self._pool.refuse_more()
+        for call in calls:
+            call.cancel()
+        for call in calls:
+            if call.thread is not None and call.thread is not threading.current_thread():
+                call.thread.join(JOIN_S)
+        self._pool.close()
+
+    def _perform(
+        self,
+        calls: list[Call],
+        changed: threading.Event,
+        pump: Callable[[], object],
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
+    ) -> None:
+        """Runs all calls to their end; `pump` and `on_end` are called in this thread until then."""
+        untold = set(calls)
+
+        def tell_ended() -> None:
+            for call in [call for call in calls if call in untold and call.done]:
+                untold.discard(call)
+                if on_end is not None:
+                    on_end(call.outcome())
+
+        self._pool.load_key()
+        _allow_files(FILES_PER_CALL * len(calls))
+        try:
+            for call in calls:
+                call.share_window(len(calls))
+                self._start(call)
+            give_up_at: float | None = None
+            while not all(call.done for call in calls):
+                changed.wait(STOP_POLL_S)
+                changed.clear()
+                pump()
+                tell_ended()
+                if give_up_at is None and should_stop is not None and should_stop():
+                    give_up_at = time.monotonic() + STOP_PATIENCE_S
+                    for call in calls:
+                        call.cancel()
+                if give_up_at is not None and time.monotonic() > give_up_at:
+                    break
+            pump()
+            tell_ended()
+        except BaseException:
+            # Ctrl-C, or a sink that failed: cutting the channels ends what runs under a leash on the hosts.
+            for call in calls:
+                call.cancel()
+            raise
+
+    def _start(self, call: Call) -> None:
+        call.thread = threading.Thread(
+            target=self._carry_out, args=(call,), name=f"tpuctl-ssh-{call.target.label}", daemon=True
+        )
+        with self._lock:
+            if self._closed:
+                raise BugError("a command was started on a closed SshRemote")
+            self._calls.add(call)
+        call.thread.start()
+
+    def _carry_out(self, call: Call) -> None:
+        try:
+            call.result = call.finish(self._attempt(call))
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the caller, not hang it
+            call.bug = error
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+            call.changed.set()
+
+    def _attempt(self, call: Call) -> Ending:
+        try:
+            transport, channel = self._pool.open_session(
+                call.target, call.window_bytes, call.deadline, call.is_cancelled
+            )
+        except ConnectError as error:
+            return Ending(failure=error.kind, detail=error.detail)
+        call.adopt(channel)
+        try:
+            return exchange(
+                channel,
+                transport,
+                call.command,
+                call.feed,
+                call.emit,
+                call.deadline,
+                self._silence_s,
+                call.is_cancelled,
+            )
+        finally:
+            channel.close()
+
+
+def _allow_files(count: int) -> None:
+    """Raises the soft limit of open files for a large slice; many systems start with 1024 or 256."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 512
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes | None]:
+    return stdin if isinstance(stdin, bytes) else stdin(target)

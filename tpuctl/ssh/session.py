@@ -1,0 +1,228 @@
+"""One command on one channel: bytes in, bytes out, and the one true reason why it ended."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.hosts.commands import HEARTBEAT_S
+from tpuctl.model.hosts import FailureKind
+
+if TYPE_CHECKING:
+    import paramiko
+
+CHUNK = 128 * 1024
+PROBE_AFTER_S = 5.0
+"""A connection without a byte for this long is asked for an answer."""
+STDIN_RETRY_MS = 5
+"""How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
+
+
+@dataclass
+class Ending:
+    """How a command ended; exactly one of `exit_status` and `failure` is set."""
+
+    exit_status: int | None = None
+    failure: FailureKind | None = None
+    detail: str = ""
+
+
+class Feed:
+    """What is still to be sent to stdin: the given bytes, then heartbeats if it is held, else end of file. A
+    source that has nothing yet gives None."""
+
+    def __init__(
+        self, source: bytes | Iterable[bytes | None], hold: bool, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._chunks: Iterator[bytes | None] = iter([source] if isinstance(source, bytes) else source)
+        self._pending = memoryview(b"")
+        self._exhausted = self._waiting = False
+        self._hold = hold
+        self._heartbeat_s = heartbeat_s
+        self._next_beat = time.monotonic() + heartbeat_s
+        self._closed = False
+
+    def push(self, channel: paramiko.Channel) -> bool:
+        """Sends what the window takes; false when more is waiting for the window, or for its source."""
+        try:
+            while self._refill():
+                sent = channel.send(self._pending[:CHUNK].tobytes())
+                if sent == 0:
+                    return self._abandon()
+                self._pending = self._pending[sent:]
+            if self._waiting:
+                return False
+            if self._exhausted and not self._hold and not self._closed:
+                self._closed = True
+                channel.shutdown_write()
+        except TimeoutError:
+            return False
+        except OSError:
+            return self._abandon()  # the command closed its stdin; what it said and how it ended still counts
+        return True
+
+    def _refill(self) -> bool:
+        self._waiting = False
+        while not self._pending and not self._exhausted and not self._waiting:
+            for chunk in self._chunks:
+                self._waiting = chunk is None
+                self._pending = memoryview(chunk or b"")
+                break
+            else:
+                self._exhausted = True
+        if self._exhausted and self._hold and not self._closed and time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + self._heartbeat_s
+            self._pending = memoryview(b"\n")
+        return bool(self._pending)
+
+    def _abandon(self) -> bool:
+        self._pending = memoryview(b"")
+        self._exhausted = self._closed = True
+        self._waiting = False
+        return True
+
+
+class Probe:
+    """Asks a silent connection for a sign of life. TCP does not notice a server process that hangs."""
+
+    def __init__(self, transport: paramiko.Transport, silence_s: float) -> None:
+        self._transport = transport
+        self._silence_s = silence_s
+        self._answered = threading.Event()
+        self._asked = False
+        self.heard = time.monotonic()
+
+    def note_life(self) -> None:
+        self.heard = time.monotonic()
+
+    def check(self) -> bool:
+        """False when the other side has been dead for `silence_s`."""
+        if self._asked and self._answered.is_set():
+            self._asked = False
+            self.note_life()
+        silent = time.monotonic() - self.heard
+        if silent > min(PROBE_AFTER_S, self._silence_s / 3) and not self._asked:
+            self._asked = True
+            self._answered.clear()
+            threading.Thread(target=self._ask, name="tpuctl-ssh-probe", daemon=True).start()
+        return silent < self._silence_s
+
+    def _ask(self) -> None:
+        try:
+            # Any answer will do, a refusal too: this is how OpenSSH's ServerAliveInterval works.
+            self._transport.global_request("keepalive@openssh.com", wait=True)
+        except (OSError, EOFError):
+            return  # the connection is gone; the channel says so too
+        self._answered.set()
+
+
+class Outlet:
+    """Output on its way to `emit`, which refuses it while the reader on our side is busy.
+
+    Nothing more is read from the host meanwhile, but heartbeats go on: a paused terminal cuts no leash.
+    """
+
+    def __init__(self, emit: Callable[[str, bytes], bool]) -> None:
+        self._emit = emit
+        self._held: deque[tuple[str, bytes]] = deque()
+
+    def put(self, name: str, data: bytes) -> None:
+        self._held.append((name, data))
+        self.flush()
+
+    def flush(self) -> bool:
+        """True when nothing is held back any more."""
+        while self._held and self._emit(*self._held[0]):
+            self._held.popleft()
+        return not self._held
+
+
+def exchange(
+    channel: paramiko.Channel,
+    transport: paramiko.Transport,
+    command: str,
+    feed: Feed,
+    emit: Callable[[str, bytes], bool],
+    deadline: float | None,
+    silence_s: float,
+    is_cancelled: Callable[[], bool],
+) -> Ending:
+    """Runs `command`, passing its output to `emit` until it ended, was lost, cancelled, or the time is up."""
+    from tpuctl.ssh.paramiko_tuning import hang_up, paramiko
+
+    try:
+        channel.exec_command(command)
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        return Ending(failure=FailureKind.LOST, detail=f"the command was not accepted: {error}")
+    channel.setblocking(0)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    probe, outlet = Probe(transport, silence_s), Outlet(emit)
+    while True:
+        flowing = feed.push(channel)
+        wait_ms = _wait_ms(deadline) if flowing else STDIN_RETRY_MS
+        # Looked at before draining: whatever came before the end is then in the buffers that are drained below.
+        ended = channel.eof_received or channel.closed
+        if not outlet.flush() or ((ended or poll.poll(wait_ms)) and _drain(channel, outlet)):
+            probe.note_life()
+        elif ended:
+            return _conclude(channel, transport, deadline, is_cancelled)
+        if is_cancelled():
+            return Ending(failure=FailureKind.LOST, detail="stopped by this side")
+        if deadline is not None and time.monotonic() >= deadline:
+            return Ending(failure=FailureKind.TIMEOUT, detail="the command did not end in time")
+        if not probe.check():
+            hang_up(transport)
+            return Ending(failure=FailureKind.LOST, detail=f"no sign of life for {silence_s:g} s")
+
+
+def _wait_ms(deadline: float | None) -> float:
+    left = 1.0 if deadline is None else deadline - time.monotonic()
+    return 1000 * max(0.0, min(0.5, left))
+
+
+def _drain(channel: paramiko.Channel, outlet: Outlet) -> bool:
+    """Passes on what has arrived; false when nothing had."""
+    found = False
+    for name, ready, receive in (
+        ("stdout", channel.recv_ready, channel.recv),
+        ("stderr", channel.recv_stderr_ready, channel.recv_stderr),
+    ):
+        if ready():
+            try:
+                data = receive(CHUNK)
+            except TimeoutError:
+                continue
+            if data:
+                found = True
+                outlet.put(name, data)
+    return found
+
+
+def _conclude(
+    channel: paramiko.Channel,
+    transport: paramiko.Transport,
+    deadline: float | None,
+    is_cancelled: Callable[[], bool],
+) -> Ending:
+    """The end after the last output; a command may close its output and work on."""
+    while not channel.status_event.wait(0.2):
+        if is_cancelled():
+            return Ending(failure=FailureKind.LOST, detail="stopped by this side")
+        if deadline is not None and time.monotonic() >= deadline:
+            return Ending(failure=FailureKind.TIMEOUT, detail="the command did not end in time")
+        if not transport.is_active():
+            break
+    status = channel.recv_exit_status() if channel.exit_status_ready() else -1
+    if status >= 0:
+        return Ending(exit_status=status)
+    if is_cancelled():
+        return Ending(failure=FailureKind.LOST, detail="stopped by this side")
+    if transport.is_active():
+        return Ending(failure=FailureKind.SIGNAL, detail="the command was killed by a signal")
+    return Ending(failure=FailureKind.LOST, detail="the connection was lost before the command ended")

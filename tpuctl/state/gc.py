@@ -1,0 +1,150 @@
+"""Removes what the store keeps for nothing. Whatever cannot be read, nothing is removed.
+
+A blob may go when nothing refers to it and nobody stored it for a long time, by the store's own clock. Who is
+about to refer to a blob makes it young first (`Store.young_blobs`), so that the age alone protects him;
+references are read again before each handful, and a blob is only removed as it was listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tpuctl.engine.ports import Store, StoredBlob
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.lib.text import counted, sized
+from tpuctl.model import timeouts
+from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
+from tpuctl.state.old_records import OldRecords, find_old, remove_old
+from tpuctl.state.tombstones import find_ripe, retire
+
+KEY = "pruned"
+HANDFUL = 100
+"""Blobs that are removed after one look at the references."""
+
+
+@dataclass(frozen=True)
+class Waste:
+    """What may go: blobs, and names of slices whose records go. `blobs_kept` are all the others."""
+
+    blobs: tuple[StoredBlob, ...] = ()
+    blobs_kept: int = 0
+    slices: tuple[str, ...] = ()
+    old: OldRecords = field(default_factory=OldRecords)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(blob.size for blob in self.blobs)
+
+    @property
+    def words(self) -> str:
+        """`3 blobs (1.2 MiB) and the record of big`."""
+        found = [f"{counted(len(self.blobs), 'blob')} ({sized(self.size)})"] if self.blobs else []
+        if self.slices:
+            found.append(f"the record{'' if len(self.slices) == 1 else 's'} of {', '.join(self.slices)}")
+        entries = sum(map(len, self.old.journals.values()))
+        found += [counted(entries, "journal entry", "journal entries")] if entries else []
+        found += [f"{counted(len(self.old.runs), 'run')} with all manifests"] if self.old.runs else []
+        return " and ".join(found) or "nothing"
+
+
+def find_waste(
+    store: Store,
+    age_s: float,
+    retire_after_s: float = timeouts.RETIRE_AFTER_S,
+    runs_after_s: float | None = None,
+) -> Waste:
+    """What `prune` would remove now, except for what only goes because of that. Raises rather than judge from
+    what could not be read."""
+    listed = store.list_blobs()
+    doomed = _find_doomed(store, listed, age_s)
+    slices = find_ripe(store, retire_after_s)
+    return Waste(doomed, len(listed) - len(doomed), slices, find_old(store, runs_after_s))
+
+
+def prune(
+    store: Store,
+    age_s: float,
+    retire_after_s: float = timeouts.RETIRE_AFTER_S,
+    runs_after_s: float | None = None,
+) -> Waste:
+    """Removes blobs that nothing refers to and that are older than `age_s`, retires slices that are gone, and
+    removes old journals; runs that ended `runs_after_s` ago, too, if that is given.
+
+    Safe beside every other command, and beside another prune; after a crash the next call goes on. Returns what
+    was removed.
+    """
+    old = find_old(store, runs_after_s)
+    remove_old(store, old)
+    listed = store.list_blobs()
+    doomed = _find_doomed(store, listed, age_s)
+    removed: list[StoredBlob] = []
+    for start in range(0, len(doomed), HANDFUL):
+        some = doomed[start : start + HANDFUL]
+        still = _References(store, listed).without(some) if start else some
+        removed += [blob for blob in still if store.remove_blob(blob)]
+    store.clear_leftovers(store.now() - age_s)
+    slices = tuple(retire(store, retire_after_s))
+    return Waste(tuple(removed), len(listed) - len(removed), slices, old)
+
+
+def prune_if_due(store: Store, age_s: float) -> Waste | None:
+    """`prune`, once a day for all machines that share the store; None when it is not yet time."""
+    document = store.get(KEY)
+    now = store.now()
+    if document is not None and now - float(document.data["at"]) < timeouts.PRUNE_EVERY_S:
+        return None
+    try:
+        store.put(KEY, {"at": now}, if_generation=0 if document is None else document.generation)
+    except ConflictError:
+        return None  # another machine does it
+    return prune(store, age_s)
+
+
+def _find_doomed(store: Store, listed: Sequence[StoredBlob], age_s: float) -> tuple[StoredBlob, ...]:
+    """The old ones without a reference. An age that the store does not tell is no age."""
+    born_before = store.now() - age_s
+    old = [blob for blob in listed if blob.written_at is not None and blob.written_at < born_before]
+    return tuple(_References(store, listed).without(old))
+
+
+class _References:
+    """Which blobs the documents of a store refer to, read as far as it is needed to be sure.
+
+    Runs and slices are read first: they name nearly everything, and machines that make passes know them.
+    """
+
+    def __init__(self, store: Store, listed: Sequence[StoredBlob]) -> None:
+        self._store = store
+        self._listed = frozenset(blob.sha256 for blob in listed)
+
+    def without(self, blobs: Sequence[StoredBlob]) -> list[StoredBlob]:
+        """Those that nothing refers to."""
+        left = list(blobs)
+        if left:
+            left = _without(left, self._closure(MAIN_REFERRERS))
+        if left:
+            left = _without(left, self._closure(other_referrers(self._store.list_keys())))
+        return left
+
+    def _closure(self, prefixes: Iterable[str]) -> frozenset[str]:
+        """What the documents name, and what that names if it is a tree. Documents hold other digests too."""
+        named: set[str] = set()
+        for prefix in prefixes:
+            for document in self._store.list(prefix):
+                named |= find_digests(document.data)
+        blobs = named & self._listed
+        return frozenset(named).union(*(self._children(digest) for digest in blobs))
+
+    def _children(self, digest: str) -> frozenset[str]:
+        """What a blob refers to. One that is not there keeps nothing: nobody can follow it, and who stores it
+        again stores what it names first."""
+        try:
+            return find_children(self._store.get_blob(digest))
+        except NotFoundError:
+            return frozenset()
+
+
+def _without(blobs: Iterable[StoredBlob], known: frozenset[str]) -> list[StoredBlob]:
+    return [blob for blob in blobs if blob.sha256 not in known]

@@ -1,0 +1,139 @@
+"""What of a store nobody needs any more: blobs without a reference, and slices that are only a number.
+
+A reference is anything in a document that looks like the sha256 of a blob, wherever it stands: a record of a
+newer tpuctl, with fields that this one does not know, counts too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tpuctl.errors import UsageError
+from tpuctl.lib.time import parse_duration, render_duration
+from tpuctl.model import timeouts
+
+_DIGEST = re.compile(r"(?=([0-9a-f]{64}))")
+"""Wherever one may begin, whatever stands beside it: one too many only keeps a blob."""
+MAIN_REFERRERS = ("runs/", "slices/")
+"""What refers to blobs, and is known to every machine that makes passes, so that reading it costs pages."""
+WITHOUT_REFERENCES = frozenset(
+    {"capacity", "grants", "hooks", "idle", "journal", "leases", "machines", "notices", "watchdogs"}
+)
+"""Groups of documents that never refer to a blob. Of a group that is not known here every document is read."""
+
+
+def parse_prune_age(word: str, flag: str) -> float:
+    """Seconds of an age from which blobs may be removed. Raises UsageError for less than is safe."""
+    seconds = parse_duration(word, flag)
+    least = timeouts.PRUNE_AFTER_LEAST_S
+    if seconds < least:
+        text = render_duration(least)
+        raise UsageError(
+            f"{flag} {word} is too short: who stores code now writes down later what it belongs to",
+            hint=f"{flag} {text} or more",
+        )
+    return seconds
+
+
+def parse_runs_age(word: str, flag: str) -> float:
+    """Seconds since their end from which runs may be removed. Raises UsageError for less than is safe."""
+    seconds = parse_duration(word, flag)
+    least = timeouts.RUNS_KEPT_LEAST_S
+    if seconds < least:
+        text = render_duration(least)
+        raise UsageError(
+            f"{flag} {word} is too short: a manifest is the only proof of a run",
+            hint=f"{flag} {text} or more",
+        )
+    return seconds
+
+
+def find_digests(data: Any) -> frozenset[str]:
+    """Everything in a document that looks like the sha256 of a blob, keys included."""
+    if isinstance(data, str):
+        return frozenset(_DIGEST.findall(data))
+    if isinstance(data, Mapping):
+        return find_digests([*data.keys(), *data.values()])
+    if isinstance(data, Sequence):
+        return frozenset[str]().union(*(find_digests(each) for each in data))
+    return frozenset()
+
+
+def find_children(content: bytes) -> frozenset[str]:
+    """The blobs that a blob refers to in its turn: a tree does, also one of a newer tpuctl, and so may whatever
+    else is a JSON object."""
+    try:
+        data = json.loads(content) if content.startswith(b"{") else None
+    except ValueError:
+        return frozenset()
+    return find_digests(data)
+
+
+def group_of(key: str) -> str:
+    """The first part of a key; the whole key of a document that stands alone."""
+    return key.partition("/")[0]
+
+
+def other_referrers(keys: Iterable[str]) -> tuple[str, ...]:
+    """Prefixes under which a reference may stand, besides the main ones."""
+    main = {group_of(prefix) for prefix in MAIN_REFERRERS}
+    groups = {(group_of(key), "/" in key) for key in keys}
+    return tuple(
+        sorted(
+            f"{group}/" if below else group
+            for group, below in groups
+            if group not in WITHOUT_REFERENCES and not (below and group in main)
+        )
+    )
+
+
+# Slices that are gone.
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Where counting goes on when a name comes back: the last incarnation, and the fence of its lease."""
+
+    incarnation: int = 0
+    fence: int = 0
+
+    def with_at_least(self, other: Numbers) -> Numbers:
+        return Numbers(max(self.incarnation, other.incarnation), max(self.fence, other.fence))
+
+
+@dataclass(frozen=True)
+class Resting:
+    """A slice that is gone, and since when (by the store's clock) its record is in this generation."""
+
+    generation: int
+    since: float
+
+
+@dataclass(frozen=True)
+class Retired:
+    """The document that stands for all slices whose records were removed, and for those that will be."""
+
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    resting: Mapping[str, Resting] = field(default_factory=dict)
+
+    def watch(self, gone: Mapping[str, int], now: float) -> Retired:
+        """`gone`: the generation of the record of each slice that is gone and that nothing needs."""
+        resting = {}
+        for name, generation in gone.items():
+            known = self.resting.get(name)
+            same = known is not None and known.generation == generation
+            resting[name] = known if known is not None and same else Resting(generation, now)
+        return replace(self, resting=resting)
+
+    def ripe(self, now: float, after_s: float) -> tuple[str, ...]:
+        """The slices that were left alone for so long."""
+        return tuple(sorted(name for name, each in self.resting.items() if each.since <= now - after_s))
+
+    def keep_numbers(self, numbers: Mapping[str, Numbers]) -> Retired:
+        """Numbers only grow, whoever wrote them first."""
+        merged = {name: each.with_at_least(self.numbers.get(name, Numbers())) for name, each in numbers.items()}
+        return replace(self, numbers={**self.numbers, **merged})

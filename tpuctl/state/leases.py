@@ -1,0 +1,78 @@
+"""One lease per slice, so that two commands do not act on it at once.
+
+A lease is a document `leases/NAME` with its holder, its expiry by the store's own clock and a fencing counter
+that grows with every acquisition; hosts refuse a lower counter. A release leaves a tombstone that keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, LeaseHeldError
+from tpuctl.model.timeouts import LEASE_TTL_S
+from tpuctl.state.repository import decode
+from tpuctl.state.tombstones import retired_numbers
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A held lease. `fence` is its counter."""
+
+    name: str
+    fence: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the store says of a lease."""
+
+    owner: str
+    expires: float
+    fence: int
+
+
+@contextmanager
+def lease(services: Services, name: str) -> Iterator[Lease]:
+    """Holds the lease of slice `name` for one wave. Raises LeaseHeldError while another process holds it."""
+    held = _acquire(services, name)
+    try:
+        yield held
+    finally:
+        _release(services, held)
+
+
+def _acquire(services: Services, name: str) -> Lease:
+    key = f"leases/{name}"
+    document = services.store.get(key)
+    now = services.store.now()
+    if document is None:
+        fence = retired_numbers(services.store, name).fence
+    else:
+        last = decode(Holding, document)
+        holder, fence, expires = last.owner, last.fence, last.expires
+        busy = holder and holder != services.lease_owner and now < expires
+        if busy and services.process_alive(holder):
+            raise LeaseHeldError(
+                f"another tpuctl ({holder}) is at work on {name}",
+                hint=f"wait up to {expires - now:.0f} s and try again",
+                details={"holder": holder, "expires": expires},
+            )
+    data = {"owner": services.lease_owner, "expires": now + LEASE_TTL_S, "fence": fence + 1}
+    try:
+        written = services.store.put(key, data, if_generation=0 if document is None else document.generation)
+    except ConflictError as error:
+        raise LeaseHeldError(f"another tpuctl has just started to work on {name}") from error
+    return Lease(name, fence + 1, written.generation)
+
+
+def _release(services: Services, held: Lease) -> None:
+    tombstone = {"owner": "", "expires": 0.0, "fence": held.fence}
+    try:
+        services.store.put(f"leases/{held.name}", tombstone, if_generation=held.generation)
+    except ConflictError:
+        # It had expired and somebody else took it: theirs now.
+        return

@@ -1,0 +1,191 @@
+"""Moving a store: everything is copied, compared, and only then is the new place the fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from tpuctl.engine.ports import Document, Store, StoredBlob
+from tpuctl.errors import ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
+from tpuctl.lib.text import counted
+from tpuctl.model.records import MOVED as MOVED
+from tpuctl.model.records import SliceState
+
+
+class Target(Protocol):
+    """A place that becomes a store."""
+
+    def claim(self, identity: str) -> bool:
+        """Keeps the place for the store `identity`; whether it is that store already. Raises ConflictError when
+        it is kept for another, or is another."""
+        ...
+
+    def open_as(self, identity: str, project: str) -> None:
+        """From now on the place is that store, of `project`. Raises ConflictError when it was called off since
+        it was claimed."""
+        ...
+
+    def call_off(self, identity: str) -> None:
+        """Makes it nobody's again, if it was kept for the store `identity`, and removes what was copied. Raises
+        ConflictError when it is that store already."""
+        ...
+
+    def take_document(self, key: str, data: Mapping[str, Any]) -> None:
+        """Writes a document as it is, unless one of that key is there."""
+        ...
+
+    def put_blob(self, content: bytes) -> str: ...
+
+    def list(self, prefix: str) -> list[Document]: ...
+
+    def list_blobs(self) -> Iterable[StoredBlob]: ...
+
+
+def check_joinable(source: Store, uri: str) -> None:
+    """Raises UsageError when this machine's own store still answers for slices that would be forgotten."""
+    left = [
+        str(document.data["name"])
+        for document in source.list("slices/")
+        if document.data["state"] != SliceState.GONE
+    ]
+    if left:
+        raise UsageError(
+            f"the store on this machine still holds {', '.join(left)}; joining {uri} would forget them",
+            hint=f"tpuctl down {' '.join(left)} --yes, then join",
+        )
+
+
+def check_quiet(source: Store, alive: Callable[[str], bool]) -> None:
+    """Raises LeaseHeldError while another command works on a slice of `source`."""
+    now = source.now()
+    for document in source.list("leases/"):
+        owner = str(document.data["owner"])
+        if owner and float(document.data["expires"]) > now and alive(owner):
+            name = document.key.removeprefix("leases/")
+            raise LeaseHeldError(
+                f"another tpuctl ({owner}) is at work on {name}", hint="let it end, then try again"
+            )
+
+
+def move_store(
+    source: Store,
+    target: Target,
+    uri: str,
+    project: str,
+    *,
+    alive: Callable[[str], bool],
+    report: Callable[[str], None],
+) -> int:
+    """Makes `target`, at `uri`, what `source` is; how many documents there are.
+
+    After a crash the same call goes on. Nothing of `source` changes while it is copied, and nobody finds a
+    store at `uri` before all of it is there. Raises LeaseHeldError, ConflictError, or TpuctlError when
+    something did not arrive.
+    """
+    check_quiet(source, alive)
+    _check_wanted(source)
+    opened = target.claim(source.identity())
+    announce_move(source, uri)
+    if opened:  # only that it ended was not written down; others may have changed or deleted things there since
+        count = len(source.list("")) - 1
+    else:
+        count = copy_store(source, target, report)
+        target.open_as(source.identity(), project)
+    finish_move(source, uri)
+    return count
+
+
+def has_moved(source: Store, uri: str) -> bool:
+    """Whether `source` moved to `uri` for good: to copy it again would bring back what was deleted there."""
+    document = source.get(MOVED)
+    return document is not None and document.data["to"] == uri and bool(document.data["done"])
+
+
+def call_off_move(source: Store, open_target: Callable[[str], Target]) -> str | None:
+    """Takes a half-done move back, so that `source` is the fleet's store as before; where it was to go, or None
+    if nothing moves. After a crash the same call goes on.
+
+    Raises ConflictError when everything is at the new place already: others may have joined it.
+    """
+    document = source.get(MOVED)
+    if document is None:
+        return None
+    uri = str(document.data["to"])
+    if document.data["done"]:
+        raise ConflictError(
+            f"this store has moved to {uri}, and others may have joined it there: that cannot be called off",
+            hint=f"tpuctl config init --store {uri} --join",
+        )
+    if not document.data.get("called_off"):
+        called_off = {"to": uri, "done": False, "called_off": True}
+        document = source.put(MOVED, called_off, if_generation=document.generation)
+    try:
+        open_target(uri).call_off(source.identity())
+    except NotFoundError:
+        pass  # the bucket itself is gone, and what was copied with it
+    except ConflictError:
+        source.put(MOVED, {"to": uri, "done": False}, if_generation=document.generation)
+        raise
+    source.delete(MOVED, if_generation=document.generation)
+    return uri
+
+
+def _check_wanted(source: Store) -> None:
+    """Raises ConflictError when the move is being called off."""
+    document = source.get(MOVED)
+    if document is not None and document.data.get("called_off"):
+        raise ConflictError(
+            f"the move to {document.data['to']} is being called off", hint="tpuctl config init --call-off"
+        )
+
+
+def announce_move(source: Store, uri: str) -> None:
+    """Writes down that `source` is on its way to `uri`, from when on nothing else may change it.
+
+    Raises ConflictError when it went elsewhere before.
+    """
+    document = source.get(MOVED)
+    if document is not None and document.data["to"] != uri:
+        raise ConflictError(
+            f"this store already moved to {document.data['to']}",
+            hint=f"tpuctl config init --store {document.data['to']} --join",
+        )
+    if document is None:
+        source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
+
+
+def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> int:
+    """Copies documents and blobs, and compares; how many documents there are.
+
+    Repeating it is harmless. Raises TpuctlError when something did not arrive.
+    """
+    documents = [document for document in source.list("") if document.key != MOVED]
+    digests = [blob.sha256 for blob in source.list_blobs()]
+    report(f"copying {counted(len(documents), 'document')} and {counted(len(digests), 'blob')}")
+    there = {document.key for document in target.list("")}
+    for document in documents:
+        if document.key not in there:
+            target.take_document(document.key, dict(document.data))
+    arrived = {blob.sha256 for blob in target.list_blobs()}
+    for digest in digests:
+        if digest not in arrived:
+            target.put_blob(source.get_blob(digest))
+    _compare(documents, target)
+    return len(documents)
+
+
+def _compare(documents: list[Document], target: Target) -> None:
+    arrived = {document.key: document.data for document in target.list("")}
+    wrong = [document.key for document in documents if arrived.get(document.key) != document.data]
+    if wrong:
+        raise TpuctlError(
+            f"{counted(len(wrong), 'document')} did not arrive unchanged, {wrong[0]} among them",
+            hint="is the prefix used by something else? choose another --store",
+        )
+
+
+def finish_move(source: Store, uri: str) -> None:
+    """Writes down that everything is at `uri`."""
+    document = source.get(MOVED)
+    if document is not None and not document.data["done"]:
+        source.put(MOVED, {"to": uri, "done": True}, if_generation=document.generation)

@@ -1,0 +1,177 @@
+"""Slices and runs as typed records over the store's documents."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tpuctl.engine.ports import Document
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
+
+R = TypeVar("R", SliceRecord, RunRecord)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[R]):
+    """A record and the generation it was read at (0: not stored yet)."""
+
+    record: R
+    generation: int
+
+
+def decode(cls: type[T], document: Document) -> T:
+    """The record in `document`. Raises DamagedRecordError for one that is none."""
+    try:
+        return from_data(cls, document.data)
+    except ValueError as error:
+        raise DamagedRecordError(document.key, str(error)) from error
+
+
+def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T], list[DamagedRecordError]]:
+    """The records in `documents`, and what is wrong with those that are none. For what is only shown, or where
+    one record says nothing of another: what deletes or spends raises instead."""
+    found: list[T] = []
+    damaged: list[DamagedRecordError] = []
+    for document in documents:
+        try:
+            found.append(decode(cls, document))
+        except DamagedRecordError as error:
+            damaged.append(error)
+    return found, damaged
+
+
+def find_slice(services: Services, name: str) -> Loaded[SliceRecord] | None:
+    document = services.store.get(f"slices/{name}")
+    return None if document is None else load_slice(document)
+
+
+def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
+    """Raises NotFoundError with the names there are."""
+    loaded = find_slice(services, name)
+    if loaded is None:
+        records, _ = readable_slices(services)
+        near = difflib.get_close_matches(name, [record.name for record in records], n=1)
+        hint = f"did you mean {near[0]}? `tpuctl ls` lists them" if near else "tpuctl ls"
+        raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
+    return loaded
+
+
+MAX_KNOWN = 8
+"""So many names are said in an error."""
+
+
+def _known(records: Sequence[SliceRecord]) -> str:
+    """The names of slices that are not gone; the first of them, if they are many."""
+    names = [record.name for record in records if record.state is not SliceState.GONE]
+    return ", ".join(names[:MAX_KNOWN] + ["…"] * (len(names) > MAX_KNOWN)) or "none"
+
+
+def load_slice(document: Document) -> Loaded[SliceRecord]:
+    """A slice from its document. Raises DamagedRecordError."""
+    return Loaded(decode(SliceRecord, document), document.generation)
+
+
+def load_run(document: Document) -> Loaded[RunRecord]:
+    """A run from its document. Raises as `load_slice` does."""
+    return Loaded(decode(RunRecord, document), document.generation)
+
+
+def load_slices(services: Services) -> list[Loaded[SliceRecord]]:
+    """Every slice of the store with the generation it was read at, by name. Raises DamagedRecordError."""
+    return [load_slice(document) for document in services.store.list("slices/")]
+
+
+def list_slices(services: Services) -> list[SliceRecord]:
+    """Raises DamagedRecordError when one cannot be read."""
+    return [loaded.record for loaded in load_slices(services)]
+
+
+def readable_slices(services: Services) -> tuple[list[SliceRecord], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(SliceRecord, services.store.list("slices/"))
+
+
+def find_run(services: Services, run_id: str) -> Loaded[RunRecord] | None:
+    document = services.store.get(f"runs/{run_id}")
+    return None if document is None else load_run(document)
+
+
+def get_run(services: Services, run_id: str) -> Loaded[RunRecord]:
+    """The run called `run_id`; `last` means the newest. Raises NotFoundError."""
+    if run_id == "last":
+        runs, _ = readable_runs(services)
+        if not runs:
+            raise NotFoundError("there is no run yet", hint="tpuctl run SCRIPT")
+        run_id = newest_first(runs, services.store.now())[0].id
+    loaded = find_run(services, run_id)
+    if loaded is None:
+        near = _nearest_run(run_id, readable_runs(services)[0])
+        hint = f"did you mean {near}? `tpuctl runs` lists them" if near else "tpuctl runs"
+        raise NotFoundError(f"no run called {run_id}", hint=hint)
+    return loaded
+
+
+AHEAD_S = 60.0
+"""Clocks of machines that share a store agree to about a second (NTP, the bucket's time)."""
+
+
+def newest_first(runs: Iterable[RunRecord], now: float) -> list[RunRecord]:
+    """Runs by when they were asked for; those from a machine whose clock was ahead come last: nobody asked for
+    them later than now, and one wrong clock must not decide for ever what "the newest run" is."""
+    return sorted(runs, key=lambda run: (run.created_at <= now + AHEAD_S, run.created_at, run.id), reverse=True)
+
+
+def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
+    """The id that `word` was meant for: the newest run of that name in a fleet file, or that begins so."""
+    newest = sorted(runs, key=lambda run: (run.created_at, run.id), reverse=True)
+    begun = [run.id for run in newest if run.fleet_run == word or run.id.startswith(word)]
+    near = begun or difflib.get_close_matches(word, [run.id for run in newest], n=1)
+    return near[0] if near else None
+
+
+def list_runs(services: Services) -> list[RunRecord]:
+    """Raises DamagedRecordError when one cannot be read."""
+    return [decode(RunRecord, document) for document in services.store.list("runs/")]
+
+
+def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedRecordError]]:
+    """As `decode_readable`."""
+    return decode_readable(RunRecord, services.store.list("runs/"))
+
+
+def save(services: Services, loaded: Loaded[R], record: R) -> Loaded[R]:
+    """Writes `record` over what was loaded. Raises StaleRecordError when somebody else wrote first."""
+    try:
+        document = services.store.put(record.key, to_data(record), if_generation=loaded.generation)
+    except ConflictError as error:
+        raise StaleRecordError(
+            f"{record.key} was changed by another tpuctl",
+            hint="the same command again looks at what is there now",
+        ) from error
+    return Loaded(record, document.generation)
+
+
+def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -> None:
+    """Writes the ended attempt once, beside the run; a repeat is a no-op."""
+    save_once(services, f"attempts/{run.id}/{attempt.number:05d}", to_data(attempt))
+
+
+def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
+    """Writes a document that nobody changes later. One that another process wrote first stands."""
+    if services.store.get(key) is not None:
+        return
+    try:
+        services.store.put(key, data, if_generation=0)
+    except ConflictError:
+        return  # written since our look, by whoever took over while this process slept
+
+
+def list_attempts(services: Services, run_id: str) -> list[Attempt]:
+    """Ended attempts of a run, oldest first."""
+    return [decode(Attempt, document) for document in services.store.list(f"attempts/{run_id}/")]

@@ -1,0 +1,118 @@
+"""Slices that are gone for good: their records go, and one document keeps what must never be used again.
+
+That is the number of the last incarnation, because names in the cloud are not used twice, and the fence of the
+lease, because hosts refuse a lower one. The numbers are written before the record is removed, and whoever finds
+no record reads them after that; so a name that comes back goes on counting, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpuctl.engine.ports import Document, Store
+from tpuctl.errors import ConflictError
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import RunRecord, SliceState
+from tpuctl.state.gc_plan import Numbers, Retired
+from tpuctl.state.repository import decode, load_run, load_slice
+
+KEY = "retired"
+
+
+def retired_numbers(store: Store, name: str) -> Numbers:
+    """Where a slice whose record, or lease, was just found missing goes on counting."""
+    document = store.get(KEY)
+    return Numbers() if document is None else _parse(document).numbers.get(name, Numbers())
+
+
+def find_ripe(store: Store, after_s: float) -> tuple[str, ...]:
+    """The slices that `retire` would remove now."""
+    document = store.get(KEY)
+    return () if document is None else _judged(store, _parse(document)).ripe(store.now(), after_s)
+
+
+def retire(store: Store, after_s: float) -> list[str]:
+    """Notes which slices are gone, and removes the records of those that were left alone for `after_s` seconds.
+
+    Returns their names. Any crash leaves a state from which the next call goes on.
+    """
+    document = store.get(KEY)
+    old = Retired() if document is None else _parse(document)
+    new = _judged(store, old)
+    ripe = new.ripe(store.now(), after_s)
+    leftover = _leftovers(store, old)
+    new = new.keep_numbers({name: _numbers_of(store, name) for name in (*ripe, *leftover)})
+    if new != old:
+        generation = 0 if document is None else document.generation
+        try:
+            store.put(KEY, to_data(new), if_generation=generation)
+        except ConflictError:
+            return []  # another one is at it
+    removed = [name for name in ripe if _remove(store, f"slices/{name}", new.resting[name].generation)]
+    for name in (*removed, *leftover):
+        _remove_lease(store, name, new.numbers[name])
+        idle = store.get(f"idle/{name}")
+        if idle is not None:
+            _remove(store, idle.key, idle.generation)
+    return removed
+
+
+def _parse(document: Document) -> Retired:
+    return decode(Retired, document)
+
+
+def _judged(store: Store, old: Retired) -> Retired:
+    return old.watch(_gone(store), store.now())
+
+
+def _gone(store: Store) -> Mapping[str, int]:
+    """Slices that are gone and that no run still means, by the generation of their record.
+
+    Raises for a record that cannot be read: then nothing is known.
+    """
+    needed = {run.slice_name for run in _open_runs(store)}
+    loaded = [load_slice(document) for document in store.list("slices/")]
+    return {
+        each.record.name: each.generation
+        for each in loaded
+        if each.record.state is SliceState.GONE and each.record.name not in needed
+    }
+
+
+def _open_runs(store: Store) -> list[RunRecord]:
+    runs = [load_run(document).record for document in store.list("runs/")]
+    return [run for run in runs if not run.state.final]
+
+
+def _numbers_of(store: Store, name: str) -> Numbers:
+    slice_, lease = store.get(f"slices/{name}"), store.get(f"leases/{name}")
+    return Numbers(
+        0 if slice_ is None else load_slice(slice_).record.last_incarnation,
+        0 if lease is None else int(lease.data["fence"]),
+    )
+
+
+def _leftovers(store: Store, old: Retired) -> tuple[str, ...]:
+    """Retired slices whose lease is still there: a crash came in between, or `reap` took it since."""
+    keys = frozenset(store.list_keys())
+    return tuple(
+        name for name in sorted(old.numbers) if f"leases/{name}" in keys and f"slices/{name}" not in keys
+    )
+
+
+def _remove(store: Store, key: str, generation: int) -> bool:
+    """Removes a document in exactly that generation; False when somebody changed it meanwhile."""
+    try:
+        store.delete(key, if_generation=generation)
+    except ConflictError:
+        return False
+    return True
+
+
+def _remove_lease(store: Store, name: str, numbers: Numbers) -> None:
+    """Removes a lease that nobody holds and whose fence is kept."""
+    lease = store.get(f"leases/{name}")
+    if lease is None or int(lease.data["fence"]) > numbers.fence:
+        return
+    if not lease.data["owner"] or float(lease.data["expires"]) <= store.now():
+        _remove(store, lease.key, lease.generation)

@@ -1,1 +1,0 @@
-"""Durable decisions: documents with generations, append-only entries and blobs."""

@@ -1,0 +1,1 @@
+"""Content on its way to hosts: trees, bundles, copies between hosts."""

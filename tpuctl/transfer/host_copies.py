@@ -1,0 +1,174 @@
+"""Copies from host to host that go on without us, each a supervised job of the helper; later steps observe it.
+
+Nothing is remembered here. How a copy stands, and on which port and with which secret a host serves, the hosts
+themselves say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.hosts.protocol import AttemptState, CopyStatus
+from tpuctl.model.cloud import HostTarget
+from tpuctl.transfer.lacking import ASK_TIMEOUT_S, FAN_OUT, FLAT_WORKERS, SEEDS_TRIED, Spreading
+
+COPY_RUN = "copy-"
+"""Begins the name under which the hosts keep such a job, beside those of runs."""
+COPY_MAX_S = 900
+"""A copy that takes longer hangs and ends; its worker is sent to directly."""
+SERVE_IDLE_S = 60
+"""A host that nobody has asked for anything for so long stops serving: nobody needs to tell it to."""
+POLL_FIRST_S = 0.2
+POLL_MAX_S = 2.0
+"""Between two looks at copies, while there is time to look."""
+_NOT_BEGUN = CopyStatus(AttemptState.ABSENT)
+
+
+@dataclass(frozen=True)
+class CopyJob:
+    """Whose copies they are: one attempt of a run, or the installation of its environment."""
+
+    owner: str
+    fence: int
+
+
+def copy_name(job: CopyJob, tree: str, verb: str) -> dict[str, str]:
+    """What hosts call the copy of a tree."""
+    return {"run": f"{COPY_RUN}{tree[:16]}", "attempt": f"{job.owner}-{verb}"}
+
+
+def is_copy(run: str) -> bool:
+    """Whether what a host calls a run is a copy."""
+    return run.startswith(COPY_RUN)
+
+
+def is_copy_of(owner: str, run: str, attempt: str) -> bool:
+    """Whether it is one that was begun for `owner`."""
+    return is_copy(run) and attempt in {f"{owner}-{verb}" for verb in ("serve", "fetch")}
+
+
+def inside(target: HostTarget) -> str:
+    """The address at which other hosts of its network find it."""
+    return target.internal_ip or target.address
+
+
+class HostCopies:
+    """What one step does for the copies of one tree."""
+
+    def __init__(self, spread: Spreading, job: CopyJob) -> None:
+        self._spread = spread
+        self._job = job
+        self._serving: dict[int, tuple[HostTarget, CopyStatus]] = {}
+        self.begun = False
+        """Whether any copy was under way."""
+
+    def go_on(self) -> frozenset[int]:
+        """Has hosts copy from those that have everything, and watches while there is time and nothing else to
+        do. Returns those that are at it then, or wait for their turn."""
+        spread, pause = self._spread, POLL_FIRST_S
+        while True:
+            copying = frozenset(self._begin())
+            self.begun = self.begun or bool(copying)
+            if not copying or spread.late() or not copying.issuperset(spread.state.unfinished()):
+                return copying
+            spread.clock.sleep(pause)
+            pause = min(POLL_MAX_S, 1.5 * pause)
+            spread.ask(sorted(copying))
+
+    def _begin(self) -> list[int]:
+        """Begins what can be begun now. A worker whose copy has ended and that lacks something all the same is
+        none of those that copy."""
+        going = [worker for worker in self._spread.state.unfinished() if self._status(worker).going]
+        fresh = self._fresh()
+        if not fresh or self._spread.late() or not (going or self._spread.relay_pays()):
+            return going
+        sources = self._sources(len(fresh))
+        fresh = self._fresh()
+        if not sources or not fresh:
+            return going
+        fan_out = FLAT_WORKERS if len(fresh) + len(going) <= FLAT_WORKERS else FAN_OUT
+        room = max(0, fan_out * len(sources) - len(going))
+        return [*going, *self._fetch(fresh[:room], sources), *fresh[room:]]
+
+    def _fresh(self) -> list[int]:
+        """Workers that lack something and have not tried to copy it."""
+        idle = {AttemptState.ABSENT, AttemptState.PREPARED}
+        return [worker for worker in self._spread.state.unfinished() if self._status(worker).state in idle]
+
+    def _status(self, worker: int) -> CopyStatus:
+        return self._spread.state.copies.get(worker, _NOT_BEGUN)
+
+    def _request(self, verb: str) -> dict[str, Any]:
+        tree = self._spread.content.sha256
+        return {
+            **copy_name(self._job, tree, verb),
+            "fence": self._job.fence,
+            "does": verb,
+            "area": self._spread.where.area,
+            "tree": tree,
+            "deadline_s": COPY_MAX_S,
+        }
+
+    def _fetch(self, workers: Sequence[int], sources: Sequence[tuple[HostTarget, CopyStatus]]) -> list[int]:
+        """Lets each worker copy from one of `sources`; those that have begun."""
+        if not workers:
+            return []
+        spread = self._spread
+        chosen = {worker: sources[index % len(sources)] for index, worker in enumerate(workers)}
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            source, serving = chosen[target.worker]
+            where = {"address": inside(source), "port": serving.port, "token": serving.token}
+            return {**self._request("fetch"), **where}
+
+        begun = []
+        timeout_s = spread.limited(ASK_TIMEOUT_S)
+        for answer in spread.helper.copy(spread.targets(workers), request, timeout_s=timeout_s):
+            if answer.value is not None:
+                spread.state.copies[answer.worker] = answer.value
+                begun.append(answer.worker)
+            elif not spread.cut_off(answer.reply):
+                spread.give_up(answer.reply)
+        return begun
+
+    def _sources(self, wanted: int) -> list[tuple[HostTarget, CopyStatus]]:
+        """Hosts that serve and what opens them: of those that are complete, or of one that is made so now."""
+        spread = self._spread
+        hosts = {**spread.complete, **{w: spread.by_worker[w] for w in spread.state.finished()}}
+        if not hosts:
+            hosts = {worker: spread.by_worker[worker] for worker in self._complete_one()}
+        count = 1 if wanted <= FLAT_WORKERS else -(-wanted // FAN_OUT)
+        candidates = [hosts[worker] for worker in sorted(hosts)]
+        for some in (candidates[:count], candidates[count : count + SEEDS_TRIED]):
+            self._serve([target for target in some if target.worker not in self._serving])
+            if self._serving:
+                break
+        return list(self._serving.values())
+
+    def _serve(self, targets: Sequence[HostTarget]) -> None:
+        if not targets:
+            return
+        fixed = {**self._request("serve"), "idle_s": SERVE_IDLE_S, "anew": True}
+        answers = self._spread.helper.copy(
+            targets,
+            lambda target: {**fixed, "address": inside(target)},
+            timeout_s=self._spread.limited(ASK_TIMEOUT_S),
+        )
+        for target, answer in zip(targets, answers, strict=True):
+            if answer.value is not None and answer.value.port is not None:
+                self._serving[target.worker] = (target, answer.value)
+
+    def _complete_one(self) -> list[int]:
+        """Sends everything to one worker, as far as the time allows; that worker."""
+        spread = self._spread
+        for seed in spread.seeds()[:SEEDS_TRIED]:
+            if spread.late():
+                break
+            if spread.state.needs.get(seed) is None:
+                spread.ask([seed], with_tree=True)
+            need = spread.state.needs.get(seed)
+            if need is not None and (not need or spread.note_received(spread.send([seed], {seed: need})[0])):
+                return [seed]
+        return []

@@ -1,0 +1,268 @@
+"""What each of many hosts lacks of a tree, and sending it to them over this machine's uplink.
+
+`distribute` is the door; who brings contents from host to host works on a `Spreading`, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.ports import Clock, EventSink
+from tpuctl.hosts.agent import Answer, HelperReply, HostHelper
+from tpuctl.hosts.protocol import CopyStatus, LacksReply
+from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.transfer.progress import Meter
+from tpuctl.transfer.tree import Blob, Content, list_blobs, parse_tree, select_lacking
+
+FEW_WORKERS = 4
+SMALL_BYTES = 1 << 20
+"""Up to so many workers or bytes, sending to each of them directly is faster than setting up a relay."""
+INLINE_TREE = 16 << 10
+"""A list of files up to this size goes to every worker directly."""
+FLAT_WORKERS = 64
+"""Up to so many workers one of them serves all others; beyond, those that are done serve too."""
+FAN_OUT = 16
+SEEDS_TRIED = 3
+TRANSFER_TIMEOUT_S = 3600.0
+ASK_TIMEOUT_S = 60.0
+PIECE = 1 << 18
+OVERTIME_S = 4.0
+"""For what is in the pipes when the time is up."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where contents go on the hosts. With `destination` a file that lies there already need not travel."""
+
+    area: str
+    destination: str | None = None
+    names: tuple[str, ...] = ()
+
+
+CODE = Where("blobs")
+
+
+@dataclass
+class State:
+    """What is known about each worker: what it lacks (None: it has not seen the tree), why it was given up, and
+    how the copy stands that it makes by itself."""
+
+    needs: dict[int, frozenset[Blob] | None] = field(default_factory=dict)
+    begun: dict[int, Mapping[Blob, int]] = field(default_factory=dict)
+    copies: dict[int, CopyStatus] = field(default_factory=dict)
+    failed: dict[int, HelperReply] = field(default_factory=dict)
+
+    def unfinished(self) -> list[int]:
+        return [worker for worker, need in self.needs.items() if need != frozenset()]
+
+    def finished(self) -> list[int]:
+        return [worker for worker, need in self.needs.items() if need == frozenset()]
+
+
+class Spreading:
+    """One tree on its way to `targets`, until `until` by `clock`.
+
+    `complete` are hosts of the same slice that have all contents already; `copy` is what hosts call the copies
+    that they make by themselves, if they do. Raises ValueError for a tree that is none.
+    """
+
+    def __init__(
+        self,
+        helper: HostHelper,
+        targets: Sequence[HostTarget],
+        content: Content,
+        clock: Clock,
+        emit: EventSink,
+        *,
+        where: Where = CODE,
+        until: float | None = None,
+        complete: Sequence[HostTarget] = (),
+        copy: Mapping[str, str] | None = None,
+    ) -> None:
+        self.helper = helper
+        self.clock = clock
+        self.by_worker = {target.worker: target for target in targets}
+        self.complete = {target.worker: target for target in complete}
+        self.content = content
+        self.where = where
+        self.state = State()
+        self.meter = Meter(clock, emit, next(iter(targets)).slice_name if targets else "", len(targets))
+        self._blobs = list_blobs(parse_tree(content.tree))
+        self._until = until
+        self._copy = copy
+
+    def ask_everyone(self) -> None:
+        """What each lacks; a list of files that is short, or for few workers, goes to those that have not seen
+        it."""
+        everyone = list(self.by_worker)
+        self.ask(everyone)
+        new = [worker for worker in everyone if self.state.needs.get(worker, frozenset()) is None]
+        if len(new) <= FEW_WORKERS or len(self.content.tree) <= INLINE_TREE:
+            self.ask(new, with_tree=True)
+
+    def late(self) -> bool:
+        """The time is up: nothing more is sent."""
+        return self._until is not None and self.clock.now() >= self._until
+
+    def limited(self, timeout_s: float) -> float:
+        """What is left of the time, if that is less."""
+        if self._until is None:
+            return timeout_s
+        return max(1.0, min(timeout_s, self._until + OVERTIME_S - self.clock.now()))
+
+    def cut_off(self, reply: HelperReply) -> bool:
+        """It was this side that ended the call, because the time was up: what arrived counts."""
+        return self.late() and (reply.result.failure is FailureKind.TIMEOUT or reply.error == "bad-payload")
+
+    # ------------------------------------------------------------ asking
+
+    def request(self, *, whole: bool = False) -> dict[str, Any]:
+        """What all verbs are told; `whole` disregards what lies at the destination."""
+        request: dict[str, Any] = {"area": self.where.area, "tree": self.content.sha256}
+        if self.where.destination is not None and not whole:
+            request.update(destination=self.where.destination, names=list(self.where.names))
+        if self._copy is not None:
+            request["copy"] = self._copy
+        return request
+
+    def targets(self, workers: Iterable[int]) -> list[HostTarget]:
+        return [self.by_worker[worker] for worker in workers]
+
+    def ask(self, workers: Sequence[int], *, with_tree: bool = False) -> None:
+        """What they lack now; sends the list of files along if they have not seen it."""
+        if workers:
+            tree = self.content.tree if with_tree else None
+            timeout_s = self.limited(ASK_TIMEOUT_S)
+            targets = self.targets(workers)
+            for answer in self.helper.lacks(targets, self.request(), tree=tree, timeout_s=timeout_s):
+                self._note_answer(answer)
+            if tree is not None:
+                self.meter.add(len(tree) * len(workers))
+            self.tell_done()
+
+    def _note_answer(self, answer: Answer[LacksReply]) -> None:
+        if answer.value is None:
+            if self.cut_off(answer.reply):
+                self.state.needs.setdefault(answer.worker, None)
+            else:
+                self.give_up(answer.reply)
+        else:
+            self._note_lacking(answer.worker, answer.value)
+
+    def _note_lacking(self, worker: int, reply: LacksReply) -> None:
+        self.state.needs[worker] = self.lacking(reply)
+        self.note_begun(worker, reply)
+        if reply.copy is not None:
+            self._note_copy(worker, reply.copy)
+
+    def _note_copy(self, worker: int, copy: CopyStatus) -> None:
+        self.state.copies[worker] = copy
+        if copy.bytes:
+            self.meter.relayed(worker, copy.bytes)
+        if copy.state.final and self.state.needs[worker] != frozenset():
+            self.note_unfetched(worker, copy.error or "its copy ended early")
+
+    def note_unfetched(self, worker: int, why: str) -> None:
+        text = f"worker {worker} could not fetch from its neighbour: {why}"
+        self.meter.emit(Note(self.by_worker[worker].slice_name, text))
+
+    def note_begun(self, worker: int, reply: LacksReply) -> None:
+        count = len(self._blobs)
+        self.state.begun[worker] = {self._blobs[n]: came for n, came in reply.begun.items() if 0 <= n < count}
+
+    def lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
+        return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
+
+    def tell_done(self) -> None:
+        lacking = len(self.state.unfinished()) + len(self.state.failed)
+        self.meter.done(len(self.by_worker) - lacking)
+
+    def give_up(self, reply: HelperReply) -> None:
+        self.state.needs.pop(reply.worker, None)
+        self.state.failed[reply.worker] = reply
+
+    # ------------------------------------------------------------ sending
+
+    def send(self, workers: Sequence[int], needs: Mapping[int, frozenset[Blob]]) -> list[HelperReply]:
+        """Sends each worker its own contents over its own connection."""
+
+        def wanted(target: HostTarget) -> list[Blob]:
+            return [blob for blob in self._blobs if blob in needs[target.worker]]
+
+        def come(worker: int, blob: Blob) -> int:
+            return min(blob.size, max(0, self.state.begun.get(worker, {}).get(blob, 0)))
+
+        self.meter.expect(sum(blob.size - come(worker, blob) for worker in workers for blob in needs[worker]))
+        return self.helper.call(
+            self.targets(workers),
+            "receive",
+            lambda target: {
+                "area": self.where.area,
+                "blobs": [[blob.sha256, blob.size, come(target.worker, blob)] for blob in wanted(target)],
+            },
+            payload=lambda target: self._pieces((b, come(target.worker, b)) for b in wanted(target)),
+            timeout_s=self.limited(TRANSFER_TIMEOUT_S),
+        )
+
+    def _pieces(self, wanted: Iterable[tuple[Blob, int]]) -> Iterator[bytes]:
+        """The rest of each content behind what has come of it, until the time is up."""
+        for blob, come in wanted:
+            at = 0
+            for data in self.content.read(blob.sha256):
+                for start in range(0, len(data), PIECE):
+                    piece = data[start : start + PIECE][: blob.size - at]
+                    at += len(piece)
+                    piece = piece[max(0, len(piece) - max(0, at - come)) :]
+                    if not piece:
+                        continue
+                    if self.late():
+                        return
+                    self.meter.add(len(piece))
+                    yield piece
+            if at < blob.size:
+                return  # the file became shorter meanwhile; the host tells that it is not what was announced
+
+    def send_directly(self, without: frozenset[int] = frozenset()) -> None:
+        """To each what it lacks, but to those `without` whom others care for."""
+        chosen = [worker for worker in self.state.unfinished() if worker not in without]
+        self.ask([worker for worker in chosen if self.state.needs[worker] is None], with_tree=True)
+        needs = {worker: need for worker in chosen if (need := self.state.needs.get(worker))}
+        for reply in self.send(list(needs), needs) if needs else []:
+            self.note_received(reply)
+
+    def note_received(self, reply: HelperReply) -> bool:
+        """Whether what was sent is there."""
+        if reply.data is None:
+            if not self.cut_off(reply):
+                self.give_up(reply)
+            return False
+        self.state.needs[reply.worker] = frozenset()
+        self.tell_done()
+        return True
+
+    # ------------------------------------------------------------ choosing
+
+    def relay_pays(self) -> bool:
+        """Whether hosts are better served by each other."""
+        unfinished = self.state.unfinished()
+        if not unfinished or len(unfinished) + len(self.complete) <= FEW_WORKERS:
+            return False
+        unseen = any(self.state.needs[worker] is None for worker in unfinished)
+        wanted: set[Blob] = set(self._blobs) if unseen else set()
+        for worker in unfinished:
+            wanted |= self.state.needs[worker] or frozenset()
+        return sum(blob.size for blob in wanted) + (len(self.content.tree) if unseen else 0) > SMALL_BYTES
+
+    def seeds(self) -> list[int]:
+        """Those first that lack least, so that one which was begun with is gone on with."""
+
+        def missing(worker: int) -> int:
+            begun = self.state.begun.get(worker, {})
+            needs = self.state.needs.get(worker)
+            blobs = self._blobs if needs is None else needs
+            return sum(blob.size - begun.get(blob, 0) for blob in blobs)
+
+        return sorted(self.state.unfinished(), key=lambda worker: (missing(worker), worker))

@@ -1,0 +1,198 @@
+"""Calls of the host-side helper that every worker must answer well, and sending what hosts lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import PartialError
+from tpuctl.hosts.agent import Answer, HelperReply, HostHelper
+from tpuctl.hosts.protocol import AttemptState as HostAttemptState
+from tpuctl.hosts.protocol import AttemptStatus, PrepareReply
+from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
+from tpuctl.lib.text import counted
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
+from tpuctl.transfer.distribute import distribute_in_steps
+from tpuctl.transfer.host_copies import CopyJob
+from tpuctl.transfer.lacking import OVERTIME_S
+from tpuctl.transfer.tree import Content
+
+T = TypeVar("T")
+
+
+CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
+"""Failures of hosts that do answer: a machine whose key they do not know proves nothing about them."""
+
+
+def require_all(replies: Sequence[HelperReply], what: str) -> None:
+    """Raises PartialError naming every worker that did not answer well."""
+    bad = [reply for reply in replies if reply.error is not None or reply.data is None]
+    if not bad:
+        return
+    first = bad[0]
+    why = first.message or describe_result(first.result)
+    raise PartialError(
+        f"{len(bad)} of {counted(len(replies), 'worker')} did not {what}: worker {first.worker}: {why}",
+        details={
+            "workers": [reply.worker for reply in bad],
+            "unreached": [reply.worker for reply in bad if reply.result.failure is not None],
+            "refused": [reply.worker for reply in bad if reply.result.failure is FailureKind.AUTH],
+        },
+    )
+
+
+def require_values(answers: Sequence[Answer[T]], what: str) -> list[T]:
+    """The parsed answers of all workers, or PartialError."""
+    require_all([answer.reply for answer in answers], what)
+    return [answer.value for answer in answers if answer.value is not None]
+
+
+def describe_result(result: RemoteResult) -> str:
+    """Why a result is not a success, in words."""
+    if result.failure is not None:
+        return f"{result.failure}: {result.detail}" if result.detail else str(result.failure)
+    tail = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return f"exit status {result.exit_status}" + (f": {tail[0]}" if tail else "")
+
+
+def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
+    """One worker's answer as the planner sees it."""
+    status = answer.value
+    if status is None or status.state is HostAttemptState.UNKNOWN:
+        detail = answer.message or describe_result(answer.reply.result)
+        closed = answer.reply.result.failure in CLOSED_TO_US
+        state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
+        return WorkerView(answer.worker, state, detail=detail)
+    interrupted = status.stopped and not status.stop_asked
+    ran_s = None
+    if status.started_at is not None and status.ended_at is not None:
+        ran_s = max(0.0, status.ended_at - status.started_at)
+    return WorkerView(
+        answer.worker,
+        WorkerState(status.state.value),
+        status.exit_status,
+        status.signal,
+        detail=_disk_words(status) if status.state is HostAttemptState.EXITED else "",
+        event=_event_of(status, interrupted),
+        interrupted=interrupted,
+        stop_asked=status.stop_asked,
+        ran_s=ran_s,
+        survivors=status.survivors,
+        survivors_said=status.survivors_said,
+    )
+
+
+TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
+"""The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
+DISK_FULL_BYTES = 1 << 20
+
+
+def _event_of(status: AttemptStatus, interrupted: bool) -> HostEvent:
+    if status.preempted:
+        return HostEvent.PREEMPTED
+    if status.rebooted:
+        return HostEvent.REBOOTED
+    if interrupted:
+        return HostEvent.SHUT_DOWN
+    ended = status.state in {HostAttemptState.EXITED, HostAttemptState.LOST} and status.exit_status != 0
+    # It is announced up to an hour before: a program that goes on has not been hit yet.
+    return HostEvent.MAINTENANCE if ended and status.maintenance == TERMINATED else HostEvent.NONE
+
+
+def _disk_words(status: AttemptStatus) -> str:
+    if status.disk_free_bytes is not None and status.disk_free_bytes < DISK_FULL_BYTES:
+        return "its disk is full"
+    return status.detail
+
+
+SLICE_S = 0.6 * timeouts.STEP_MAX_S
+"""For sending code in one step; the rest of its time is for asking before and after."""
+PREPARE_ROUNDS = 3
+"""A host may lose contents between two calls, to a clean-up or a damaged disk; then they are sent again."""
+
+
+def prepare_on(
+    services: Services,
+    helper: HostHelper,
+    targets: Sequence[HostTarget],
+    *,
+    run: str,
+    attempt: str,
+    fence: int,
+    bundle: str,
+    owner: str,
+    until: float | None = None,
+    send_first: bool = False,
+) -> list[PrepareReply] | str:
+    """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
+    free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
+
+    `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
+    `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
+    first whether they lack anything, so that in each of several steps there is time to send.
+
+    Raises PartialError when a worker does not acknowledge.
+    """
+    first, job = targets[0].worker, CopyJob(owner, fence)
+    sending = services.clock.now() + SLICE_S
+    if until is not None:
+        sending = min(sending, until - OVERTIME_S)
+
+    def ask() -> list[PrepareReply]:
+        answers = helper.prepare(
+            targets,
+            run=run,
+            attempt=attempt,
+            fence=fence,
+            bundle=bundle,
+            want_port=lambda target: target.worker == first,
+        )
+        return require_values(answers, "prepare")
+
+    lacking = list(targets) if send_first else []
+    for _ in range(PREPARE_ROUNDS):
+        waiting = _send_code(services, helper, lacking, targets, bundle, job, sending) if lacking else ""
+        if waiting:
+            return waiting
+        replies = ask()
+        lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
+        if not lacking:
+            return replies
+    raise PartialError(
+        f"{len(lacking)} of {counted(len(targets), 'worker')} lost the code again as soon as it was there",
+        hint="is their disk full? tpuctl exec NAME -- df -h",
+        details={"workers": [target.worker for target in lacking]},
+    )
+
+
+def _send_code(
+    services: Services,
+    helper: HostHelper,
+    lacking: Sequence[HostTarget],
+    everyone: Sequence[HostTarget],
+    bundle: str,
+    job: CopyJob,
+    until: float,
+) -> str:
+    """Sends what is lacking until the time is up; what is waited for then."""
+    store = services.store
+    content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
+    sent = distribute_in_steps(
+        helper,
+        lacking,
+        content,
+        clock=services.clock,
+        emit=services.emit,
+        until=until,
+        job=job,
+        complete=[target for target in everyone if target not in lacking],
+    )
+    require_all(list(sent.failed.values()), "receive the code")
+    if sent.copying:
+        have = len(everyone) - len(sent.unfinished)
+        return f"the code, which workers copy from each other: {have} of {len(everyone)} have it"
+    # What is left of the time may be too little for their word that nothing is lacking: the next step asks.
+    unfinished = len(sent.unfinished) or (len(lacking) if services.clock.now() >= until else 0)
+    return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""

@@ -1,0 +1,1 @@
+"""Read models of `ls` and `status`."""

@@ -1,0 +1,239 @@
+"""What the list commands show: rows as plain data, with stable keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import DamagedRecordError
+from tpuctl.inventory.resources import Caller, Fate, Found, Judged, gather, judge
+from tpuctl.lib.time import render_time
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.money.slice_costs import Costs, names_shown
+from tpuctl.runs.reconcile import never_began
+from tpuctl.slices.observe import SliceLook, look_at_slice
+from tpuctl.slices.ssh_entries import follow_slices
+from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
+from tpuctl.views.conditions import cloud_word, remark
+
+_STATES: Mapping[Fate, str] = {
+    Fate.UNMANAGED: "unmanaged",
+    Fate.LOOKALIKE: "looks-like-ours",
+    Fate.OTHER_FLEET: "other-fleet",
+    Fate.OTHER_USER: "unwanted",
+    Fate.DELETE: "unwanted",
+    Fate.WANTED: "unclear",
+}
+"""What `ls` calls a TPU that no slice of this store stands for now."""
+
+
+def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
+    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    readable, damaged = readable_slices(services)
+    records = {record.name: record for record in readable}
+    follow_slices(services, records.values())
+    live = [record for record in records.values() if record.state is not SliceState.GONE]
+    found = gather(nodes.items, queued.items)
+    hosts = Counter[tuple[str, str]]()
+    for node in nodes.items:
+        hosts[node.zone, node.queued_resource or node.name] += len(node.endpoints)
+    states = {(node.zone, node.name): str(node.state) for node in nodes.items}
+    waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
+    unread = nodes.unreachable | queued.unreachable
+    rows = [_slice_row(services, record, {**waiting, **states}, unread) for record in live]
+    lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
+    ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
+    caller = Caller(services.store.identity(), services.user, all_users=True)
+    rows += [_damaged_row(FLEET_KEYS, "name", error) for error in damaged]
+    lost = {error.details["key"].removeprefix("slices/") for error in damaged}
+    rows += [
+        _other_row(_unless(each, lost) or judge(each, records, caller), states, hosts[each.zone, each.name])
+        for each in found
+        if (each.zone, each.name) not in ours
+    ]
+    costs = Costs(services, nodes.items, queued.items)
+    names = {record.name: names_shown(record) for record in live}
+    for row in rows:
+        row.update(costs.of(row["zone"], names.get(row["name"], []) if row["managed"] else [row["name"]]))
+    return rows, sorted(unread)
+
+
+def _unless(found: Found, lost: AbstractSet[str]) -> Judged | None:
+    """What may be a slice's whose record cannot be read is not called unwanted."""
+    if found.slice_name not in lost:
+        return None
+    return Judged(found, Fate.WANTED, f"the record of {found.slice_name} is damaged")
+
+
+FLEET_KEYS = (
+    "name", "type", "zone", "tier", "hosts", "state", "cloud", "node", "user", "created", "managed", "remark",
+    "adopted", "payer", "usd_per_hour", "paid",
+)  # fmt: skip
+RUN_KEYS = (
+    "id", "slice", "state", "attempts", "failures", "preemptions", "command", "created", "ended",
+    "reason", "user",
+)  # fmt: skip
+
+
+def _damaged_row(keys: Sequence[str], name: str, error: DamagedRecordError) -> dict[str, Any]:
+    """A row for a record that cannot be read, beside those that can."""
+    label = error.details["key"].partition("/")[2]
+    said = {name: label, "state": "damaged", "remark": f"{error.message}; {error.hint}", "managed": True}
+    return {key: said.get(key) for key in keys}
+
+
+def _slice_row(
+    services: Services, record: SliceRecord, shown: Mapping[tuple[str, str], str], unread: AbstractSet[str]
+) -> dict[str, Any]:
+    """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
+    cloud_name = record.incarnation.cloud_name if record.incarnation else ""
+    names = names_shown(record)
+    said = next((shown[record.spec.zone, name] for name in names if (record.spec.zone, name) in shown), "")
+    cloud = cloud_word(record, said, unread=record.spec.zone in unread)
+    return {
+        "name": record.name,
+        "type": record.spec.accelerator_type,
+        "zone": record.spec.zone,
+        "tier": str(record.spec.tier),
+        "hosts": record.spec.hosts,
+        "state": str(record.state),
+        "cloud": cloud,
+        "node": cloud_name,
+        "user": record.owner,
+        "created": render_time(record.created_at),
+        "managed": True,
+        "remark": _remark(services, record, cloud),
+        "adopted": record.incarnation is not None and record.incarnation.by_hand,
+    }
+
+
+def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int) -> dict[str, Any]:
+    found = judged.found
+    return {
+        "name": found.name,
+        "type": found.accelerator_type,
+        "zone": found.zone,
+        "tier": found.tier,
+        "hosts": hosts,
+        "state": _STATES.get(judged.fate, str(judged.fate)),
+        "cloud": states.get((found.zone, found.name), found.state),
+        "node": found.name,
+        "user": found.user,
+        "created": found.created or None,
+        "managed": False,
+        "remark": "",
+    }
+
+
+def slice_status(services: Services, name: str) -> dict[str, Any]:
+    """One slice in full, as recorded and as the cloud shows it now."""
+    look = look_at_slice(services, name)
+    record, incarnation = look.record, look.record.incarnation
+    run = next((r for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final), None)
+    return {
+        "name": record.name,
+        "state": str(record.state),
+        "desired": str(record.desired),
+        "type": record.spec.accelerator_type,
+        "zone": record.spec.zone,
+        "tier": str(record.spec.tier),
+        "hosts": record.spec.hosts,
+        "chips": record.spec.chips,
+        "slices": record.spec.slices,
+        "runtime_version": record.spec.runtime_version,
+        "queued": record.spec.queued,
+        "user": record.owner,
+        "login_user": record.spec.login_user,
+        "created": render_time(record.created_at),
+        "node": incarnation.cloud_name if incarnation else None,
+        "incarnation": record.last_incarnation,
+        "requested": render_time(incarnation.requested_at) if incarnation else None,
+        "ready": render_time(incarnation.ready_at) if incarnation else None,
+        "cloud": look.sighting.why,
+        "remark": _remark(services, record, _word_of(look)),
+        "event": str(look.sighting.event),
+        "last_loss": None
+        if record.loss is None
+        else {"at": render_time(record.loss.at), "kind": record.loss.kind, "detail": record.loss.detail},
+        "ends": None if record.lifetime is None else render_time(record.lifetime.expires_at),
+        "stop_when_idle_s": None if record.lifetime is None else record.lifetime.idle_s,
+        "workers": [
+            {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
+            for i, w in enumerate(incarnation.workers if incarnation else ())
+        ],
+        "run": None if run is None else {"id": run.id, "state": str(run.state)},
+    }
+
+
+def _word_of(look: SliceLook) -> str:
+    """The cloud's word for what a look saw, as `ls` shows it."""
+    node, queued = look.view.node, look.view.queued
+    said = str(node.state if node is not None else queued.state if queued is not None else "")
+    return cloud_word(look.record, said, unread=bool(look.view.unread))
+
+
+def remark_on(services: Services, name: str) -> str:
+    """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
+    loaded = find_slice(services, name)
+    return _remark(services, loaded.record, "") if loaded is not None else ""
+
+
+def _remark(services: Services, record: SliceRecord, cloud: str) -> str:
+    """What is remarkable about a slice, by itself or for want of its run."""
+    unused = never_began(services, record)
+    return remark(record, cloud) or (f"{record.name} was {unused}" if unused else "")
+
+
+def decisions(services: Services, name: str) -> list[dict[str, Any]]:
+    """The audit trail of a slice and of the runs on it, or of one run, oldest first."""
+    subjects = [f"runs/{name}"] if services.store.get(f"runs/{name}") else []
+    if not subjects:
+        get_slice(services, name)
+        subjects = [f"slices/{name}"]
+        subjects += [run.key for run in readable_runs(services)[0] if run.slice_name == name]
+    entries = [
+        {**document.data, "subject": subject.split("/", 1)[1]}
+        for subject in subjects
+        for document in services.store.list(f"journal/{subject}/")
+    ]
+    entries.sort(key=lambda entry: float(entry["at"]))
+    return [{**entry, "at": render_time(float(entry["at"]))} for entry in entries]
+
+
+def run_rows(services: Services) -> list[dict[str, Any]]:
+    """One row per run, newest first."""
+    readable, damaged = readable_runs(services)
+    runs = newest_first(readable, services.store.now())
+    return [*(_run_row(run) for run in runs), *(_damaged_run(error) for error in damaged)]
+
+
+def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
+    return {**_damaged_row(RUN_KEYS, "id", error), "command": [], "reason": error.message}
+
+
+def _run_row(run: RunRecord) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "slice": run.slice_name,
+        "state": str(run.state),
+        "attempts": run.attempt.number if run.attempt else 0,
+        "failures": run.failures,
+        "preemptions": run.preemptions,
+        "command": list(run.argv),
+        "created": render_time(run.created_at),
+        "ended": render_time(run.ended_at),
+        "reason": run.reason,
+        "user": run.owner,
+    }
+
+
+def manifest_of(services: Services, run_id: str, attempt: int | None = None) -> dict[str, Any] | None:
+    """The manifest of one ended attempt (the last for None), or None while there is none."""
+    documents = services.store.list(f"manifests/{run_id}/")
+    if attempt is not None:
+        documents = [d for d in documents if d.key.endswith(f"/{attempt:05d}")]
+    return dict(documents[-1].data) if documents else None

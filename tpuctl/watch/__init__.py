@@ -1,0 +1,1 @@
+"""The watchdog: one pass over everything that is wanted."""

@@ -1,0 +1,121 @@
+"""A pass of the watchdog that tells of itself: heartbeats in the store, and whether anybody looks after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import Desired
+from tpuctl.state.repository import decode, decode_readable, readable_runs, readable_slices
+from tpuctl.watch.heartbeat import (
+    TROUBLED,
+    Health,
+    Heartbeat,
+    Line,
+    Trouble,
+    Watcher,
+    heartbeat_key,
+    judge,
+    next_heartbeat,
+    worth_writing,
+)
+from tpuctl.watch.reconciler import PassLine, run_pass
+
+HOOKS, BLOCKED = "hooks", "blocked"
+FLEET = "fleet"
+"""The subject of a pass that could not look at any slice."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did. `error` is what kept it from looking at all; `previous` was in the store before."""
+
+    lines: tuple[Line, ...]
+    beat: Heartbeat
+    previous: Heartbeat | None
+    generation: int
+    error: TpuctlError | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether the cloud and the hosts could be looked at: what only a person can solve is no failure."""
+        return all(line.result not in {"failed", "blind"} for line in self.lines)
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        """Those that this pass saw itself."""
+        seen = {line.subject for line in self.lines if line.result in TROUBLED}
+        return [trouble for trouble in self.beat.troubles if trouble.subject in seen]
+
+
+def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlError] = ()) -> PassReport:
+    """One pass, and the heartbeat that it deserves; `save_heartbeat` writes that. `broken` is what of this
+    machine's own set-up does not work, such as hooks: it needs a person, and keeps nothing from being done.
+
+    Raises only when the store cannot be read: a cloud that cannot be read is a line of the report.
+    """
+    document = services.store.get(heartbeat_key(watcher.machine))
+    previous = None if document is None else decode(Heartbeat, document)
+    at, began = services.store.now(), services.clock.now()
+    error: TpuctlError | None = None
+    lines: Sequence[Line]
+    try:
+        lines = run_pass(services)
+    except TpuctlError as caught:
+        error, lines = caught, [PassLine(FLEET, "failed", caught.message, acted=False)]
+    lines = [*lines, *(PassLine(HOOKS, BLOCKED, error.message, acted=False) for error in broken[:1])]
+    seconds = services.clock.now() - began
+    beat = next_heartbeat(previous, watcher, lines, at=at, seconds=seconds)
+    return PassReport(tuple(lines), beat, previous, 0 if document is None else document.generation, error)
+
+
+def save_heartbeat(services: Services, report: PassReport, note: str = "") -> bool:
+    """Writes the heartbeat of a pass, unless it is no news; says whether it was written."""
+    beat = replace(report.beat, note=note)
+    if not worth_writing(report.previous, beat):
+        return False
+    try:
+        services.store.put(beat.key, to_data(beat), if_generation=report.generation)
+    except ConflictError:
+        return False  # a pass of the same machine that began later has written its own
+    return True
+
+
+def forget_heartbeat(services: Services, machine: str) -> bool:
+    """Removes the heartbeat of a watchdog that was uninstalled, so that nobody waits for it."""
+    document = services.store.get(heartbeat_key(machine))
+    if document is None:
+        return False
+    services.store.delete(document.key, if_generation=document.generation)
+    return True
+
+
+def list_heartbeats(services: Services) -> list[Heartbeat]:
+    """The last pass of every machine, newest first."""
+    beats = decode_readable(Heartbeat, services.store.list("watchdogs/"))[0]
+    return sorted(beats, key=lambda beat: beat.at, reverse=True)
+
+
+def watchdog_health(services: Services) -> Health:
+    """Whether a watchdog looks after this store, judged by the store's own time."""
+    return judge(list_heartbeats(services), services.store.now())
+
+
+def slices_without_our_key(services: Services) -> list[str]:
+    """Slices that are wanted and were asked for before this machine's key was in the store."""
+    if services.store.get(f"machines/{services.machine}") is not None:
+        return []
+    return [record.name for record in readable_slices(services)[0] if record.desired is Desired.UP]
+
+
+def secrets_of_active_runs(services: Services) -> dict[str, str]:
+    """References that a restart will have to resolve, each with a run that needs it."""
+    return {
+        reference: run.id
+        for run in readable_runs(services)[0]
+        if not run.state.final
+        for reference in run.secrets.values()
+    }

@@ -1,0 +1,88 @@
+"""What the last day of a grant sets in motion: warnings before it, and the end of its slices if so said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, StaleRecordError, UsageError
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.money.coverage import list_grants
+from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
+from tpuctl.runs.reconcile import active_run, request_stop
+from tpuctl.slices.desired import request_down
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import Loaded
+
+
+@dataclass(frozen=True)
+class GrantNews:
+    """Something that a pass did or found out about a grant or a slice under it."""
+
+    subject: str
+    text: str
+
+
+def heed_grant_ends(services: Services, slices: Iterable[Loaded[SliceRecord]]) -> list[GrantNews]:
+    """Warns once at each threshold, and asks for the end of slices that were to go with their grant."""
+    grants = list_grants(services)
+    now = services.store.now()
+    news = [_warn(services, grant, now) for grant in grants]
+    ending = [_guarded(services, loaded.record, grants, now) for loaded in slices]
+    return [item for item in [*news, *ending] if item is not None]
+
+
+def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
+    threshold = due_warning(grant, now)
+    if threshold is None:
+        return None
+    key = f"notices/{grant.key}/{grant.ends}/{threshold}"
+    left = days_left(grant, now)
+    text = f"ends on {grant.ends}, in {left} days" if left != 1 else f"ends on {grant.ends}, tomorrow"
+    subject = f"{grant.tier} {grant.generation} in {grant.zone}"
+    if services.store.get(key) is not None:
+        return None
+    try:
+        services.store.put(key, {"at": now}, if_generation=0)
+    except ConflictError:
+        return None
+    record_decision(services, "fleet", "grant-ends", f"the grant for {subject} {text}")
+    return GrantNews(subject, f"the grant {text}; nothing is created or restarted after that day")
+
+
+def _guarded(services: Services, record: SliceRecord, grants: Iterable[Grant], now: float) -> GrantNews | None:
+    """One slice's trouble does not keep the others on a grant that is over."""
+    try:
+        return _take_along(services, record, grants, now)
+    except (StaleRecordError, UsageError):
+        # Somebody is at work on it, and the next pass looks again; or no table has its type any more, which the
+        # look at the slice itself tells.
+        return None
+
+
+def _take_along(
+    services: Services, record: SliceRecord, grants: Iterable[Grant], now: float
+) -> GrantNews | None:
+    if record.desired is not Desired.UP or record.pay or record.by_hand:
+        return None
+    generation = load_accelerators().of(record.spec.accelerator_type, record.spec.topology).generation
+    spec = record.spec
+    matching = [
+        grant
+        for grant in grants
+        if grant.zone == spec.zone and grant.generation == generation and same_pool(grant.tier, spec.tier)
+    ]
+    last_day = ended_on(matching, generation, spec.zone, spec.tier, now)
+    if last_day is None or not any(grant.at_end is AtEnd.DOWN for grant in matching):
+        return None
+    run = active_run(services, record.name)
+    if run is not None:
+        # The slice follows in a later pass, when the run has ended in order and its logs are here.
+        if run.stop_asked:
+            return None
+        request_stop(services, run.id)
+        return GrantNews(run.id, f"stopped: the grant under slice {record.name} ended on {last_day}")
+    request_down(services, record.name)
+    return GrantNews(record.name, f"taken down: its grant ended on {last_day}")

@@ -1,0 +1,1 @@
+"""Having a machine run the watchdog: cron, systemd, another machine."""

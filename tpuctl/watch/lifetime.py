@@ -1,0 +1,124 @@
+"""`--ttl` and `--stop-when-idle`: asked of hosts, decided in `core.idle`, done by a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
+from tpuctl.runs.reconcile import active_run, request_stop
+from tpuctl.slices.desired import request_down
+from tpuctl.slices.lifetime import (
+    HostActivity,
+    IdleWatch,
+    Step,
+    ends_soon,
+    find_use,
+    judge_lifetime,
+    parse_activity,
+)
+from tpuctl.slices.states import FINAL_STATES
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import decode
+
+Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
+
+
+def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | None]:
+    """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
+    helper = HostHelper(services.remote, services.helper_source)
+    found: list[HostActivity | None] = []
+    for reply in helper.call(host_targets(services, record), "activity", {}):
+        try:
+            found.append(None if reply.data is None else parse_activity(reply.worker, reply.data))
+        except (KeyError, TypeError, ValueError):
+            found.append(None)
+    return found
+
+
+def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None = ask_hosts) -> str:
+    """Warns or ends a slice whose time is over or that nobody uses; what was done, in words, or nothing.
+
+    Without `ask` its hosts are left alone: then only its time can end it, and what was seen of its use stands.
+    """
+    lifetime = record.lifetime
+    if lifetime is None or record.desired is not Desired.UP or record.by_hand:
+        return ""
+    if record.state in FINAL_STATES:
+        return ""
+    now = services.store.now()
+    if ask is None and not ends_soon(lifetime, now):
+        return ""
+    run = active_run(services, record.name)
+    use = _use(services, record, lifetime, run.id if run else None, ask)
+    verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
+    if verdict.step is Step.STOP and run is not None:
+        request_stop(services, run.id)
+        return f"stopping run {run.id}: {verdict.why}"
+    if verdict.step is Step.STOP:
+        record_decision(services, record.key, "end", verdict.why)
+        request_down(services, record.name)
+        return f"taken down: {verdict.why}"
+    if verdict.step is Step.WARN:
+        text = f"tpuctl takes slice {record.name} down in ten minutes: {verdict.why}"
+        record_decision(services, record.key, "warn", verdict.why)
+        services.emit(Warn(record.name, text))
+        _warn_hosts(services, record, text)
+    # Only now does it count as warned: a crash in between warns twice rather than never.
+    _remember(services, record, verdict.watch)
+    return f"warned: {verdict.why}" if verdict.step is Step.WARN else ""
+
+
+def _use(
+    services: Services, record: SliceRecord, lifetime: Lifetime, run_id: str | None, ask: Ask | None
+) -> str:
+    """Hosts are asked only where the answer matters."""
+    if lifetime.idle_s is None or run_id is not None:
+        return find_use(run_id, [])
+    if record.state is not SliceState.READY:
+        return f"it is {record.state}"
+    if ask is None:
+        return "its hosts were not asked"
+    try:
+        return find_use(None, ask(services, record))
+    except TpuctlError as error:
+        return f"its hosts could not be asked: {error.message}"
+
+
+def _key(record: SliceRecord) -> str:
+    return f"idle/{record.name}"
+
+
+def _recall(services: Services, record: SliceRecord) -> IdleWatch:
+    """What the passes before remembered of this incarnation."""
+    document = services.store.get(_key(record))
+    watch = None if document is None else decode(IdleWatch, document)
+    if watch is None or watch.incarnation != record.last_incarnation:
+        return IdleWatch(record.last_incarnation)
+    return watch
+
+
+def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None:
+    """Another machine that writes at the same moment has seen the same; whose note stays does not matter."""
+    document = services.store.get(_key(record))
+    data = to_data(watch)
+    if document is not None and dict(document.data) == data:
+        return
+    try:
+        services.store.put(_key(record), data, if_generation=document.generation if document else 0)
+    except ConflictError:
+        return
+
+
+def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:
+    """On all terminals of all hosts, as far as they can be reached: the decision does not hang on it."""
+    try:
+        helper = HostHelper(services.remote, services.helper_source)
+        helper.call(host_targets(services, record), "warn", {"text": text})
+    except TpuctlError as error:
+        services.emit(Warn(record.name, f"its hosts could not be warned: {error.message}"))

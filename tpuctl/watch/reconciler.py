@@ -1,0 +1,388 @@
+"""One stateless pass over everything desired, and taking slices down with all that is on them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.ports import Document
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.inventory.orphans import collect_obsolete
+from tpuctl.model import timeouts
+from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.verdict import Blind, Blocked, Done, Failed
+from tpuctl.runs.attempt import attempt_hosts
+from tpuctl.runs.follow import step_run_and_slice
+from tpuctl.runs.reconcile import active_run, may_look_although_cut_off, never_began, request_stop
+from tpuctl.runs.stops import is_settled, settle_once, stop_error
+from tpuctl.slices.desired import request_down, withdraw_if_unsent
+from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
+from tpuctl.slices.observe import SliceLook, Snapshot, take_snapshot
+from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
+from tpuctl.slices.probing import Reach
+from tpuctl.slices.reconcile import advance_slice, wait_until_gone
+from tpuctl.slices.ssh_entries import follow_slices
+from tpuctl.slices.states import FINAL_STATES, Effect
+from tpuctl.state.repository import Loaded, R, find_slice, get_run, get_slice, load_run, load_slice
+from tpuctl.watch.fair_share import Turn, take_turns
+from tpuctl.watch.grant_expiry import heed_grant_ends
+from tpuctl.watch.heartbeat import TROUBLED
+from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
+from tpuctl.watch.pause import paused_why
+
+_log = logging.getLogger(__name__)
+
+STEPS_PER_PASS = 20
+"""A pass goes on with one subject while steps succeed at once, but never for ever."""
+
+_WITH_HOSTS = {SliceState.BOOTING, SliceState.READY}
+LATER = "its hosts have their turn in another pass"
+JUST_UP = "its node is there now; its hosts are asked in another pass"
+_CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
+"""Their dead requests eat quota until they are deleted, so they have the first turn."""
+
+
+@dataclass(frozen=True)
+class PassLine:
+    """What one pass did for one subject: "done", "waiting", "blocked", "busy", "blind", "paused", "later" or
+    "failed", and why."""
+
+    subject: str
+    result: str
+    why: str
+    acted: bool
+
+    @property
+    def needs_a_human(self) -> bool:
+        return self.result in TROUBLED
+
+
+def run_pass(services: Services) -> list[PassLine]:
+    """Looks at every slice and run that is not at rest and does what is ready to be done.
+
+    Reads the whole project with two list calls; only what these show to be out of order is looked at by itself.
+    One subject's trouble does not keep the others from their turn.
+    """
+    paused = paused_why(services)
+    if paused:
+        return [PassLine("fleet", "paused", paused, acted=False)]
+    slices, unread_slices = _readable(services, "slices/", load_slice)
+    follow_slices(services, [loaded.record for loaded in slices])
+    loaded_runs, unread_runs = _readable(services, "runs/", load_run)
+    runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
+    unread = [*unread_slices, *unread_runs, *_settle_stops(services, [loaded.record for loaded in loaded_runs])]
+    now = services.store.now()
+    if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
+        return unread
+    keep_enrolled(services)
+    try:
+        snapshot = take_snapshot(services, {loaded.record.spec.zone for loaded in slices})
+    except TpuctlError as error:
+        return [*unread, PassLine("fleet", "failed", error.message, acted=False)]
+    if snapshot.unread:
+        why = f"nothing in the cloud could be read: {snapshot.unread}"
+        unread.append(PassLine("fleet", "failed", why, acted=False))
+    return [*unread, *_Pass(services, slices, runs, snapshot).work()]
+
+
+def _settle_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
+    """Ends what stops did not reach, where workers answer again, and says what is still open."""
+    lines = []
+    for run in runs:
+        error = None if is_settled(run) else stop_error(services, settle_once(services, run))
+        if error is not None:
+            lines.append(PassLine(run.id, "waiting", error.message, acted=False))
+    return lines
+
+
+def _of_interest(record: SliceRecord, now: float) -> bool:
+    """Whether the cloud may show something of a slice: also of one that is gone, if the effect of its last
+    create may come late. Nobody else would find that."""
+    if record.state is not SliceState.GONE:
+        return True
+    called_at = record.incarnation.create_called_at if record.incarnation else None
+    return called_at is not None and now < called_at + timeouts.LATE_EFFECT_S
+
+
+def _readable(
+    services: Services, prefix: str, load: Callable[[Document], Loaded[R]]
+) -> tuple[list[Loaded[R]], list[PassLine]]:
+    """The records under `prefix`, and a line for each that cannot be read: a damaged record, or one of a newer
+    tpuctl, must not leave the others unwatched."""
+    found: list[Loaded[R]] = []
+    lines = []
+    for document in services.store.list(prefix):
+        try:
+            found.append(load(document))
+        except DamagedRecordError as error:
+            lines.append(PassLine(document.key.removeprefix(prefix), "failed", error.message, acted=False))
+    return found, lines
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the lists show of a slice, and what follows from it."""
+
+    look: SliceLook
+    plan: SlicePlan
+
+    @property
+    def moves(self) -> bool:
+        return self.plan.effect is not None or self.plan.state is not self.look.record.state
+
+    @property
+    def probes(self) -> bool:
+        """Whether its hosts are to be asked, now or in a moment."""
+        return self.moves and self.plan.state is SliceState.BOOTING
+
+
+class _Pass:
+    """One pass: what was seen at its start, and what its way to hosts has shown so far."""
+
+    def __init__(
+        self,
+        services: Services,
+        slices: list[Loaded[SliceRecord]],
+        runs: list[RunRecord],
+        snapshot: Snapshot,
+    ) -> None:
+        self._services = services
+        self._slices = slices
+        self._runs = runs
+        self._snapshot = snapshot
+        self._reach = Reach(services)
+        self._turns: Collection[str] = ()
+
+    def work(self) -> list[PassLine]:
+        lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
+        with_run = {run.slice_name for run in self._runs}
+        now = self._services.store.now()
+        views = {loaded.record.name: self._view(loaded, now) for loaded in self._slices}
+        self._turns = take_turns(self._waiting(views, with_run), now)
+        for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
+            view = views[loaded.record.name]
+            if loaded.record.name not in with_run and not self._at_rest(view):
+                lines.append(self._unused(view.look.record) or self._slice_line(view))
+        lines += self._keys(views, now)
+        lines += self._lifetimes(with_run)
+        lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
+        return lines
+
+    def _waiting(self, views: Mapping[str, _View], with_run: Collection[str]) -> list[Turn]:
+        """All whose hosts are to be connected to: runs, slices in doubt, and those that idleness ends."""
+        found = []
+        for view in views.values():
+            record = view.look.record
+            if record.name in with_run:
+                continue
+            if view.probes or _ends_when_idle(record):
+                found.append(Turn(record.key, record.spec.hosts, in_need=view.probes))
+        for run in self._runs:
+            under = views.get(run.slice_name)
+            found.append(Turn(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
+        return found
+
+    def _keys(self, views: Mapping[str, _View], now: float) -> list[PassLine]:
+        """Lets machines that came later into the hosts that live already, this one among them."""
+        machines = read_machines(self._services)
+        lines = []
+        for name, view in views.items():
+            if not lacks_keys(view.look.record, view.look.view.node, machines, now):
+                continue
+
+            def work(name: str = name) -> PassLine:
+                said = send_keys(self._services, name, machines)
+                return PassLine(name, "done", said, acted=bool(said))
+
+            line = _guarded(name, work)
+            if line.why:
+                lines.append(line)
+        return lines
+
+    def _collected(self) -> list[PassLine]:
+        nodes, queued = self._snapshot.nodes.values(), self._snapshot.queued.values()
+        found = collect_obsolete(self._services, nodes, queued, self._slices)
+        words = {True: "done", False: "blocked"}
+        return [PassLine(each.name, words[each.deleted], each.why, acted=each.deleted) for each in found]
+
+    def _grant_news(self) -> list[PassLine]:
+        news = heed_grant_ends(self._services, self._slices)
+        return [PassLine(item.subject, "done", item.text, acted=True) for item in news]
+
+    def _lifetimes(self, with_run: Collection[str]) -> list[PassLine]:
+        """Warns and ends slices whose time is over or that nobody uses."""
+        lines = []
+        for listed in (each.record for each in self._slices if each.record.lifetime is not None):
+            asks = _ends_when_idle(listed) and listed.name not in with_run
+            may_ask = not asks or listed.key in self._turns
+
+            def work(name: str = listed.name, may_ask: bool = may_ask) -> PassLine:
+                record = get_slice(self._services, name).record
+                said = apply_lifetime(self._services, record, ask=ask_hosts if may_ask else None)
+                return PassLine(name, "done", said, acted=bool(said))
+
+            line = _guarded(listed.name, work)
+            if line.why:
+                lines.append(line)
+        return lines
+
+    def _view(self, loaded: Loaded[SliceRecord], now: float) -> _View:
+        look = self._snapshot.look(loaded, self._services.store.identity())
+        return _View(look, plan_slice(look.record, look.sighting, now))
+
+    def _at_rest(self, view: _View) -> bool:
+        look = view.look
+        shown = look.view.node is not None or look.view.queued is not None
+        refused = look.record.state is SliceState.REFUSED and shown
+        return (
+            look.record.state in FINAL_STATES and not refused and not view.moves and not self._unsettled(view)
+        )
+
+    def _unsettled(self, view: _View) -> bool:
+        """Whether a person is waited for; not where the time that was asked for is over."""
+        record = view.look.record
+        waits = record.desired is Desired.UP and isinstance(view.plan.verdict, Blocked)
+        return waits and not time_is_over(record, self._services.store.now())
+
+    def _hosts_of(self, run: RunRecord) -> int:
+        if run.attempt is not None:
+            return len(run.attempt.workers)
+        return next((each.record.spec.hosts for each in self._slices if each.record.name == run.slice_name), 0)
+
+    def _unused(self, record: SliceRecord) -> PassLine | None:
+        """What was made for a run that never began costs for nothing: a person says how it goes on."""
+        why = never_began(self._services, record)
+        return PassLine(record.name, "blocked", why, acted=False) if why else None
+
+    def _slice_line(self, view: _View) -> PassLine:
+        record = view.look.record
+        name = record.name
+        if not view.moves:
+            return _line(name, Outcome(view.plan.verdict, acted=False), acted=False)
+        may_connect = record.key in self._turns
+        if view.plan.effect is Effect.PROBE_HOSTS and not may_connect:
+            return PassLine(name, "later", LATER, acted=False)
+        step = lambda: advance_slice(self._services, name, self._reach)[0]  # noqa: E731
+        return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
+
+    def _run_line(self, run: RunRecord, view: _View | None) -> PassLine:
+        may_connect = run.key in self._turns
+        moved = view is not None and view.moves and view.plan.effect is not Effect.PROBE_HOSTS
+        cut_off = self._reach.cut_off and may_connect and not moved
+        if cut_off and not may_look_although_cut_off(self._services, run):
+            return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
+        has_hosts = view is None or view.look.record.state in _WITH_HOSTS
+        if not may_connect and not moved and has_hosts:
+            return PassLine(run.id, "later", LATER, acted=False)
+
+        seen = None if view is None else view.look
+
+        def work() -> PassLine:
+            step = lambda: step_run_and_slice(self._services, run.id, self._reach, seen)  # noqa: E731
+            line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
+            return _keep_logs(self._services, run.id, line) if may_connect else line
+
+        return _guarded(run.id, work)
+
+    def _repeat(
+        self, subject: str, slice_name: str, step: Callable[[], Outcome], *, may_connect: bool
+    ) -> PassLine:
+        acted = False
+        for _ in range(STEPS_PER_PASS):
+            outcome = step()
+            acted = acted or outcome.acted
+            if not outcome.acted:
+                break
+            if not may_connect and get_slice(self._services, slice_name).record.state in _WITH_HOSTS:
+                return PassLine(subject, "later", JUST_UP, acted)
+        return _line(subject, outcome, acted)
+
+
+def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
+    try:
+        return work()
+    except (LeaseHeldError, StaleRecordError) as error:
+        return PassLine(subject, "busy", error.message, acted=False)
+    except TpuctlError as error:
+        return PassLine(subject, "failed", error.message, acted=False)
+    except Exception as error:  # noqa: BLE001 - a defect met on one subject must not leave the others unwatched
+        _log.exception("a pass met a defect", extra={"subject": subject})
+        return PassLine(subject, "failed", f"a defect of tpuctl: {type(error).__name__}: {error}", acted=False)
+
+
+def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[PassLine]:
+    """The lines of `work`, or one that says what went wrong with it."""
+    lines: list[PassLine] = []
+
+    def collect() -> PassLine:
+        lines.extend(work())
+        return PassLine(subject, "done", "", acted=False)
+
+    line = _guarded(subject, collect)
+    return lines if line.result == "done" else [line]
+
+
+def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
+    verdict = outcome.verdict
+    if isinstance(verdict, Failed):
+        return PassLine(subject, "failed", verdict.error.message, acted)
+    words = {Done: "done", Blocked: "blocked", Blind: "blind"}
+    return PassLine(subject, words.get(type(verdict), "waiting"), verdict.why, acted)
+
+
+def _ends_when_idle(record: SliceRecord) -> bool:
+    """Whether hosts are asked how they are used."""
+    idle = record.lifetime is not None and record.lifetime.idle_s is not None
+    return idle and record.state is SliceState.READY and record.desired is Desired.UP
+
+
+def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
+    """One round of output of a running attempt, so that logs outlive a preemption up to the last pass."""
+    run = get_run(services, run_id).record
+    if run.state.final or line.result == "blind":
+        return line
+    loaded = find_slice(services, run.slice_name)
+    hosts = attempt_hosts(services, run, loaded.record if loaded else None)
+    if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
+        hosts.fetch_logs()
+    return line
+
+
+def take_down(
+    services: Services,
+    name: str,
+    *,
+    wait: bool = True,
+    deadline: float | None = None,
+    all_users: bool = False,
+) -> SliceRecord:
+    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
+
+    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
+    """
+    run = active_run(services, name)
+    if run is not None:
+        request_stop(services, run.id)
+        _end_run_first(services, run.id, deadline)
+    if withdraw_if_unsent(services, name, f"down, asked for by {services.user}; nothing had been sent"):
+        return get_slice(services, name).record
+    record = request_down(services, name, all_users=all_users)
+    if wait:
+        wait_until_gone(services, name, deadline=deadline)
+    return record
+
+
+def _end_run_first(services: Services, run_id: str, deadline: float | None) -> None:
+    """A run that cannot be ended in order (hosts gone, API silent) does not keep its slice alive."""
+    try:
+        converge(services, run_id, lambda: step_run_and_slice(services, run_id), deadline=deadline)
+    except LeaseHeldError:
+        raise
+    except TpuctlError as error:
+        services.emit(
+            Warn(run_id, f"could not be ended in order: {error.message}; its slice goes all the same")
+        )

@@ -1,0 +1,1 @@
+"""Commands on workers by hand: exec, cp, forward."""

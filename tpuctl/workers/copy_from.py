@@ -1,0 +1,316 @@
+"""Copies from workers: each sends its list of files, and then those parts of them that are not here yet.
+
+Local files are the caller's: one `Landing` per worker takes what comes.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tpuctl.engine.ports import Clock, EventSink
+from tpuctl.errors import TpuctlError
+from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.commands import SILENCE_S
+from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.model.cloud import HostTarget, RemoteResult
+from tpuctl.transfer.progress import Meter
+from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
+from tpuctl.workers.file_list import Found, FoundFile, Survey, SurveyReader, Unread, describe_missing, limits_of
+from tpuctl.workers.receive_protocol import (
+    Begin,
+    Frame,
+    FrameReader,
+    Piece,
+    Room,
+    Want,
+    judge_room,
+    render_wants,
+)
+
+SURVEY_TIMEOUT_S = 600.0
+"""For a walk over millions of files."""
+LOOKS_AT_ONCE = 8
+ROUNDS = 3
+"""How often a file is asked for that was written to while it was read."""
+STDERR_KEPT = 8192
+
+
+class Landing(Protocol):
+    """Takes the files of one worker. Every failure is a TpuctlError."""
+
+    def plan(self, found: Sequence[Found]) -> None:
+        """Takes the list of what comes, and looks at what is here already."""
+        ...
+
+    def room(self) -> Room:
+        """What is still to come, and the room that there is for it."""
+        ...
+
+    def wants(self) -> tuple[Want, ...]:
+        """What is to be asked for now, and again after it was answered."""
+        ...
+
+    def take(self, frame: Frame) -> None: ...
+
+    def finish(self) -> Sequence[Unread]:
+        """Nothing more comes. The files that did not."""
+        ...
+
+    def close(self) -> None:
+        """Lets go. What has arrived of an unfinished file is kept for the next time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Results in the order of the targets; one of which not everything could be copied is not ok.
+
+    `files` and `size_bytes` are what is here now from `workers` of them, of which `received_bytes` came just
+    now; `left_out` counts sockets, pipes and devices.
+    """
+
+    results: tuple[RemoteResult, ...]
+    workers: int
+    files: int
+    size_bytes: int
+    received_bytes: int
+    left_out: int
+
+
+def name_of_source(path: str) -> str:
+    """The name that a copy of `path` gets; empty where the path has none of its own, as with `.`."""
+    name = posixpath.basename(host_path(path).rstrip("/"))
+    return "" if name in (".", "..") else name
+
+
+def pull(
+    helper: HostHelper,
+    targets: Sequence[HostTarget],
+    path: str,
+    open_landing: Callable[[HostTarget], Landing],
+    *,
+    clock: Clock,
+    emit: EventSink,
+) -> Pulled:
+    """Fetches `path` from every target. What broke off before goes on where it was, if the worker's file is
+    still the same; equal files do not travel. A worker that fails does not stop the others, and neither does
+    what a worker cannot read.
+
+    Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
+    no room for all of it.
+    """
+    return _Pull(helper, targets, host_path(path), clock, emit).run(open_landing)
+
+
+@dataclass
+class _Source:
+    """One worker: its list, where it goes, and what is wrong with it."""
+
+    landing: Landing
+    survey: Survey
+    reader: FrameReader
+    wanted: tuple[Want, ...] = ()
+    request: bytes = b""
+    trouble: TpuctlError | None = None
+    missing: Sequence[Unread] = ()
+
+    @property
+    def files(self) -> list[FoundFile]:
+        """What is here now, unless there was trouble."""
+        lost = {each.name for each in self.missing}
+        return [
+            entry for entry in self.survey.entries if isinstance(entry, FoundFile) and entry.name not in lost
+        ]
+
+    def fail(self, error: TpuctlError) -> None:
+        self.trouble = self.trouble or error
+
+
+class _Pull:
+    def __init__(
+        self, helper: HostHelper, targets: Sequence[HostTarget], path: str, clock: Clock, emit: EventSink
+    ) -> None:
+        self._helper = helper
+        self._targets = list(targets)
+        self._path = path
+        subject = self._targets[0].slice_name if self._targets else ""
+        self._meter = Meter(clock, emit, subject, len(self._targets), back=True)
+        self._results: dict[int, RemoteResult] = {}
+        self._sources: dict[int, _Source] = {}
+        self._said: dict[int, bytes] = {}
+
+    def run(self, open_landing: Callable[[HostTarget], Landing]) -> Pulled:
+        try:
+            self._survey(open_landing)
+            self._plan()
+            self._check_room()
+            for _ in range(ROUNDS):
+                asked = [target for target in self._targets if self._has_wants(target)]
+                if not asked:
+                    break
+                self._receive(asked)
+            self._finish()
+        finally:
+            for source in self._sources.values():
+                source.landing.close()
+        return self._outcome()
+
+    def _survey(self, open_landing: Callable[[HostTarget], Landing]) -> None:
+        limits = limits_of(len(self._targets))
+        readers = {target.worker: SurveyReader(limits) for target in self._targets}
+        wrong: dict[int, str] = {}
+
+        def take(worker: int, stream: str, data: bytes) -> None:
+            if stream != "stdout":
+                self._keep_said(worker, data)
+            elif worker not in wrong:
+                try:
+                    readers[worker].feed(data)
+                except (MalformedReplyError, TpuctlError) as error:
+                    wrong[worker] = str(error)
+
+        request = {"path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
+        results = self._helper.stream_held(
+            self._targets,
+            "survey",
+            json.dumps(request).encode() + b"\n",
+            take,
+            SURVEY_TIMEOUT_S,
+            lambda: len(wrong) == len(readers),
+        )
+        for target, result in zip(self._targets, results, strict=True):
+            if target.worker in wrong:  # it answered, and it is we who hung up then
+                result = replace(result, failure=None)
+            self._results[target.worker] = result
+            why = wrong.get(target.worker) or self._why(result)
+            if not why:
+                try:
+                    survey = readers[target.worker].survey()
+                    self._sources[target.worker] = _Source(open_landing(target), survey, FrameReader())
+                except MalformedReplyError as error:
+                    why = str(error)
+            if why:
+                self._fail(target.worker, why)
+
+    def _why(self, result: RemoteResult) -> str:
+        """Why a command failed, in words; empty if it did not."""
+        if result.ok:
+            return ""
+        said = self._said.get(result.worker, b"").decode(errors="replace").strip()
+        return result.detail or said or f"exit status {result.exit_status}"
+
+    def _keep_said(self, worker: int, data: bytes) -> None:
+        self._said[worker] = (self._said.get(worker, b"") + data)[-STDERR_KEPT:]
+
+    def _fail(self, worker: int, why: str) -> None:
+        result = self._results[worker]
+        status = None if result.failure is not None else result.exit_status or 1
+        self._results[worker] = replace(result, exit_status=status, detail=why or result.detail)
+        source = self._sources.get(worker)
+        if source is not None:
+            source.fail(TpuctlError(why))
+
+    def _plan(self) -> None:
+        def look(worker: int) -> None:
+            try:
+                self._sources[worker].landing.plan(self._sources[worker].survey.entries)
+            except TpuctlError as error:
+                self._fail(worker, error.message)
+
+        with ThreadPoolExecutor(max_workers=LOOKS_AT_ONCE) as pool:
+            list(pool.map(look, self._sources))
+
+    def _check_room(self) -> None:
+        needs = {
+            target.label: self._sources[target.worker].landing.room()
+            for target in self._targets
+            if target.worker in self._sources and self._sources[target.worker].trouble is None
+        }
+        judge_room(needs)
+
+    def _has_wants(self, target: HostTarget) -> bool:
+        source = self._sources.get(target.worker)
+        if source is None or source.trouble is not None:
+            return False
+        source.wanted = source.landing.wants()
+        source.request = render_wants(source.wanted)
+        source.reader = FrameReader()
+        sizes = {entry.name: entry.size for entry in source.files}
+        self._meter.expect(sum(max(0, sizes[want.name] - want.have) for want in source.wanted))
+        return bool(source.wanted)
+
+    def _receive(self, targets: Sequence[HostTarget]) -> None:
+        busy = {target.worker for target in targets}
+
+        def on_end(result: RemoteResult) -> None:
+            if result.ok:
+                busy.discard(result.worker)
+                self._meter.done(len(self._sources) - len(busy))
+
+        results = self._helper.send_back(
+            targets,
+            self._path,
+            lambda target: self._sources[target.worker].request,
+            self._take,
+            timeout_s=COPY_TIMEOUT_S,
+            should_stop=lambda: all(self._sources[t.worker].trouble is not None for t in targets),
+            on_end=on_end,
+        )
+        for result in results:
+            self._results[result.worker] = result
+            if not result.ok:
+                self._fail(result.worker, self._why(result))
+
+    def _take(self, worker: int, stream: str, data: bytes) -> None:
+        source = self._sources[worker]
+        if stream != "stdout":
+            self._keep_said(worker, data)
+        elif source.trouble is None:
+            try:
+                for frame in source.reader.feed(data):
+                    self._count(source, frame)
+                    source.landing.take(frame)
+            except (MalformedReplyError, TpuctlError) as error:
+                source.fail(error if isinstance(error, TpuctlError) else TpuctlError(str(error)))
+
+    def _count(self, source: _Source, frame: Frame) -> None:
+        if isinstance(frame, Piece):
+            self._meter.add(len(frame.data))
+        elif isinstance(frame, Begin) and frame.start == 0 and frame.number < len(source.wanted):
+            self._meter.expect(source.wanted[frame.number].have)
+
+    def _finish(self) -> None:
+        for worker, source in self._sources.items():
+            if source.trouble is None:
+                try:
+                    source.missing = source.landing.finish()
+                except TpuctlError as error:
+                    source.fail(error)
+            if source.trouble is not None:
+                self._fail(worker, source.trouble.message)
+                continue
+            lacking = [*source.survey.unread, *source.missing]
+            if lacking:
+                count = source.survey.unread_count + len(source.missing)
+                self._results[worker] = _partial(self._results[worker], describe_missing(lacking, count))
+
+    def _outcome(self) -> Pulled:
+        fine = [each for each in self._sources.values() if each.trouble is None and each.survey.entries]
+        files = [entry for source in fine for entry in source.files]
+        return Pulled(
+            tuple(self._results[target.worker] for target in self._targets),
+            len(fine),
+            len(files),
+            sum(entry.size for entry in files),
+            self._meter.moved,
+            sum(source.survey.left_out for source in fine),
+        )
+
+
+def _partial(result: RemoteResult, detail: str) -> RemoteResult:
+    return replace(result, exit_status=result.exit_status or 1, detail=detail)

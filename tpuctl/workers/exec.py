@@ -1,0 +1,176 @@
+"""One-off commands on workers, under the leash: when this process goes, they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+from tpuctl.engine.events import Warn, WorkerOutput
+from tpuctl.engine.ports import Input
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, TpuctlError, UsageError
+from tpuctl.hosts.agent_link import HelperLink
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import common_cause, counted, fold_label
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
+from tpuctl.slices.ssh_entries import follow_slices
+from tpuctl.state.repository import get_slice, list_slices
+
+
+def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> SliceRecord:
+    """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError.
+
+    What this machine's own `ssh` knows of it follows it. `flag` is how the command takes the name, if not as a
+    word.
+    """
+    record = get_slice(services, name).record if name is not None else _only_slice(services, flag)
+    follow_slices(services, [record])
+    return record
+
+
+def _only_slice(services: Services, flag: str) -> SliceRecord:
+    mine = [
+        record
+        for record in list_slices(services)
+        if record.owner == services.user and record.state is not SliceState.GONE
+    ]
+    if len(mine) == 1:
+        return mine[0]
+    names = ", ".join(record.name for record in mine)
+    raise UsageError(
+        f"which slice? you have {names}" if mine else "you have no slice",
+        hint=f"{flag or 'give its name, as'} {mine[0].name}" if mine else "tpuctl up ACCELERATOR --spot",
+    )
+
+
+def choose_workers(
+    record: SliceRecord, workers: Sequence[int] | None, everyone: Sequence[HostTarget]
+) -> list[HostTarget]:
+    """The targets of the chosen workers; all for None. Raises UsageError for one out of range."""
+    if workers is None:
+        return list(everyone)
+    for worker in workers:
+        if not 0 <= worker < len(everyone):
+            raise UsageError(
+                f"worker {worker} does not exist: {record.name} has workers 0 to {len(everyone) - 1}",
+                hint="tpuctl status " + record.name,
+            )
+    return [everyone[worker] for worker in workers]
+
+
+def execute(
+    services: Services,
+    record: SliceRecord,
+    argv: Sequence[str],
+    *,
+    workers: Sequence[int] | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    sink: Callable[[int, str, bytes], None] | None = None,
+    given: Input | None = None,
+) -> list[RemoteResult]:
+    """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
+    that is lost while others go on is told soon, and with others of the same cause. One worker's command reads
+    what was `given`; UsageError where that has something for several."""
+    if record.state is not SliceState.READY:
+        raise ConflictError(
+            f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
+        )
+    targets = choose_workers(record, workers, host_targets(services, record))
+
+    def emit(worker: int, stream: str, data: bytes) -> None:
+        services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
+
+    losses = _Losses(services, record, targets)
+    helper = HelperLink(services.remote, services.helper_source)
+    limits: _Limits = {
+        "env": environment,
+        "timeout_s": timeout_s,
+        "should_stop": losses.tell_if_due,
+        "on_end": losses.note,
+    }
+    if given is not None and len(targets) == 1:
+        results = [helper.leash_fed(targets[0], list(argv), given, sink or emit, **limits)]
+        if given.lost:
+            services.emit(Warn(record.name, _swallowed(given.lost)))
+    else:
+        _check_unread(given, targets)
+        results = helper.leash(targets, list(argv), sink or emit, **limits)
+    if any(result.failure is FailureKind.AUTH for result in results):
+        _knock(services, record)
+    return results
+
+
+class _Limits(TypedDict):
+    env: Mapping[str, str] | None
+    timeout_s: float | None
+    should_stop: Callable[[], bool]
+    on_end: Callable[[RemoteResult], None]
+
+
+def _check_unread(given: Input | None, targets: Sequence[HostTarget]) -> None:
+    if given is not None and given.has_some():
+        raise UsageError(
+            f"standard input is for one worker, and these are {len(targets)}",
+            hint="--worker N passes it to one; -n, --no-stdin leaves it alone, as within a loop that reads it",
+        )
+
+
+def _swallowed(count: int) -> str:
+    return (
+        f"{counted(count, 'byte')} of standard input came, which the command did not read: they are gone; "
+        "-n, --no-stdin leaves it alone, as within a loop that reads it"
+    )
+
+
+LOSSES_TOLD_AFTER_S = 1.0
+"""Workers that are lost within so short a time are told of together."""
+
+
+class _Losses:
+    """Tells of lost workers while others go on, those of one cause in one line; at the end the results tell of
+    all of them."""
+
+    def __init__(self, services: Services, record: SliceRecord, targets: Sequence[HostTarget]) -> None:
+        self._services = services
+        self._name = record.name
+        self._busy = {target.worker for target in targets}
+        self._lost: dict[str, list[int]] = {}
+        self._since = 0.0
+
+    def note(self, result: RemoteResult) -> None:
+        self._busy.discard(result.worker)
+        if result.failure is None:
+            return
+        if not self._lost:
+            self._since = self._services.clock.now()
+        cause = common_cause(f"{self._name}-{result.worker}", result.detail or str(result.failure))
+        self._lost.setdefault(cause, []).append(result.worker)
+
+    def tell_if_due(self) -> bool:
+        """Called again and again while a worker is at work; a loss is no reason to stop the others."""
+        due = self._services.clock.now() - self._since >= LOSSES_TOLD_AFTER_S
+        if self._lost and self._busy and due:
+            for cause, workers in self._lost.items():
+                self._services.emit(Warn(fold_label(self._name, workers), cause))
+            self._lost.clear()
+        return False
+
+
+def _knock(services: Services, record: SliceRecord) -> None:
+    """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits.
+    Whatever goes wrong with that, what the other hosts answered stands."""
+    try:
+        sent = ask_to_be_let_in(services, record.name)
+    except TpuctlError as error:
+        services.emit(Warn(record.name, f"this machine's key could not be sent: {error.message}"))
+        return
+    if sent:
+        services.emit(Warn(record.name, f"{sent}: the same command again in a minute"))
+        return
+    verdict = why_closed(services, record, "its hosts refuse this machine's key")
+    hint = f": {verdict.hint}" if isinstance(verdict, Blocked) and verdict.hint else ""
+    services.emit(Warn(record.name, f"{verdict.why}{hint}"))

@@ -1,0 +1,230 @@
+"""The list that a worker sends of what lies at a path, line by line. Nothing of it is trusted.
+
+Names are any bytes that a file system takes, in Python's surrogateescape form, relative to what was asked for,
+which itself has the name "".
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.errors import TpuctlError
+from tpuctl.hosts.protocol import MalformedReplyError
+
+MAX_NUMBER = (1 << 63) - 1
+"""Sizes and times in ns are signed 64-bit numbers to every file system."""
+MAX_ENTRIES = 1_000_000
+"""How many files, links and directories one copy back takes, from all its workers: their lists are kept in
+memory, about half a gigabyte for so many."""
+MAX_LIST_BYTES = 256 << 20
+"""And how long those lists may be: 256 bytes for an entry, where usual ones have 60 to 120."""
+MAX_NAME = 4096
+"""PATH_MAX of Linux (limits.h)."""
+MAX_LINE = 4 << 20
+"""Far more than a worker puts into one."""
+MAX_UNREAD = 100
+"""Of so many a worker says the names."""
+MAX_WORDS = 300
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    name: str
+    mode: int
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class FoundLink:
+    name: str
+    target: str
+
+
+@dataclass(frozen=True)
+class FoundFolder:
+    name: str
+    mode: int
+
+
+Found = FoundFile | FoundLink | FoundFolder
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Something that could not be copied, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What lies there: `left_out` counts sockets, pipes and devices, `unread_count` what could not be read, of
+    which `unread` names some."""
+
+    entries: tuple[Found, ...]
+    left_out: int
+    unread: tuple[Unread, ...]
+    unread_count: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the list of one worker may come to."""
+
+    entries: int
+    size_bytes: int
+
+
+def limits_of(workers: int) -> Limits:
+    """The share of each of `workers`."""
+    return Limits(MAX_ENTRIES // max(1, workers), MAX_LIST_BYTES // max(1, workers))
+
+
+class SurveyReader:
+    """Bytes in, a survey out; what a login script prints before it is passed over.
+
+    Keeps no more than its limits allow, whatever comes.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._rest = b""
+        self._read_bytes = 0
+        self._open = False
+        self._entries: list[Found] = []
+        self._survey: Survey | None = None
+
+    def feed(self, data: bytes) -> None:
+        """MalformedReplyError for what is no list; TpuctlError for one that is too long, leaves the target, or
+        is a refusal."""
+        self._read_bytes += len(data)
+        if self._read_bytes > self._limits.size_bytes:
+            raise too_many(self._limits.entries)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            raise MalformedReplyError("the host sent a line without an end")
+        for line in lines:
+            self._take(line)
+
+    def survey(self) -> Survey:
+        """All of it. MalformedReplyError where its end never came."""
+        if self._survey is None:
+            raise MalformedReplyError("the host did not send its whole list of files")
+        return self._survey
+
+    def _take(self, line: bytes) -> None:
+        if not self._open:
+            self._open = line.startswith((b'{"surveying"', b'{"error"'))
+        if not self._open:
+            return
+        try:
+            data = json.loads(line)
+            rows = data.get("entries", ())
+            if len(self._entries) + len(rows) > self._limits.entries:
+                raise too_many(self._limits.entries)
+            self._entries += [_entry(row) for row in rows]
+            if "surveyed" in data:
+                self._survey = self._ended(data)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise MalformedReplyError(f"not a list of files: {error}") from error
+        if "error" in data:
+            raise TpuctlError(str(data.get("message", data["error"]))[:MAX_WORDS])
+
+    def _ended(self, data: Mapping[str, Any]) -> Survey:
+        if data["surveyed"] != len(self._entries):
+            raise ValueError("entries are missing")
+        unread = tuple(Unread(str(name)[:MAX_NAME], str(why)[:MAX_WORDS]) for name, why in data["unread"])
+        _check(self._entries)
+        kept = tuple(entry for entry in self._entries if not _leads_out(entry))
+        outward = [
+            Unread(entry.name, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
+            for entry in self._entries
+            if isinstance(entry, FoundLink) and _leads_out(entry)
+        ]
+        count = max(len(unread), int(data["unread_count"])) + len(outward)
+        return Survey(kept, int(data["left_out"]), (*unread, *outward)[:MAX_UNREAD], count)
+
+
+def too_many(limit: int) -> TpuctlError:
+    """The refusal of a list with more than `limit` entries."""
+    return TpuctlError(
+        f"too many files there: {MAX_ENTRIES:,} are copied at once from all workers, {limit:,} from each; copy "
+        "parts of it, from fewer workers with --worker, or one archive that `tpuctl exec` makes there with tar"
+    )
+
+
+def describe_missing(names: Sequence[Unread], count: int) -> str:
+    """What was not copied, by name as far as it goes, and that all the rest was."""
+    if count == 1 and not names[0].name:
+        return f"not copied: {names[0].why}"
+    shown = ", ".join(f"{_short(each.name)!r} ({each.why})" for each in names[:5])
+    more = f" and {count - min(5, len(names))} more" if count > min(5, len(names)) else ""
+    return f"not copied: {shown}{more}; everything else is there"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 150 else f"{name[:60]}…{name[-60:]}"
+
+
+def _entry(row: Sequence[Any]) -> Found:
+    kind, name = row[0], row[1]
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is no name")
+    _check_bytes(name)
+    if kind == "f":
+        return FoundFile(name, int(row[2]) & 0o777, parse_size(row[3]), parse_time(row[4]))
+    if kind == "l":
+        _check_bytes(str(row[2]))
+        return FoundLink(name, str(row[2]))
+    if kind == "d":
+        return FoundFolder(name, int(row[2]) & 0o777)
+    raise ValueError(f"{name!r} is of kind {kind!r}")
+
+
+def _check_bytes(name: str) -> None:
+    """ValueError for text that stands for no bytes, or that no system call takes."""
+    if "\0" in name:
+        raise ValueError(f"{name!r} holds a NUL")
+    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME:
+        raise ValueError(f"{name[:80]!r}… is longer than any path")
+
+
+def _check(found: Sequence[Found]) -> None:
+    """Refuses names that lead out of the target, and what lies behind a file or a link."""
+    kinds: dict[str, Found] = {}
+    for entry in found:
+        parts = entry.name.split("/") if entry.name else []
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise TpuctlError(f"refused: the host sent a file that leaves the target: {entry.name!r}")
+        if entry.name in kinds:
+            raise TpuctlError(f"refused: the host sent {entry.name!r} twice")
+        kinds[entry.name] = entry
+    for entry in found:  # each directory is an entry, too, so that one step up is enough
+        if entry.name and not isinstance(kinds.get(posixpath.dirname(entry.name)), FoundFolder):
+            raise TpuctlError(f"refused: the host sent a file that lies in no directory: {entry.name!r}")
+
+
+def _leads_out(entry: Found) -> bool:
+    """A link to somewhere else, which is never made here: it would mean another place, or lead writes away."""
+    if not isinstance(entry, FoundLink):
+        return False
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), entry.target))
+    return not entry.name or entry.target.startswith("/") or end.split("/")[0] == ".."
+
+
+def parse_size(value: Any) -> int:
+    size = int(value)
+    if not 0 <= size < MAX_NUMBER:
+        raise ValueError(f"{size} is no size of a file")
+    return size
+
+
+def parse_time(value: Any) -> int:
+    """A time of change that `utime` takes."""
+    return max(-MAX_NUMBER, min(MAX_NUMBER, int(value)))

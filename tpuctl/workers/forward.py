@@ -1,0 +1,45 @@
+"""A port of a worker on this machine, following the slice through recovery."""
+
+from __future__ import annotations
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.ports import Forwarding
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, UnreachableError
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import HostTarget
+from tpuctl.model.records import SliceState
+from tpuctl.state.repository import get_slice
+from tpuctl.workers.exec import choose_workers
+
+
+def current_target(services: Services, name: str, worker: int) -> HostTarget:
+    """The worker as it is pinned now. ConflictError while the slice is not ready."""
+    record = get_slice(services, name).record
+    if record.state is not SliceState.READY:
+        raise ConflictError(f"slice {name} is {record.state}, not ready", hint=f"tpuctl up {name}")
+    return choose_workers(record, [worker], host_targets(services, record))[0]
+
+
+def forward_port(
+    services: Services, name: str, worker: int, remote_port: int, *, local_port: int = 0
+) -> Forwarding:
+    """Listens until closed. Each connection goes to the worker as it is then; a slice that is being recovered
+    refuses it, and takes the next one when it is back.
+
+    Raises ConflictError when the slice is not ready now or the local port is taken, and UnreachableError when
+    the worker does not answer now.
+    """
+    target = current_target(services, name, worker)
+    [result] = services.remote.run([target], "true")
+    if result.failure is not None:
+        raise UnreachableError(
+            f"{target.label} does not answer: {result.detail or result.failure}",
+            hint=f"tpuctl status {name}, or tpuctl up {name} to bring it back",
+        )
+    return services.remote.forward(
+        lambda: current_target(services, name, worker),
+        remote_port,
+        local_port=local_port,
+        report=lambda text: services.emit(Warn(name, f"a connection was refused: {text}")),
+    )

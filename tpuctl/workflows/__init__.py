@@ -1,1 +1,0 @@
-"""Observe, plan, apply: effects in order, through ports only."""
