@@ -22,7 +22,7 @@ from tpuctl.errors import TpuctlError
 if TYPE_CHECKING:
     from tpuctl.sim.server.options import SimOptions
 
-SLICE = "v4-32"
+SLICE = "v4-16"
 STEPS = 120
 PREEMPT_AFTER = "saved step 60"
 STEP_TIMEOUT_S = 900.0
