@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
 from tpuctl.sim.server import control
 
@@ -32,7 +33,8 @@ def test_a_dry_run_shows_the_whole_specification_and_asks_for_nothing(session: S
 
 
 def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None:
-    (session.work / "boot.sh").write_text(f"#!/bin/sh\ntouch {session.root}/booted-$HOSTNAME\n")
+    marks = shared_folder(session.root / "marks")
+    (session.work / "boot.sh").write_text(f"#!/bin/sh\ntouch {marks}/booted-$HOSTNAME\n")
     done = session.type(
         *("up", "v4", "made", "--topology", "2x2x2", "--spot", "--pay", "--internal-ips", "--boot-disk", "200"),
         *("--tag", "lab", "--tag", "training", "--label", "team=vision", "--metadata", "note=hello there"),
@@ -48,7 +50,7 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
     assert node["bootDiskConfig"]["diskSizeGb"] == "200"
     assert node["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
     assert all(each["accessConfig"] == {} for each in node["networkEndpoints"])
-    assert len(list(session.root.glob("booted-*"))) == 2
+    assert len(list(marks.glob("booted-*"))) == 2
     again = session.type("sim", "preempt", "made-1")
     assert again.returncode == 0
     (session.work / "boot.sh").unlink()

@@ -152,7 +152,7 @@ def test_a_failed_run_ends_with_one_and_only_a_partial_one_with_three(session):
 
 def test_another_name_is_another_run_and_without_one_the_same_command_goes_on(session, long):
     program = next(row["command"] for row in session.json("runs") if row["id"] == long)
-    words = ("run", "-d", "-q", "--on", "big", "--no-checkpoint")
+    words = ("run", "-d", "--on", "big", "--no-checkpoint")
     refused = session.type(*words, "--name", "other", "--", *program, status=6)
     assert f"run {long} is still running on slice big" in refused.stderr
     assert f"tpuctl attach {long}, or tpuctl stop {long}" in refused.stderr
