@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
 
 
@@ -59,7 +60,7 @@ def test_up_says_what_is_still_wanted_and_down_what_goes_on(session: Session) ->
 
 
 def test_a_run_goes_on_and_a_command_ends_with_its_client(session: Session) -> None:
-    started = session.root / "started"
+    started = shared_folder(session.root / "marks") / "started"
     script = f"echo > {started}; exec sleep 600"
     line = last_line(interrupt(session, started.exists, "exec", "there", "--", "sh", "-c", script))
     assert line == "interrupted; what it started on the workers ends with it; the slice is as it was"
