@@ -11,6 +11,7 @@ import pytest
 import requests
 from google.oauth2.credentials import Credentials
 
+from tests.support.hosts import shared_folder
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import InvalidRequestError, QuotaError
@@ -271,8 +272,7 @@ def test_gclouds_mixture_of_standard_and_spot_is_refused_in_its_own_words(sim: R
 
 
 def test_the_startup_script_runs_on_every_host(cloud: GoogleCloud, sim: RunningSim, tmp_path: Path) -> None:
-    folder = tmp_path / "booted"
-    folder.mkdir()
+    folder = shared_folder(tmp_path / "booted")
     script = f"#!/bin/sh\ntouch {folder}/$HOSTNAME\n"
     cloud.create_node(a_request(accelerator_type="v4-16", metadata={"startup-script": script}))
     assert sim.world.settle()
