@@ -225,7 +225,7 @@ FOREGROUND = (
     "from tpuctl.sim.server.supervisor import run_foreground; run_foreground(Path(sys.argv[1]), INSTANT)"
 )
 BOUND = (
-    "import time; from tpuctl.sim import control; control.up(Path(sys.argv[1]), INSTANT, bound=True); "
+    "import time; from tpuctl.sim.server import control; control.up(Path(sys.argv[1]), INSTANT, bound=True); "
     "time.sleep(600)"
 )
 
