@@ -261,3 +261,10 @@ def test_a_quota_that_limits_nothing_is_refused(
     assert (status, body["error"]["status"]) == (400, "INVALID_ARGUMENT")
     with pytest.raises(UsageError):
         type(sim.world)(sim.simulator.hosts, WorldOptions(quotas=quotas))
+
+
+@pytest.mark.parametrize("version", ["v1", "beta", "alpha"])
+def test_every_version_of_compute_shows_the_project(sim: RunningSim, version: str) -> None:
+    url = f"{sim.endpoint}/compute/{version}/projects/sim-project"
+    answer = requests.get(url, headers={"Authorization": f"Bearer {sim.token}"}, timeout=10)
+    assert answer.json()["name"] == "sim-project"

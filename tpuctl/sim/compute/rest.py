@@ -24,7 +24,8 @@ from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.world import World
 
-PREFIX = "/compute/v1/"
+PREFIXES = tuple(f"/compute/{version}/" for version in ("v1", "beta", "alpha"))
+"""`gcloud alpha compute tpus tpu-vm ssh` reads the project by alpha. Answers are those of v1 in all."""
 BATCH = "/batch/compute/v1"
 MAX_RESULTS = 500
 _PROJECT = re.compile(r"projects/([^/]+)")
@@ -64,7 +65,7 @@ def compute_error(error: ApiError) -> Response:
 
 
 class ComputeDoor:
-    """Answers every path below /compute/v1 and batches of them."""
+    """Answers every path below `PREFIXES` and batches of them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -99,7 +100,7 @@ class ComputeDoor:
             return compute_error(error)
 
     def _answer(self, request: Request) -> Json:
-        path = unquote(request.path).removeprefix(PREFIX)
+        path = unquote(request.path).split("/", 3)[3]
         read = request.method == "GET"
         if read and (match := _PROJECT.fullmatch(path)):
             self._check_project(match.group(1))

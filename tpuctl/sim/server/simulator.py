@@ -130,7 +130,7 @@ class Simulator:
             "/v2/": tpu.handle,
             "/v2alpha1/": tpu.handle,
             "/v2alpha/": tpu.handle,
-            compute.PREFIX: computing.handle,
+            **dict.fromkeys(compute.PREFIXES, computing.handle),
             compute.BATCH: computing.handle,
             admin.PREFIX: control.handle,
             **dict.fromkeys(project.PREFIXES, projects.handle),
