@@ -122,6 +122,36 @@ def test_output_that_another_machine_fetched_is_said_to_be_elsewhere(session):
     assert session.type("logs", "told").stdout == "one-0 │ hi\n"
 
 
+def test_a_run_that_wrote_nothing_is_not_said_to_be_elsewhere(session):
+    session.type("run", "-q", "--on", "one", "--name", "silent", "--no-checkpoint", "--", "true")
+    done = session.type("logs", "silent")
+    assert "wrote nothing in attempt 1 of run silent" in done.stdout + done.stderr
+
+
+def test_a_stop_without_a_name_does_not_take_a_run_that_is_over_for_the_one_that_is_meant(session, long):
+    session.type("run", "-q", "--on", "one", "--name", "brief", "--no-checkpoint", "--", "true")
+    refused = session.type("stop", "--yes", status=2)
+    assert f"the newest run, brief, is over; running: {long}" in refused.stderr
+    assert f"hint: tpuctl stop {long}" in refused.stderr
+
+
+def test_a_forgotten_dash_dash_is_hinted_with_the_options_that_were_typed(session):
+    refused = session.type("exec", "big", "--worker", "0", "rm", "x", status=2)
+    assert "hint: tpuctl exec big --worker 0 -- rm x" in refused.stderr
+    assert "which command?" in session.type("exec", "big", "--", status=2).stderr
+
+
+def test_no_wait_asks_the_cloud_also_for_a_slice_whose_tpu_is_gone():
+    with open_session() as session:
+        session.type("up", "v4-8", "gone", "--spot", "--pay")
+        session.type("sim", "reset")
+        done = session.type("up", "gone", "--no-wait")
+        assert "create queued resource gone-2" in done.stderr
+        assert "CREATE queued" not in done.stderr
+        assert [row["cloud"] for row in session.json("ls")] != []
+        assert session.sim_journal() != []
+
+
 def test_a_stop_prints_nothing_of_what_the_program_wrote(session):
     program = "echo loud; sleep 600"
     words = ("--on", "one", "--name", "loud", "--no-checkpoint", "--", "sh", "-c", program)

@@ -265,6 +265,8 @@ class AttemptHosts:
             if answer.reply.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)
             news = answer.value or LogNews()
+            if answer.value is not None and not self._services.logs.has(self._run.id, self._attempt.number):
+                self._append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
             # Who has more to say and says nothing of it has none: it would be asked for ever.
             more = more or (news.more and bool(news.stdout or news.stderr or not answer.reply.result.ok))
             for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,12 +68,7 @@ def exec_(
     shared = invocation(ctx)
     before, argv = split_words(shared, list(words or []))
     if not argv or len(before) > 1:
-        import shlex
-
-        meant = shlex.join(before[1:]) or "hostname"
-        raise UsageError(
-            "put -- before the command", hint=f"tpuctl exec {before[0] if before else 'NAME'} -- {meant}"
-        )
+        raise _no_command(shared.arguments, before)
     name = before[0] if before else on
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
@@ -87,6 +83,16 @@ def exec_(
 
         results = _with_output(context, record, start, group=group, output_dir=output_dir)
         _end(record, results, quiet=context.console.json_mode)
+
+
+def _no_command(arguments: Sequence[str], before: Sequence[str]) -> UsageError:
+    """What was typed again, options and all, with -- where the command begins."""
+    if "--" in arguments or len(before) < 2:
+        name = before[0] if before else "NAME"
+        return UsageError("which command?", hint=f"tpuctl exec {name} -- hostname")
+    begins = arguments.index(before[1], arguments.index(before[0]) + 1)
+    meant = shlex.join([*arguments[:begins], "--", *arguments[begins:]])
+    return UsageError("put -- before the command", hint=f"tpuctl {meant}")
 
 
 def _with_output(

@@ -11,6 +11,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import print_run, stop_run
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Yes
+from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
@@ -33,10 +34,17 @@ def stop(
     Every process of it gets TERM, and KILL after the grace period.
     """
     from tpuctl.runs.stops import settle_stop, stop_error
-    from tpuctl.state.repository import get_run
+    from tpuctl.state.repository import get_run, list_runs
 
     with open_context(ctx) as context:
         record = get_run(context, run_id).record
+        if run_id == "last" and record.state.final:
+            going = [each.id for each in list_runs(context) if not each.state.final]
+            if going:
+                raise UsageError(
+                    f"the newest run, {record.id}, is over; running: {', '.join(going)}",
+                    hint=f"tpuctl stop {going[0]}",
+                )
         if dry_run:
             _show_stop(context, record)
             return

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
 
 
+STEPS_TO_ASK = 5
+"""A slice whose TPU is gone gets a new number first, and a later step asks for it."""
+
+
 @with_capacity
 def up(
     ctx: typer.Context,
@@ -72,7 +76,9 @@ def _bring_up(
     timeout: float | None,
 ) -> None:
     """`ask_again` writes the request down once more, for a slice that was removed behind its record's back."""
+    from tpuctl.model.records import SliceState
     from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
+    from tpuctl.state.repository import get_slice
     from tpuctl.views.slices import slice_status
 
     deadline = None if timeout is None else context.clock.now() + timeout
@@ -82,7 +88,11 @@ def _bring_up(
     else:
         from tpuctl.cli.following import warn_if_unwatched
 
-        advance_slice(context, record.name)
+        not_asked = {SliceState.REQUESTED, SliceState.LOST}
+        for _ in range(STEPS_TO_ASK):
+            outcome, _ = advance_slice(context, record.name)
+            if not outcome.acted or get_slice(context, record.name).record.state not in not_asked:
+                break
         warn_if_unwatched(context, f"slice {record.name}", detached=True)
     status_now = slice_status(context, record.name)
     if context.console.json_mode:
