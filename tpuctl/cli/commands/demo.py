@@ -130,7 +130,7 @@ def _play(stage: Stage, hosts: str) -> None:
     from tpuctl.sim.server.options import SimOptions
 
     (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
-    stage.start_simulator(SimOptions(speed=30.0, hosts=hosts))
+    stage.start_simulator(SimOptions(speed=60.0, hosts=hosts))
     stage.type("up", SLICE, "--spot", "--pay")
     stage.type("watch", "once")
     unbroken = _final(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -26,7 +27,6 @@ from tpuctl.sim.server.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT, writ
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import die_with_parent, kill_world, start_time
-from tpuctl.sim.server.simulator import Simulator, new_token
 
 SIGNAL_POLL_S = 0.1
 
@@ -43,6 +43,8 @@ def wait_for_end(stopped: threading.Event) -> None:
 def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int) -> None:
     """Runs until a signal or the admin door's shutdown; the state directory is as empty as before then, except
     for what was written into buckets: like the real ones they outlive every machine."""
+    from tpuctl.sim.server.simulator import Simulator, new_token
+
     token = new_token()
     token_file = state_dir / TOKEN_FILE
     write_private(token_file, token)
@@ -86,6 +88,8 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != int(guardian_pid):
         return  # the guardian died before the kernel was told to tell us
+    # asyncssh has the linker look for a library while it is imported: other imports go on meanwhile.
+    threading.Thread(target=importlib.import_module, args=("asyncssh",), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # A dozen lines for each connection: an eighth of the time of the hosts' SSH servers, and a log without end.
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
