@@ -10,10 +10,10 @@ from urllib.parse import parse_qs
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.status import ApiError
 from tpuctl.sim.world.identity import TOKEN_LIFE_S
+from tpuctl.sim.world.paths import ACCOUNT
 
 PATHS = ("/token", "/oauth2/v4/token", "/oauth2/v3/token", "/o/oauth2/token")
 """As oauth2.googleapis.com, www.googleapis.com (v3: tensorstore) and accounts.google.com have it."""
-ACCOUNT = "sim@tpuctl.invalid"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 

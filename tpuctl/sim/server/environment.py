@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tpuctl.sim.api.oauth import ACCOUNT
-from tpuctl.sim.world.paths import storage_environment
+from tpuctl.sim.world.paths import ACCOUNT, storage_environment
 
 if TYPE_CHECKING:
     from tpuctl.sim.server.info import SimInfo

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tpuctl.sim.wire.status import ApiError, Code
 
+ACCOUNT = "sim@tpuctl.invalid"
 _ID = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}\Z")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}\Z")
