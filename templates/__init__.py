@@ -1,1 +1,1 @@
-"""Files rendered onto hosts: the host-side helper and install scripts (POSIX sh, Python 3.8 stdlib)."""
+"""Files for hosts: install scripts, units, the demo's training program (POSIX sh, Python 3.8 stdlib)."""

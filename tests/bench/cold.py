@@ -21,7 +21,7 @@ from tests.bench.harness import (
 )
 
 SSH = "one ssh process per worker"
-OURS = "tpuctl, leash off"
+OURS = "tpuctl, session off"
 SIZES = (64, 256)
 WALL_LIMITS = (2.5, 4.0)
 SSHD_HOSTS = 64
@@ -54,16 +54,16 @@ def measure(plan: Plan) -> list[Report]:
 
 
 def measure_sshd(plan: Plan) -> list[Report]:
-    """Against OpenSSH's server, everything on all CPUs; the leash needs hosts that execute."""
+    """Against OpenSSH's server, everything on all CPUs; the session needs hosts that execute."""
     size = plan.hosts(SSHD_HOSTS)
     if SSHD is None:
         return []
     with scratch() as folder, sshd_farm(folder, size) as farm:
         command = "echo host-$SSH_CONNECTION"
         contenders, missing = _contenders(farm, folder, size, command)
-        leashed = peers.tpuctl(farm.save(folder / "leash.json"), command, _says(size), leash=True)
-        contenders.insert(2, leashed)
-        compare([leashed], 1)  # the helper is put on a host once
+        held = peers.tpuctl(farm.save(folder / "session.json"), command, _says(size), session=True)
+        contenders.insert(2, held)
+        compare([held], 1)  # the agent is put on a host once
         medians = compare(contenders, plan.rounds)
     return [
         Report(
@@ -71,7 +71,7 @@ def measure_sshd(plan: Plan) -> list[Report]:
             setting="client and servers share the machine, so the servers are most of the wall time",
             baseline=SSH,
             lines=lines(contenders, medians),
-            budgets=(_fastest(medians, size, leashed.name),),
+            budgets=(_fastest(medians, size, held.name),),
             missing=missing,
         )
     ]

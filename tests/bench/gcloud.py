@@ -58,7 +58,7 @@ def measure(plan: Plan) -> list[Report]:
                     OURS, [TPUCTL, "exec", "big", "--", "sh", "-c", "echo host-${HOSTNAME##*-}"], ours, answered
                 ),
             ]
-            compare(contenders, 1)  # keys, host keys and the helper are put in place once
+            compare(contenders, 1)  # keys, host keys and the agent are put in place once
             found = compare(contenders, plan.rounds)
         finally:
             control.down(folder / "sim")
@@ -67,7 +67,7 @@ def measure(plan: Plan) -> list[Report]:
     return [
         Report(
             title=f"One command on {hosts} workers, end to end",
-            setting="simulated slice with process hosts on port 22; API calls, keys and leash included",
+            setting="simulated slice with process hosts on port 22; API calls, keys and session included",
             baseline=THEIRS,
             lines=lines(contenders, found),
             budgets=(

@@ -47,11 +47,11 @@ def ssh_options(farm: Farm) -> list[str]:
     return ["-F", "/dev/null", *(word for name, value in pairs.items() for word in ("-o", f"{name}={value}"))]
 
 
-def tpuctl(farm_file: str, command: str, check: Check, *, leash: bool = False, name: str = "") -> Contender:
+def tpuctl(farm_file: str, command: str, check: Check, *, session: bool = False, name: str = "") -> Contender:
     """tpuctl's fan-out and renderer in a process of their own."""
-    mode = "leash" if leash else "plain"
+    mode = "session" if session else "plain"
     argv = [sys.executable, "-m", "tests.bench.clients.tpuctl_client", farm_file, mode, command]
-    return Contender(name or f"tpuctl, leash {'on' if leash else 'off'}", argv, _path(), check)
+    return Contender(name or f"tpuctl, session {'on' if session else 'off'}", argv, _path(), check)
 
 
 def ssh_processes(farm: Farm, farm_file: str, command: str, check: Check) -> Contender:

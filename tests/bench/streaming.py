@@ -12,7 +12,7 @@ from tests.bench.harness import Budget, Check, Plan, Report, compare, lines, pin
 HOSTS = 64
 HOST_BYTES = 5_000_000
 LINE_BYTES = 94
-OURS = "tpuctl, leash off"
+OURS = "tpuctl, session off"
 
 
 def measure(plan: Plan) -> list[Report]:

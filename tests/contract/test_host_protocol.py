@@ -1,4 +1,4 @@
-"""The host-side helper's protocol: the real helper on hosts of the simulator, and the one played in memory."""
+"""The agent's protocol: the real agent on hosts of the simulator, and the one played in memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.engine.ports import Remote
-from tpuctl.hosts.agent import Answer, HostHelper
-from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_helper_command, render_install_command
+from tpuctl.hosts.agent import Answer, HostAgent
+from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
 from tpuctl.hosts.protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply, LogNews
 from tpuctl.model.cloud import FailureKind, HostTarget
-from tpuctl.model.data import read_helper
+from tpuctl.model.data import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.host_copies import inside
@@ -56,8 +56,8 @@ def remote(lab: Lab) -> Remote:
 
 
 @pytest.fixture
-def helper(remote: Remote) -> HostHelper:
-    return HostHelper(remote, read_helper())
+def agent(remote: Remote) -> HostAgent:
+    return HostAgent(remote, read_agent())
 
 
 @pytest.fixture
@@ -68,22 +68,22 @@ def target(lab: Lab) -> HostTarget:
 class Runs:
     """Short words for the life of an attempt of run r1 on one host."""
 
-    def __init__(self, lab: Lab, helper: HostHelper, target: HostTarget) -> None:
+    def __init__(self, lab: Lab, agent: HostAgent, target: HostTarget) -> None:
         self.lab = lab
-        self.helper = helper
+        self.agent = agent
         self.target = target
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: str | None = None) -> Any:
-        [answer] = self.helper.prepare([self.target], run="r1", attempt=attempt, fence=fence, bundle=bundle)
+        [answer] = self.agent.prepare([self.target], run="r1", attempt=attempt, fence=fence, bundle=bundle)
         return answer
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> Any:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
-        [answer] = self.helper.start([self.target], request)
+        [answer] = self.agent.start([self.target], request)
         return answer
 
     def status(self, attempt: str = "1") -> AttemptStatus:
-        [answer] = self.helper.status([self.target], "r1", attempt)
+        [answer] = self.agent.status([self.target], "r1", attempt)
         assert answer.value is not None, answer
         return answer.value
 
@@ -92,23 +92,23 @@ class Runs:
         return self.status(attempt)
 
     def log(self, stream: str, **more: Any) -> bytes:
-        [result] = self.helper.read_log([self.target], run="r1", attempt="1", stream=stream, **more)
+        [result] = self.agent.read_log([self.target], run="r1", attempt="1", stream=stream, **more)
         return result.stdout
 
 
 @pytest.fixture
-def runs(lab: Lab, helper: HostHelper, target: HostTarget) -> Runs:
-    return Runs(lab, helper, target)
+def runs(lab: Lab, agent: HostAgent, target: HostTarget) -> Runs:
+    return Runs(lab, agent, target)
 
 
 def give(runs: Runs, content: Content = CODE) -> str:
-    sent = distribute(runs.helper, [runs.target], content, clock=runs.lab.clock, emit=lambda _event: None)
+    sent = distribute(runs.agent, [runs.target], content, clock=runs.lab.clock, emit=lambda _event: None)
     assert sent.failed == {}
     return content.sha256
 
 
-def test_the_helper_installs_itself_and_says_what_the_host_is(helper: HostHelper, target: HostTarget):
-    [answer] = helper.hello([target])
+def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, target: HostTarget):
+    [answer] = agent.hello([target])
     facts = answer.value
     assert facts is not None
     assert facts.worker_id == "0"
@@ -118,15 +118,15 @@ def test_the_helper_installs_itself_and_says_what_the_host_is(helper: HostHelper
     assert facts.disk_free_bytes > 0
 
 
-def test_a_helper_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
-    digest = hashlib.sha256(read_helper()).hexdigest()
+def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
+    digest = hashlib.sha256(read_agent()).hexdigest()
     [refused] = remote.run([target], render_install_command(digest), stdin=b"damaged")
     assert (refused.exit_status, b"damaged" in refused.stderr) == (1, True)
-    assert remote.run([target], render_helper_command("hello", digest))[0].exit_status == EXIT_NOT_INSTALLED
+    assert remote.run([target], render_agent_command("hello", digest))[0].exit_status == EXIT_NOT_INSTALLED
 
 
-def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, helper: HostHelper, target: HostTarget):
-    answers = helper.hello([lab.refuse(target), target])
+def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):
+    answers = agent.hello([lab.refuse(target), target])
     assert [answer.error for answer in answers] == ["connect", None]
     assert answers[0].reply.unreached
 
@@ -163,22 +163,22 @@ def test_code_arrives_in_the_work_directory_and_variables_in_the_environment(run
 
 def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
     request = {"area": "blobs", "tree": CODE.sha256}
-    [before] = runs.helper.lacks([runs.target], request)
+    [before] = runs.agent.lacks([runs.target], request)
     assert (before.value.has_tree, before.value.bits) == (False, "")
-    [after] = runs.helper.lacks([runs.target], request, tree=CODE.tree)
+    [after] = runs.agent.lacks([runs.target], request, tree=CODE.tree)
     assert (after.value.has_tree, after.value.bits) == (True, "3")
     missing = runs.prepare(bundle=CODE.sha256).value.missing
     assert set(missing) == {entry.blob.sha256 for entry in parse_tree(CODE.tree) if isinstance(entry, TreeFile)}
     give(runs)
-    [done] = runs.helper.lacks([runs.target], request)
+    [done] = runs.agent.lacks([runs.target], request)
     assert done.value.bits == "0"
 
 
 def test_damaged_content_is_refused(runs: Runs):
     request = {"area": "blobs", "blobs": [[hashlib.sha256(b"right").hexdigest(), 5, 0]]}
-    [reply] = runs.helper.call([runs.target], "receive", request, payload=b"wrong")
+    [reply] = runs.agent.call([runs.target], "receive", request, payload=b"wrong")
     assert reply.error == "bad-payload"
-    [short] = runs.helper.call([runs.target], "receive", request, payload=b"rig")
+    [short] = runs.agent.call([runs.target], "receive", request, payload=b"rig")
     assert short.error == "bad-payload"
 
 
@@ -193,7 +193,7 @@ def test_a_second_start_does_nothing_and_what_is_not_prepared_does_not_start(run
     first = runs.start("sh", "-c", words.HANG)
     second = runs.start("sh", "-c", words.HANG)
     assert (second.value.already, second.value.pid) == (True, first.value.pid)
-    runs.helper.stop([runs.target], "r1", "1", 0.1)
+    runs.agent.stop([runs.target], "r1", "1", 0.1)
     runs.ended()
 
 
@@ -205,13 +205,13 @@ def test_an_older_fence_is_refused_by_prepare_and_start(runs: Runs):
     runs.ended()
 
 
-def test_bad_requests_are_refused(runs: Runs, helper: HostHelper, target: HostTarget):
-    [reply] = helper.call([target], "status", {"run": "../r1", "attempt": "1"})
+def test_bad_requests_are_refused(runs: Runs, agent: HostAgent, target: HostTarget):
+    [reply] = agent.call([target], "status", {"run": "../r1", "attempt": "1"})
     assert reply.error == "bad-request"
     runs.prepare()
     assert runs.start("true", cwd="../..").error == "bad-request"
     assert runs.start().error == "bad-request"
-    assert helper.call([target], "lacks", {"area": "etc", "tree": "0" * 64})[0].error == "bad-request"
+    assert agent.call([target], "lacks", {"area": "etc", "tree": "0" * 64})[0].error == "bad-request"
 
 
 def test_a_command_that_cannot_be_started_ends_as_a_shell_would_say(runs: Runs):
@@ -232,7 +232,7 @@ def test_a_run_killed_by_a_signal_records_which(runs: Runs):
 def test_a_stop_ends_the_run_and_says_that_it_was_stopped(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.HANG)
-    [before] = runs.helper.stop([runs.target], "r1", "1", 5.0)
+    [before] = runs.agent.stop([runs.target], "r1", "1", 5.0)
     assert before.value.state is AttemptState.RUNNING
     ended = runs.ended()
     assert (ended.signal, ended.stopped) == (15, True)
@@ -242,15 +242,15 @@ def test_who_ignores_a_stop_is_killed_after_the_grace_and_a_second_stop_may_shor
     runs.prepare()
     runs.start("sh", "-c", words.DEAF)
     runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
-    runs.helper.stop([runs.target], "r1", "1", 300.0)
+    runs.agent.stop([runs.target], "r1", "1", 300.0)
     assert runs.status().state is AttemptState.RUNNING
-    runs.helper.stop([runs.target], "r1", "1", 0.2)
+    runs.agent.stop([runs.target], "r1", "1", 0.2)
     assert (runs.ended().signal, runs.ended().stopped) == (9, True)
 
 
 def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs):
     runs.prepare()
-    runs.helper.stop([runs.target], "r1", "1", 1.0)
+    runs.agent.stop([runs.target], "r1", "1", 1.0)
     assert runs.start("true").error == "stopped"
     assert runs.status("9").state is AttemptState.ABSENT
 
@@ -265,14 +265,14 @@ def test_a_host_that_goes_down_ends_a_run_without_a_stop_of_ours(runs: Runs):
     assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, False, True)
     runs.prepare("2")
     runs.start("sh", "-c", words.HANG, attempt="2")
-    runs.helper.stop([runs.target], "r1", "2", 5.0)
+    runs.agent.stop([runs.target], "r1", "2", 5.0)
     ended = runs.ended("2")
     assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, True, False)
 
 
 def test_what_the_cloud_does_with_a_host_is_told_where_it_is_asked_for(runs: Runs):
     def told() -> tuple[bool, str]:
-        [answer] = runs.helper.status([runs.target], "r1", "1", host=True)
+        [answer] = runs.agent.status([runs.target], "r1", "1", host=True)
         return answer.value.preempted, answer.value.maintenance
 
     assert told() == (False, "")
@@ -292,9 +292,9 @@ def test_what_outlives_its_supervisor_is_found_and_ended_by_a_stop(runs: Runs):
     lost = runs.status()
     assert lost.survivors
     assert str(lost.survivors[0]) in lost.survivors_said
-    runs.helper.stop([runs.target], "r1", "1", 300.0)
+    runs.agent.stop([runs.target], "r1", "1", 300.0)
     assert runs.status().survivors[:1] == lost.survivors[:1]
-    runs.helper.stop([runs.target], "r1", "1", 0.0)
+    runs.agent.stop([runs.target], "r1", "1", 0.0)
     runs.lab.until(lambda: runs.status().survivors == (), "the end of the survivors")
     assert runs.status().state is AttemptState.LOST
 
@@ -322,16 +322,16 @@ def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(r
         heard[name] += data
 
     request = {"run": "r1", "attempt": "1", "stdout_offset": 2, "stderr_offset": 0}
-    [result] = runs.helper.follow([runs.target], lambda _target: request, sink)
+    [result] = runs.agent.follow([runs.target], lambda _target: request, sink)
     assert (result.exit_status, heard) == (0, {"stdout": b"gin\nend\n", "stderr": b"err\n"})
-    [nothing] = runs.helper.follow([runs.target], lambda _target: {"run": "r1", "attempt": "5"}, sink)
+    [nothing] = runs.agent.follow([runs.target], lambda _target: {"run": "r1", "attempt": "5"}, sink)
     assert nothing.exit_status == 98
 
 
 def test_news_are_what_both_logs_have_behind_the_offsets(runs: Runs):
     def news(limit: int = 1 << 20, **offsets: int) -> LogNews:
         request = {"run": "r1", "attempt": "1", **offsets}
-        [answer] = runs.helper.read_news([runs.target], request, limit=limit)
+        [answer] = runs.agent.read_news([runs.target], request, limit=limit)
         assert (answer.value is None, answer.error) == (False, None), answer
         return answer.value
 
@@ -352,7 +352,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.HANG)
     heard: list[bytes] = []
-    [result] = runs.helper.follow(
+    [result] = runs.agent.follow(
         [runs.target],
         lambda _target: {"run": "r1", "attempt": "1"},
         lambda worker, name, data: heard.append(data),
@@ -360,7 +360,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
     )
     assert (result.failure, b"".join(heard)) == (FailureKind.LOST, b"up\n")
     assert runs.status().state is AttemptState.RUNNING
-    runs.helper.stop([runs.target], "r1", "1", 0.1)
+    runs.agent.stop([runs.target], "r1", "1", 0.1)
     runs.ended()
 
 
@@ -375,19 +375,19 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
         (["no-such-program"], 127, b""),
     ],
 )
-def test_a_leash_passes_output_and_statuses_through(helper, target, command, status, output):
+def test_a_session_passes_output_and_statuses_through(agent, target, command, status, output):
     said = {"stdout": b"", "stderr": b""}
 
     def sink(worker: int, name: str, data: bytes) -> None:
         said[name] += data
 
-    [result] = helper.leash([target], command, sink, grace_s=0.2)
+    [result] = agent.session([target], command, sink, grace_s=0.2)
     assert (result.exit_status, said["stdout"]) == (status, output)
 
 
-def test_a_leash_takes_even_the_deaf_along(lab: Lab, helper: HostHelper, target: HostTarget):
+def test_a_session_takes_even_the_deaf_along(lab: Lab, agent: HostAgent, target: HostTarget):
     heard: list[bytes] = []
-    [result] = helper.leash(
+    [result] = agent.session(
         [target],
         words.DEAF,
         lambda worker, name, data: heard.append(data),
@@ -416,47 +416,47 @@ class Given:
         self.taken = count
 
 
-def feed(helper: HostHelper, target: HostTarget, given: Given, command: str) -> tuple[int | None, bytes]:
+def feed(agent: HostAgent, target: HostTarget, given: Given, command: str) -> tuple[int | None, bytes]:
     said = bytearray()
 
     def sink(_worker: int, stream: str, data: bytes) -> None:
         said.extend(data)
 
-    result = helper.leash_fed(target, ["sh", "-c", command], given, sink)
+    result = agent.session_fed(target, ["sh", "-c", command], given, sink)
     return result.exit_status, bytes(said)
 
 
-def test_input_arrives_whole_with_its_end(helper: HostHelper, target: HostTarget):
+def test_input_arrives_whole_with_its_end(agent: HostAgent, target: HostTarget):
     data = bytes(range(256)) * 12_000
     given = Given(data[:7], None, data[7:1_000_000], None, data[1_000_000:])
-    assert feed(helper, target, given, "cat") == (0, data)
+    assert feed(agent, target, given, "cat") == (0, data)
     assert given.taken == len(data)
 
 
-def test_the_end_of_input_is_passed_on_where_there_is_none(helper: HostHelper, target: HostTarget, lab: Lab):
-    assert feed(helper, target, Given(), words.UNTIL_EOF) == (0, b"up\n")
+def test_the_end_of_input_is_passed_on_where_there_is_none(agent: HostAgent, target: HostTarget, lab: Lab):
+    assert feed(agent, target, Given(), words.UNTIL_EOF) == (0, b"up\n")
     assert lab.read(target, "gone") == "gone\n"
 
 
-def test_a_command_may_leave_its_input_and_is_believed(helper: HostHelper, target: HostTarget):
+def test_a_command_may_leave_its_input_and_is_believed(agent: HostAgent, target: HostTarget):
     given = Given(*[b"x" * 100_000] * 90)
-    assert feed(helper, target, given, words.TAKE_THREE) == (5, b"xxx")
+    assert feed(agent, target, given, words.TAKE_THREE) == (5, b"xxx")
     assert given.taken is not None
     assert given.taken < 9_000_000
 
 
 @pytest.mark.parametrize("pieces", [(b"one\n",), (b"one\n", *[None] * 50, b"two\n")])
 def test_a_command_that_reads_nothing_takes_nothing_of_its_input(
-    helper: HostHelper, target: HostTarget, pieces: tuple[bytes | None, ...]
+    agent: HostAgent, target: HostTarget, pieces: tuple[bytes | None, ...]
 ):
     given = Given(*pieces)
-    assert feed(helper, target, given, "echo up") == (0, b"up\n")
+    assert feed(agent, target, given, "echo up") == (0, b"up\n")
     assert given.taken == 0
 
 
-def test_input_is_not_touched_where_no_command_can_be(lab: Lab, helper: HostHelper, target: HostTarget):
+def test_input_is_not_touched_where_no_command_can_be(lab: Lab, agent: HostAgent, target: HostTarget):
     given = Given(b"precious")
-    result = helper.leash_fed(lab.refuse(target), ["cat"], given, lambda *_: None)
+    result = agent.session_fed(lab.refuse(target), ["cat"], given, lambda *_: None)
     assert (result.failure, given.left) == (FailureKind.CONNECT, [b"precious"])
 
 
@@ -466,26 +466,26 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
         runs.start("sh", "-c", words.HANG if attempt == "3" else "true", attempt=attempt)
     runs.ended("1")
     runs.ended("2")
-    [listed] = runs.helper.attempts([runs.target])
+    [listed] = runs.agent.attempts([runs.target])
     assert [(each.attempt, each.state) for each in listed.value] == [
         ("1", AttemptState.EXITED),
         ("2", AttemptState.EXITED),
         ("3", AttemptState.RUNNING),
     ]
-    [reply] = runs.helper.prune([runs.target], keep=[("r1", "2")])
+    [reply] = runs.agent.prune([runs.target], keep=[("r1", "2")])
     assert reply.data["removed"] == [["r1", "1"]]
-    runs.helper.stop([runs.target], "r1", "3", 0.1)
+    runs.agent.stop([runs.target], "r1", "3", 0.1)
     runs.ended("3")
 
 
 class Copies:
     """Two hosts, of which the first has the code, and copies of it in the name of attempt r1-1."""
 
-    def __init__(self, lab: Lab, helper: HostHelper) -> None:
+    def __init__(self, lab: Lab, agent: HostAgent) -> None:
         self.lab = lab
-        self.helper = helper
+        self.agent = agent
         self.source, self.sink = lab.add(0), lab.add(1)
-        sent = distribute(helper, [self.source], BIG, clock=lab.clock, emit=lambda _event: None)
+        sent = distribute(agent, [self.source], BIG, clock=lab.clock, emit=lambda _event: None)
         assert sent.failed == {}
 
     def request(self, does: str, **more: Any) -> dict[str, Any]:
@@ -494,7 +494,7 @@ class Copies:
         return {**request, "address": inside(self.source), **more}
 
     def ask(self, target: HostTarget, does: str, **more: Any) -> Answer[CopyStatus]:
-        [answer] = self.helper.copy([target], self.request(does, **more))
+        [answer] = self.agent.copy([target], self.request(does, **more))
         return answer
 
     def serve(self, **more: Any) -> CopyStatus:
@@ -504,7 +504,7 @@ class Copies:
 
     def lacks(self, target: HostTarget, does: str = "fetch") -> LacksReply:
         name = {key: self.request(does)[key] for key in ("run", "attempt")}
-        [answer] = self.helper.lacks([target], {"area": "blobs", "tree": BIG.sha256, "copy": name})
+        [answer] = self.agent.lacks([target], {"area": "blobs", "tree": BIG.sha256, "copy": name})
         assert answer.value is not None, answer
         return answer.value
 
@@ -519,12 +519,12 @@ class Copies:
         return copy
 
     def stop(self, target: HostTarget, does: str) -> None:
-        self.helper.stop([target], self.request(does)["run"], self.request(does)["attempt"], 0.1)
+        self.agent.stop([target], self.request(does)["run"], self.request(does)["attempt"], 0.1)
 
 
 @pytest.fixture
-def copies(lab: Lab, helper: HostHelper) -> Copies:
-    return Copies(lab, helper)
+def copies(lab: Lab, agent: HostAgent) -> Copies:
+    return Copies(lab, agent)
 
 
 def test_a_host_copies_from_another_while_nobody_is_connected(copies: Copies):
@@ -560,8 +560,8 @@ def test_an_older_fence_begins_no_copy_and_odd_copies_are_refused(copies: Copies
     serving = copies.serve(fence=7)
     door = {"port": serving.port, "token": serving.token}
     assert copies.ask(copies.source, "serve", fence=6).error == "stale-fence"
-    for odd in ({"run": "r1"}, {"does": "leash"}, {"deadline_s": 0}, {"attempt": "../x"}):
-        [answer] = copies.helper.copy([copies.sink], {**copies.request("fetch"), **door, **odd})
+    for odd in ({"run": "r1"}, {"does": "session"}, {"deadline_s": 0}, {"attempt": "../x"}):
+        [answer] = copies.agent.copy([copies.sink], {**copies.request("fetch"), **door, **odd})
         assert answer.error == "bad-request", odd
     assert copies.lacks(copies.sink).copy == CopyStatus(AttemptState.ABSENT)
     copies.stop(copies.source, "serve")
@@ -588,52 +588,52 @@ def test_who_serves_ends_when_nobody_asks(copies: Copies):
 def test_what_a_running_copy_is_to_complete_is_not_pruned(copies: Copies):
     wanted = {BIG.sha256, *(blob.sha256 for blob in list_blobs(parse_tree(BIG.tree)))}
     copies.serve()
-    [kept] = copies.helper.prune([copies.source], keep=())
+    [kept] = copies.agent.prune([copies.source], keep=())
     copies.stop(copies.source, "serve")
     copies.ended(copies.source, "serve")
-    [reply] = copies.helper.prune([copies.source], keep=())
+    [reply] = copies.agent.prune([copies.source], keep=())
     assert (kept.data["removed_blobs"], set(reply.data["removed_blobs"])) == ([], wanted)
 
 
-def test_contents_are_passed_on_from_host_to_host(lab: Lab, helper: HostHelper):
+def test_contents_are_passed_on_from_host_to_host(lab: Lab, agent: HostAgent):
     targets = [lab.add(worker) for worker in range(6)]
-    sent = distribute(helper, targets, BIG, clock=lab.clock, emit=lambda _event: None)
+    sent = distribute(agent, targets, BIG, clock=lab.clock, emit=lambda _event: None)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 2 * (700_000 + 256 * 4000)
-    answers = helper.prepare(targets, run="r1", attempt="1", fence=1, bundle=BIG.sha256)
+    answers = agent.prepare(targets, run="r1", attempt="1", fence=1, bundle=BIG.sha256)
     assert all(answer.value.prepared for answer in answers)
 
 
-def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, helper: HostHelper):
+def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAgent):
     target = lab.add(0)
     content = b"alpha\n"
     blob = Blob(hashlib.sha256(content).hexdigest(), len(content))
     tree = render_tree([TreeFile("d/a", 0o640, blob, 1_700_000_000), TreeLink("d/link", "a")])
     packed = Content(tree, lambda _sha256: [content])
     for destination, lies_at in (("copy", "copy"), ("copy", "copy/d"), ("into/", "into/d")):
-        pushed = push(helper, [target], packed, ["d"], destination, clock=lab.clock, emit=lambda _event: None)
+        pushed = push(agent, [target], packed, ["d"], destination, clock=lab.clock, emit=lambda _event: None)
         assert pushed.results[0].ok, pushed.results
-        kept, pulled = fetch(lab, helper, target, f"{lies_at}/a")
+        kept, pulled = fetch(lab, agent, target, f"{lies_at}/a")
         assert (pulled.results[0].ok, kept.names) == (True, {"": content})
-    kept, pulled = fetch(lab, helper, target, "copy")
+    kept, pulled = fetch(lab, agent, target, "copy")
     assert pulled.results[0].ok
     assert {"a": content, "link": "a", "d/a": content}.items() <= kept.names.items()
-    _, missing = fetch(lab, helper, target, "nothing")
+    _, missing = fetch(lab, agent, target, "nothing")
     assert (missing.results[0].ok, "no such file" in missing.results[0].detail) == (False, True)
 
 
-def fetch(lab: Lab, helper: HostHelper, target: HostTarget, path: str) -> tuple[Kept, Pulled]:
+def fetch(lab: Lab, agent: HostAgent, target: HostTarget, path: str) -> tuple[Kept, Pulled]:
     kept = Kept()
-    return kept, pull(helper, [target], path, lambda _target: kept, clock=lab.clock, emit=lambda _event: None)
+    return kept, pull(agent, [target], path, lambda _target: kept, clock=lab.clock, emit=lambda _event: None)
 
 
-def test_a_file_never_takes_the_place_of_a_directory(lab: Lab, helper: HostHelper):
+def test_a_file_never_takes_the_place_of_a_directory(lab: Lab, agent: HostAgent):
     target = lab.add(0)
 
     def put(files: dict[str, bytes], destination: str) -> Any:
         names = sorted({name.split("/")[0] for name in files})
         emit = [].append
-        return push(helper, [target], make_tree(files), names, destination, clock=lab.clock, emit=emit)
+        return push(agent, [target], make_tree(files), names, destination, clock=lab.clock, emit=emit)
 
     assert put({"a/b": b"1"}, "place/").results[0].ok
     refused = put({"a": b"2"}, "place/")

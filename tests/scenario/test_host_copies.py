@@ -12,7 +12,7 @@ from tests.support.memory.host import MemoryAttempt, MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Note, Transfer
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import RunState
 from tpuctl.model.timeouts import STEP_MAX_S
@@ -215,11 +215,11 @@ def test_a_stop_ends_the_copies(place, services):
 
 def test_an_attempt_ends_the_copies_of_others(place, services):
     run = submitted(services)
-    helper = HostHelper(services.remote, services.helper_source)
+    agent = HostAgent(services.remote, services.agent_source)
     targets = host_targets(services, get_slice(services, "big").record)
     name = {"run": f"copy-{'5a' * 8}", "attempt": "earlier-1-serve", "fence": 1, "does": "serve"}
     request = {**name, "area": "blobs", "tree": "5a" * 32, "deadline_s": COPY_MAX_S}
-    for answer in helper.copy(targets, lambda target: {**request, "address": target.internal_ip}):
+    for answer in agent.copy(targets, lambda target: {**request, "address": target.internal_ip}):
         assert answer.value is not None
         assert answer.value.going
     before = copying(place)

@@ -14,7 +14,7 @@ from tests.support.receivers import Kept
 from tpuctl.engine.events import Transfer, Warn
 from tpuctl.envs.spec import EnvironmentSpec, render_frozen
 from tpuctl.errors import ConflictError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
 from tpuctl.model.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
@@ -176,7 +176,7 @@ def test_workers_that_are_lost_while_others_go_on_are_told_in_one_line_by_cause(
     assert (subject, text.partition(":")[0]) == ("big[1-3]", "broke off the SSH handshake")
 
 
-def test_exec_is_on_a_leash_and_ends_with_its_time(place, services):
+def test_exec_is_in_a_session_and_ends_with_its_time(place, services):
     record = bring_up(services, "big")
     said: dict[int, bytes] = {}
 
@@ -197,14 +197,14 @@ def test_exec_is_on_a_leash_and_ends_with_its_time(place, services):
 
 def test_files_travel_both_ways(place, services):
     record = bring_up(services, "big", accelerator_type="v4-64", hosts=8, chips=32)
-    targets, helper = host_targets(services, record), HostHelper(services.remote, services.helper_source)
+    targets, agent = host_targets(services, record), HostAgent(services.remote, services.agent_source)
     content = make_tree({"weights": bytes(range(256)) * 9000})
-    pushed = push(helper, targets, content, ["weights"], "data/", clock=services.clock, emit=services.emit)
+    pushed = push(agent, targets, content, ["weights"], "data/", clock=services.clock, emit=services.emit)
     assert (all(result.ok for result in pushed.results), pushed.relayed) == (True, True)
     assert pushed.sent_bytes < 2 * 256 * 9000
     kept = [Kept() for _ in targets]
     pulled = pull(
-        helper,
+        agent,
         targets,
         "data/weights",
         lambda target: kept[target.worker],

@@ -21,7 +21,7 @@ from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
 from tpuctl.watch.reconciler import run_pass
 
-HELPER = Path(__file__).resolve().parents[2] / "templates" / "helper"
+AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def test_hosts_answer_what_uses_them(services):
     assert all(each is not None and each.load_per_cpu >= 0.0 for each in found)
 
 
-def in_helper(program: str) -> str:
+def in_agent(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(HELPER)},
+        env={**os.environ, "PYTHONPATH": str(AGENT)},
         capture_output=True,
         text=True,
         check=True,
@@ -132,11 +132,11 @@ def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
     (tmp_path / "accel0").touch()
     prefix = str(tmp_path / "accel")
     program = f"import activity; print(activity.chip_users(({prefix!r},)))"
-    assert in_helper(program) == "(0, False)"
+    assert in_agent(program) == "(0, False)"
     with (tmp_path / "accel0").open():
-        assert in_helper(program) == "(1, False)"
+        assert in_agent(program) == "(1, False)"
     assert (
-        in_helper(f"import activity; print(activity.chip_users(({str(tmp_path / 'none')!r},)))") == "(0, False)"
+        in_agent(f"import activity; print(activity.chip_users(({str(tmp_path / 'none')!r},)))") == "(0, False)"
     )
 
 
@@ -153,4 +153,4 @@ def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
     ],
 )
 def test_titles_of_sessions_are_told_from_those_of_the_server(title, counts):
-    assert in_helper(f"import activity; print(activity.is_session({title!r}))") == str(counts)
+    assert in_agent(f"import activity; print(activity.is_session({title!r}))") == str(counts)

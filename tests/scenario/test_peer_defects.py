@@ -206,7 +206,7 @@ def test_a_stop_leaves_foreign_processes_of_the_same_login_and_files_alone(servi
     record = bring_up(services, "big")
     program = "import time; time.sleep(600)"
     start = f"nohup python3 -c '{program}' >/dev/null 2>&1 & echo $! >foreign.pid; touch $TMPDIR/keep"
-    # Not under a leash: as somebody would start it in a shell of their own.
+    # Not in a session: as somebody would start it in a shell of their own.
     services.remote.run(host_targets(services, record), start)
     run = submit(services, "big", program)
     run_pass(services)

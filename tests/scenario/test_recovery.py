@@ -15,7 +15,7 @@ from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import ConflictError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import AttemptState, Cause, Policy, RunState, SliceState
 from tpuctl.model.verdict import Blocked
@@ -350,6 +350,6 @@ time.sleep(600 if os.environ["TPUCTL_ATTEMPT"] == "1" else 0)
     ended = follow_run(services, run.id)
     assert (ended.state, ended.attempt.number) == (RunState.SUCCEEDED, 2)
     targets = host_targets(services, get_slice(services, "big").record)
-    helper = HostHelper(services.remote, services.helper_source)
-    first = helper.status(targets, run.id, "1")
+    agent = HostAgent(services.remote, services.agent_source)
+    first = agent.status(targets, run.id, "1")
     assert [answer.value.stopped for answer in first] == [True, True]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_templates_and_manifests(tmp_path):
+def test_the_wheel_carries_agent_templates_and_manifests(tmp_path):
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(source)]
@@ -26,5 +26,6 @@ def test_the_wheel_carries_templates_and_manifests(tmp_path):
         for path in (source / folder).rglob("*")
         if path.is_file()
     }
+    wanted |= {path.relative_to(source).as_posix() for path in (source / "tpuctl" / "agent").glob("*.py")}
     assert wanted <= packed
     assert "tpuctl/py.typed" in packed

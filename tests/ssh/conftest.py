@@ -1,4 +1,4 @@
-"""Fixtures: hosts that run real commands, a real client, and the helper on top of both."""
+"""Fixtures: hosts that run real commands, a real client, and the agent on top of both."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import SshFarm
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.data import read_helper
+from tpuctl.model.data import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.ssh.remote import SshRemote
 
-_BUILT = tempfile.TemporaryDirectory(prefix="tpuctl-helper-")
-HELPER = Path(_BUILT.name) / "helper.py"
-"""The helper as one file, as it lies on hosts."""
-HELPER.write_bytes(read_helper())
+_BUILT = tempfile.TemporaryDirectory(prefix="tpuctl-agent-")
+AGENT = Path(_BUILT.name) / "agent.py"
+"""The agent as one file, as it lies on hosts."""
+AGENT.write_bytes(read_agent())
 
 
 @pytest.fixture(scope="session")
@@ -46,5 +46,5 @@ def remote(key: KeyPair, farm: SshFarm) -> Iterator[SshRemote]:
 
 
 @pytest.fixture
-def helper(remote: SshRemote) -> HostHelper:
-    return HostHelper(remote, HELPER.read_bytes())
+def agent(remote: SshRemote) -> HostAgent:
+    return HostAgent(remote, AGENT.read_bytes())

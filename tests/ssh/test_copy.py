@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sshd import SshFarm
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.tree import Content
 from tpuctl.workers.copy_from import Pulled, pull
@@ -31,9 +31,9 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def send(helper: HostHelper, targets: list[HostTarget], path: Path, destination: str) -> Pushed:
+def send(agent: HostAgent, targets: list[HostTarget], path: Path, destination: str) -> Pushed:
     return push(
-        helper,
+        agent,
         targets,
         scan([path]),
         [path.name],
@@ -43,10 +43,10 @@ def send(helper: HostHelper, targets: list[HostTarget], path: Path, destination:
     )
 
 
-def fetch(helper: HostHelper, targets: list[HostTarget], path: str, folder: Path) -> Pulled:
+def fetch(agent: HostAgent, targets: list[HostTarget], path: str, folder: Path) -> Pulled:
     """Into one place per worker below `folder`, which is named like it."""
     return pull(
-        helper,
+        agent,
         targets,
         path,
         lambda target: Landing(folder / target.label),
@@ -85,17 +85,17 @@ def local(tmp_path: Path) -> Path:
 
 
 def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
-    farm: SshFarm, helper: HostHelper, local: Path, tmp_path: Path
+    farm: SshFarm, agent: HostAgent, local: Path, tmp_path: Path
 ) -> None:
     targets = [farm.add(worker) for worker in range(2)]
-    assert all(result.ok for result in send(helper, targets, local, "in/").results)
+    assert all(result.ok for result in send(agent, targets, local, "in/").results)
     for worker in range(2):
         copied = farm.folder / f"home-{worker}" / "in" / "data"
         assert tree(copied) == tree(local)
         assert int((copied / "tool").stat().st_mtime) == int((local / "tool").stat().st_mtime)
         assert list((farm.folder / f"home-{worker}" / ".tpuctl/incoming").iterdir()) == []
     back = tmp_path / "back"
-    pulled = fetch(helper, targets, "in/data", back)
+    pulled = fetch(agent, targets, "in/data", back)
     assert all(result.ok for result in pulled.results)
     for worker in range(2):
         assert tree(back / f"big-{worker}") == tree(local)
@@ -103,26 +103,26 @@ def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nasty_names_survive_both_ways(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, tmp_path: Path, name: str
+    farm: SshFarm, target: HostTarget, agent: HostAgent, tmp_path: Path, name: str
 ) -> None:
     source = tmp_path / "from" / name
     source.parent.mkdir()
     source.write_text("content")
-    [result] = send(helper, [target], source, f"there {name}/{name}").results
+    [result] = send(agent, [target], source, f"there {name}/{name}").results
     assert result.ok, result
     assert (farm.folder / "home-0" / f"there {name}" / name).read_text() == "content"
-    [result] = fetch(helper, [target], f"there {name}/{name}", tmp_path / "to" / name).results
+    [result] = fetch(agent, [target], f"there {name}/{name}", tmp_path / "to" / name).results
     assert result.ok, result.detail
     assert (tmp_path / "to" / name / "big-0").read_text() == "content"
 
 
 def test_a_file_becomes_the_named_file_or_goes_into_the_directory(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
     home = farm.folder / "home-0"
     (home / "there").mkdir()
     for destination in ("new", "there", "made/", "~/deep/er/name", str(home / "absolute")):
-        [result] = send(helper, [target], local / "tool", destination).results
+        [result] = send(agent, [target], local / "tool", destination).results
         assert result.ok, result
     for path in ("new", "there/tool", "made/tool", "deep/er/name", "absolute"):
         assert (home / path).read_bytes() == (local / "tool").read_bytes()
@@ -131,7 +131,7 @@ def test_a_file_becomes_the_named_file_or_goes_into_the_directory(
 
 
 def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
     whole, home = scan([local]), farm.folder / "home-0"
 
@@ -141,7 +141,7 @@ def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
 
     def attempt(content: Content) -> Pushed:
         clock = SystemClock()
-        return push(helper, [target], content, ["data"], "half", clock=clock, emit=lambda event: None)
+        return push(agent, [target], content, ["data"], "half", clock=clock, emit=lambda event: None)
 
     first = attempt(Content(whole.tree, broken))
     assert not first.results[0].ok
@@ -154,44 +154,44 @@ def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
 
 
 def test_only_what_changed_travels_and_the_same_again_sends_nothing(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
     home = farm.folder / "home-0"
     sizes = len(scan([local]).tree)
-    assert send(helper, [target], local, "in/").sent_bytes > 700_000
-    assert send(helper, [target], local, "in/").sent_bytes <= sizes
+    assert send(agent, [target], local, "in/").sent_bytes > 700_000
+    assert send(agent, [target], local, "in/").sent_bytes <= sizes
     (local / "tool").chmod(0o700)
     (local / "secret").write_text("another")
-    again = send(helper, [target], local, "in/")
+    again = send(agent, [target], local, "in/")
     assert again.results[0].ok
     assert again.sent_bytes <= sizes + 100
     assert tree(home / "in/data") == tree(local)
 
 
 def test_equal_files_travel_once_and_are_taken_from_where_one_lies(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
     (local / "twin").write_bytes((local / "tool").read_bytes())
-    assert send(helper, [target], local, "in/").sent_bytes < 800_000
+    assert send(agent, [target], local, "in/").sent_bytes < 800_000
     (local / "triplet").write_bytes((local / "tool").read_bytes())
-    again = send(helper, [target], local, "in/")
+    again = send(agent, [target], local, "in/")
     assert again.results[0].ok, again
     assert again.sent_bytes < 100_000
     assert tree(farm.folder / "home-0/in/data") == tree(local)
 
 
 def test_what_lies_in_the_way_is_told_and_kept(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, local: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
     home = farm.folder / "home-0"
     (home / "in/data/tool").mkdir(parents=True)
     (home / "elsewhere").mkdir()
-    [result] = send(helper, [target], local, "in/").results
+    [result] = send(agent, [target], local, "in/").results
     assert "tool is a directory" in result.detail
     (home / "in/data/tool").rmdir()
     (home / "in/data/sub").rename(home / "in/data/gone") if (home / "in/data/sub").exists() else None
     (home / "in/data/sub").symlink_to(home / "elsewhere")
-    [result] = send(helper, [target], local, "in/").results
+    [result] = send(agent, [target], local, "in/").results
     assert "is a symbolic link" in result.detail
     assert list((home / "elsewhere").iterdir()) == []
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from tests.ssh.conftest import HELPER
+from tests.ssh.conftest import AGENT
 from tests.ssh.test_copy import SystemClock, send
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
@@ -33,14 +33,14 @@ from tpuctl.transfer.tree import Content, make_tree
 
 
 def spread(
-    helper: HostHelper,
+    agent: HostAgent,
     targets: list[HostTarget],
     content: Content,
     events: list[object] | None = None,
     clock: Clock | None = None,
 ) -> Distributed:
     seen: list[object] = [] if events is None else events
-    return distribute(helper, targets, content, clock=clock or SystemClock(), emit=seen.append)
+    return distribute(agent, targets, content, clock=clock or SystemClock(), emit=seen.append)
 
 
 def blobs(farm: SshFarm, worker: int) -> Path:
@@ -56,12 +56,12 @@ def project(folder: Path, files: int, size: int) -> Path:
 
 @pytest.mark.parametrize("hosts", [12, soak(32)])
 def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
-    farm: SshFarm, helper: HostHelper, tmp_path: Path, hosts: int
+    farm: SshFarm, agent: HostAgent, tmp_path: Path, hosts: int
 ) -> None:
     data = tmp_path / "big.bin"
     data.write_bytes(os.urandom(20 << 20))
     targets = [farm.add(worker) for worker in range(hosts)]
-    first = send(helper, targets, data, "in/")
+    first = send(agent, targets, data, "in/")
     assert all(result.ok for result in first.results), first.results
     assert first.relayed
     assert first.sent_bytes <= 1.1 * (20 << 20)
@@ -69,53 +69,53 @@ def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
     for worker in range(hosts):
         copied = farm.folder / f"home-{worker}/in/big.bin"
         assert hashlib.sha256(copied.read_bytes()).hexdigest() == digest
-    again = send(helper, targets, data, "in/")
+    again = send(agent, targets, data, "in/")
     assert all(result.ok for result in again.results)
     assert again.sent_bytes < hosts * 1000, "content travelled again"
-    assert not [line for line in farm.processes().values() if "helper-" in line]
+    assert not [line for line in farm.processes().values() if "agent-" in line]
 
 
 def test_of_a_large_project_only_the_changed_file_travels(
-    farm: SshFarm, helper: HostHelper, tmp_path: Path
+    farm: SshFarm, agent: HostAgent, tmp_path: Path
 ) -> None:
     folder = project(tmp_path / "project", 50, 2 << 20)
     targets = [farm.add(worker) for worker in range(2)]
     whole = freeze(folder, limit_bytes=200 << 20).content
-    assert not spread(helper, targets, whole).failed
+    assert not spread(agent, targets, whole).failed
     (folder / "part7.bin").write_bytes(b"changed" * 1000)
     changed = freeze(folder, limit_bytes=200 << 20).content
-    sent = spread(helper, targets, changed)
+    sent = spread(agent, targets, changed)
     assert not sent.failed
     assert sent.sent_bytes <= 2 * (7000 + len(changed.tree))
-    answers = helper.prepare(targets, run="r", attempt="1", fence=1, bundle=changed.sha256)
+    answers = agent.prepare(targets, run="r", attempt="1", fence=1, bundle=changed.sha256)
     assert all(answer.value and answer.value.prepared for answer in answers)
     work = farm.folder / "home-1/.tpuctl/runs/r/1/work"
     assert (work / "part7.bin").read_bytes() == b"changed" * 1000
-    assert spread(helper, targets, changed).sent_bytes == 0
+    assert spread(agent, targets, changed).sent_bytes == 0
 
 
 def test_a_long_list_of_files_leaves_this_machine_once_too(
-    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
+    farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SMALL_BYTES", 10_000)
     names = {f"pkg/module{number}.py": str(number).encode() for number in range(300)}
     content = make_tree(names)
     assert len(content.tree) > module.INLINE_TREE
     targets = [farm.add(worker) for worker in range(6)]
-    sent = spread(helper, targets, content)
+    sent = spread(agent, targets, content)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes <= len(content.tree) + sum(map(len, names.values()))
-    answers = helper.prepare(targets, run="r", attempt="1", fence=1, bundle=content.sha256)
+    answers = agent.prepare(targets, run="r", attempt="1", fence=1, bundle=content.sha256)
     assert all(answer.value and answer.value.prepared for answer in answers)
 
 
-def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, helper: HostHelper) -> None:
+def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, agent: HostAgent) -> None:
     files = {f"f{number}": os.urandom(1 << 20) for number in range(4)}
     content = make_tree(files)
     targets = [farm.add(worker) for worker in range(7)]
     for worker in (0, 3):
-        assert not spread(helper, [targets[worker]], make_tree({"f1": files["f1"]})).failed
-    sent = spread(helper, targets, content)
+        assert not spread(agent, [targets[worker]], make_tree({"f1": files["f1"]})).failed
+    sent = spread(agent, targets, content)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 4.1 * (1 << 20)
     for worker in range(7):
@@ -123,39 +123,39 @@ def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, helper: HostHe
 
 
 def test_finished_workers_serve_too_when_there_are_many(
-    farm: SshFarm, helper: HostHelper, monkeypatch: pytest.MonkeyPatch
+    farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FLAT_WORKERS", 4)
     monkeypatch.setattr(module, "FAN_OUT", 2)
     content = make_tree({"f": os.urandom(3 << 20)})
     targets = [farm.add(worker) for worker in range(12)]
-    sent = spread(helper, targets, content)
+    sent = spread(agent, targets, content)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 1.1 * (3 << 20)
 
 
 def test_a_dead_worker_does_not_keep_the_others_from_it_and_another_one_serves(
-    farm: SshFarm, helper: HostHelper
+    farm: SshFarm, agent: HostAgent
 ) -> None:
     content = make_tree({"f": os.urandom(2 << 20)})
     dead = HostTarget("big", 0, "127.0.0.1", 1, "tester", "ssh-ed25519 AAAA")
     targets = [dead, *(farm.add(worker) for worker in range(1, 7))]
     (farm.folder / "home-1/.tpuctl").mkdir()
     (farm.folder / "home-1/.tpuctl/blobs").write_text("no directory: nothing can be stored on this one")
-    sent = spread(helper, targets, content)
+    sent = spread(agent, targets, content)
     assert {worker: reply.error for worker, reply in sent.failed.items()} == {0: "connect", 1: "host-error"}
     assert sent.relayed
     for worker in range(2, 7):
         assert len(list(blobs(farm, worker).iterdir())) == 2
 
 
-def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, helper: HostHelper) -> None:
+def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, agent: HostAgent) -> None:
     from dataclasses import replace
 
     content = make_tree({"f": os.urandom(2 << 20)})
     # Addresses that no host has: nobody can listen there, as behind a wall of fire.
     targets = [replace(farm.add(worker), internal_ip="192.0.2.1") for worker in range(6)]
-    sent = spread(helper, targets, content)
+    sent = spread(agent, targets, content)
     assert not sent.failed
     for worker in range(6):
         assert len(list(blobs(farm, worker).iterdir())) == 2
@@ -172,10 +172,10 @@ class Hurried(SystemClock):
         return next(self._at)
 
 
-def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, helper: HostHelper) -> None:
+def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, agent: HostAgent) -> None:
     events: list[object] = []
     targets = [farm.add(worker) for worker in range(2)]
-    spread(helper, targets, make_tree({"f": os.urandom(1 << 20)}), events, Hurried())
+    spread(agent, targets, make_tree({"f": os.urandom(1 << 20)}), events, Hurried())
     last = [event for event in events if isinstance(event, Transfer)][-1]
     assert last.sent_bytes > 2 << 20
     assert (last.hosts_done, last.hosts) == (2, 2)
@@ -184,17 +184,15 @@ def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, helper: HostHelper) 
 
 
 @pytest.mark.parametrize("hosts", [2, 6], ids=["to each", "from host to host"])
-def test_what_the_time_did_not_suffice_for_is_gone_on_with(
-    farm: SshFarm, helper: HostHelper, hosts: int
-) -> None:
+def test_what_the_time_did_not_suffice_for_is_gone_on_with(farm: SshFarm, agent: HostAgent, hosts: int) -> None:
     content = make_tree({"f": os.urandom(6 << 20)})
     targets = [farm.add(worker) for worker in range(hosts)]
-    helper.ensure_installed(targets)
+    agent.ensure_installed(targets)
     rounds: list[Distributed] = []
     while not rounds or rounds[-1].unfinished:
         assert len(rounds) < 20
         sent = distribute_in_steps(
-            helper, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0, job=CopyJob("r1-1", 1)
+            agent, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0, job=CopyJob("r1-1", 1)
         )
         assert not sent.failed
         rounds.append(sent)
@@ -202,7 +200,7 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(
     assert len(rounds) > 1
     copies = hosts if hosts <= 4 else 1
     assert sum(each.sent_bytes for each in rounds) < 1.2 * copies * (6 << 20)
-    answers = helper.prepare(targets, run="r1", attempt="1", fence=1, bundle=content.sha256)
+    answers = agent.prepare(targets, run="r1", attempt="1", fence=1, bundle=content.sha256)
     assert all(answer.value is not None and answer.value.prepared for answer in answers)
 
 
@@ -215,7 +213,7 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     (folder / digest).write_bytes(b"content")
     (tmp_path / "serving/secret").write_text("secret")
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", HELPER, "serve"],
+        [sys.executable, "-I", "-S", AGENT, "serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={"HOME": str(tmp_path / "serving")},
@@ -301,7 +299,7 @@ def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) ->
         "token": token.hex(),
     }
     done = subprocess.run(
-        [sys.executable, "-I", "-S", HELPER, "fetch"],
+        [sys.executable, "-I", "-S", AGENT, "fetch"],
         input=json.dumps(request).encode() + b"\n",
         env={"HOME": str(home)},
         capture_output=True,

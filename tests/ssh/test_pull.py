@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.ssh.conftest import HELPER
+from tests.ssh.conftest import AGENT
 from tests.ssh.test_copy import SystemClock, fetch
 from tests.ssh.test_distribute import Hurried
 from tests.support.require import require_tool
 from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Transfer
 from tpuctl.errors import TpuctlError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget
 from tpuctl.workers.copy_from import Pulled, pull
@@ -83,9 +83,9 @@ def source(farm: SshFarm, target: HostTarget) -> Path:
     return path
 
 
-def fetch_struck(helper: HostHelper, target: HostTarget, place: Path, strike: Callable[[], None]) -> Pulled:
+def fetch_struck(agent: HostAgent, target: HostTarget, place: Path, strike: Callable[[], None]) -> Pulled:
     return pull(
-        helper,
+        agent,
         [target],
         "data.bin",
         lambda _: Struck(place, 3_000_000, strike),
@@ -94,9 +94,9 @@ def fetch_struck(helper: HostHelper, target: HostTarget, place: Path, strike: Ca
     )
 
 
-def break_off(farm: SshFarm, helper: HostHelper, target: HostTarget, place: Path) -> int:
+def break_off(farm: SshFarm, agent: HostAgent, target: HostTarget, place: Path) -> int:
     """A copy whose connection is cut when some of the file has come; how much that was."""
-    pulled = fetch_struck(helper, target, place, farm.drop_connections)
+    pulled = fetch_struck(agent, target, place, farm.drop_connections)
     assert not pulled.results[0].ok
     assert not place.exists()
     assert 3_000_000 <= pulled.received_bytes < SIZE
@@ -104,11 +104,11 @@ def break_off(farm: SshFarm, helper: HostHelper, target: HostTarget, place: Path
 
 
 def test_a_copy_that_was_cut_goes_on_where_it_was(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "to" / "big-0"
-    had = break_off(farm, helper, target, place)
-    again = fetch(helper, [target], "data.bin", tmp_path / "to")
+    had = break_off(farm, agent, target, place)
+    again = fetch(agent, [target], "data.bin", tmp_path / "to")
     assert again.results[0].ok, again.results
     assert again.received_bytes == SIZE - had
     assert place.read_bytes() == source.read_bytes()
@@ -116,48 +116,48 @@ def test_a_copy_that_was_cut_goes_on_where_it_was(
 
 
 def test_a_file_that_changed_since_the_cut_comes_whole_and_unmixed(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     before = source.stat()
-    break_off(farm, helper, target, tmp_path / "to" / "big-0")
+    break_off(farm, agent, target, tmp_path / "to" / "big-0")
     with source.open("r+b") as file:
         file.write(b"another beginning")
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))  # size and time tell nothing
-    again = fetch(helper, [target], "data.bin", tmp_path / "to")
+    again = fetch(agent, [target], "data.bin", tmp_path / "to")
     assert again.results[0].ok, again.results
     assert again.received_bytes == SIZE
     assert (tmp_path / "to" / "big-0").read_bytes() == source.read_bytes()
 
 
 def test_a_file_that_is_rewritten_while_it_comes_is_asked_for_again(
-    target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     def rewrite() -> None:
         with source.open("r+b") as file:
             file.write(b"another beginning")
 
-    pulled = fetch_struck(helper, target, tmp_path / "copy", rewrite)
+    pulled = fetch_struck(agent, target, tmp_path / "copy", rewrite)
     assert pulled.results[0].ok, pulled.results
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
     assert pulled.received_bytes > SIZE
 
 
 def test_a_file_that_only_grows_comes_as_it_was(
-    target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     def grow() -> None:
         with source.open("ab") as file:
             file.write(b"one more line")
 
     was = source.read_bytes()
-    pulled = fetch_struck(helper, target, tmp_path / "copy", grow)
+    pulled = fetch_struck(agent, target, tmp_path / "copy", grow)
     assert pulled.results[0].ok, pulled.results
     assert (tmp_path / "copy").read_bytes() == was
     assert pulled.received_bytes == SIZE
 
 
 def test_equal_files_do_not_travel_again_and_get_their_modes(
-    farm: SshFarm, helper: HostHelper, tmp_path: Path
+    farm: SshFarm, agent: HostAgent, tmp_path: Path
 ) -> None:
     targets = [farm.add(worker) for worker in range(2)]
     for worker in range(2):
@@ -166,53 +166,53 @@ def test_equal_files_do_not_travel_again_and_get_their_modes(
         (folder / "a").write_bytes(os.urandom(300_000))
         (folder / "b").write_text("small")
         (folder / "link").symlink_to("b")
-    first = fetch(helper, targets, "out", tmp_path / "to")
+    first = fetch(agent, targets, "out", tmp_path / "to")
     assert (first.files, first.size_bytes, first.received_bytes) == (4, 600_010, 600_010)
     (farm.folder / "home-1" / "out" / "b").chmod(0o751)
-    again = fetch(helper, targets, "out", tmp_path / "to")
+    again = fetch(agent, targets, "out", tmp_path / "to")
     assert all(result.ok for result in again.results)
     assert (again.files, again.received_bytes) == (4, 0)
     assert stat.S_IMODE((tmp_path / "to/big-1/b").stat().st_mode) == 0o751
     (tmp_path / "to/big-0/a").write_bytes(b"x" * 300_000)
-    mended = fetch(helper, targets, "out", tmp_path / "to")
+    mended = fetch(agent, targets, "out", tmp_path / "to")
     assert mended.received_bytes == 300_000
     assert (tmp_path / "to/big-0/a").read_bytes() == (farm.folder / "home-0/out/a").read_bytes()
 
 
 def test_a_link_that_is_asked_for_is_followed_and_pipes_are_left_out(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, tmp_path: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, tmp_path: Path
 ) -> None:
     home = farm.folder / "home-0"
     (home / "step-100").mkdir()
     (home / "step-100" / "w").write_text("weights")
     os.mkfifo(home / "step-100" / "pipe")
     (home / "latest").symlink_to("step-100")
-    pulled = fetch(helper, [target], "latest", tmp_path / "to")
+    pulled = fetch(agent, [target], "latest", tmp_path / "to")
     assert pulled.results[0].ok, pulled.results
     assert (pulled.files, pulled.left_out) == (1, 1)
     assert (tmp_path / "to/big-0/w").read_text() == "weights"
 
 
 def test_a_missing_path_is_told_and_nothing_appears_here(
-    target: HostTarget, helper: HostHelper, tmp_path: Path
+    target: HostTarget, agent: HostAgent, tmp_path: Path
 ) -> None:
-    [result] = fetch(helper, [target], "no such", tmp_path / "to").results
+    [result] = fetch(agent, [target], "no such", tmp_path / "to").results
     assert (result.ok, "no such file or directory" in result.detail) == (False, True)
     assert not (tmp_path / "to").exists()
 
 
 def test_one_worker_without_the_path_does_not_stop_the_other(
-    farm: SshFarm, helper: HostHelper, tmp_path: Path
+    farm: SshFarm, agent: HostAgent, tmp_path: Path
 ) -> None:
     targets = [farm.add(worker) for worker in range(2)]
     (farm.folder / "home-1" / "only").write_text("here")
-    pulled = fetch(helper, targets, "only", tmp_path / "to")
+    pulled = fetch(agent, targets, "only", tmp_path / "to")
     assert [result.ok for result in pulled.results] == [False, True]
     assert (pulled.files, (tmp_path / "to/big-1").read_text()) == (1, "here")
 
 
 def test_two_copies_to_one_place_do_not_write_into_each_other(
-    target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     refused: list[Pulled] = []
 
@@ -224,16 +224,16 @@ def test_two_copies_to_one_place_do_not_write_into_each_other(
         finally:
             other.close()
 
-    refused.append(fetch_struck(helper, target, tmp_path / "copy", meanwhile))
+    refused.append(fetch_struck(agent, target, tmp_path / "copy", meanwhile))
     assert refused[0].results[0].ok
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
 
 def test_progress_tells_bytes_rate_and_workers(
-    target: HostTarget, helper: HostHelper, source: Path, tmp_path: Path
+    target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     told: list[object] = []
-    pull(helper, [target], "data.bin", lambda _: Landing(tmp_path / "x"), clock=Hurried(), emit=told.append)
+    pull(agent, [target], "data.bin", lambda _: Landing(tmp_path / "x"), clock=Hurried(), emit=told.append)
     transfers = [event for event in told if isinstance(event, Transfer)]
     assert all(event.back and event.total_bytes == SIZE for event in transfers)
     sent = [event.sent_bytes for event in transfers]
@@ -257,14 +257,14 @@ def leave_out_of_reach(folder: Path) -> str:
 
 
 def test_what_a_worker_cannot_read_is_named_and_the_rest_is_copied(
-    farm: SshFarm, target: HostTarget, helper: HostHelper
+    farm: SshFarm, target: HostTarget, agent: HostAgent
 ) -> None:
     out = farm.folder / "home-0" / "out"
     name = leave_out_of_reach(out)
     (out / "fine").write_text("fine")
     (out / "z").mkdir(mode=0o750)
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        pulled = fetch(helper, [target], "out", Path(short))
+        pulled = fetch(agent, [target], "out", Path(short))
         [result] = pulled.results
         assert (result.ok, result.exit_status) == (False, 1)
         assert f"{name[-60:]}' (File name too long); everything else is there" in result.detail
@@ -282,9 +282,9 @@ def test_a_directory_that_is_closed_to_the_login_user_hides_nothing_else() -> No
 
 
 def survey_as_nobody(python: str, home: Path) -> Survey:
-    """What the helper tells to a user who is not root of a directory below `home` with a closed one in it."""
+    """What the agent tells to a user who is not root of a directory below `home` with a closed one in it."""
     home.chmod(0o755)
-    (home / "helper.py").write_bytes(HELPER.read_bytes())
+    (home / "agent.py").write_bytes(AGENT.read_bytes())
     out = home / "out"
     (out / "closed").mkdir(parents=True)
     (out / "open").write_text("read me")
@@ -293,7 +293,7 @@ def survey_as_nobody(python: str, home: Path) -> Survey:
     someone = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     reader = SurveyReader(Limits(10, 1 << 20))
     with subprocess.Popen(
-        [python, "-I", str(home / "helper.py"), "survey"],
+        [python, "-I", str(home / "agent.py"), "survey"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
@@ -307,7 +307,7 @@ def survey_as_nobody(python: str, home: Path) -> Survey:
 
 
 def test_more_than_fits_here_is_refused_before_it_begins(
-    farm: SshFarm, target: HostTarget, helper: HostHelper, tmp_path: Path
+    farm: SshFarm, target: HostTarget, agent: HostAgent, tmp_path: Path
 ) -> None:
     out = farm.folder / "home-0" / "out"
     out.mkdir()
@@ -315,7 +315,7 @@ def test_more_than_fits_here_is_refused_before_it_begins(
     with (out / "vast").open("wb") as file:
         file.truncate(shutil.disk_usage(tmp_path).free + 1)
     with pytest.raises(TpuctlError, match=r"no room in .*big-0: .* are to come, and .* are free") as caught:
-        fetch(helper, [target], "out", tmp_path / "to")
+        fetch(agent, [target], "out", tmp_path / "to")
     assert caught.value.hint is not None
     assert "--worker" in caught.value.hint
     assert not (tmp_path / "to").exists()
@@ -332,7 +332,7 @@ def test_what_comes_from_all_workers_must_fit_together() -> None:
 
 
 def test_the_worker_refuses_a_path_with_too_many_files(
-    farm: SshFarm, target: HostTarget, helper: HostHelper
+    farm: SshFarm, target: HostTarget, agent: HostAgent
 ) -> None:
     out = farm.folder / "home-0" / "out"
     out.mkdir()
@@ -345,7 +345,7 @@ def test_the_worker_refuses_a_path_with_too_many_files(
         said += data if stream == "stdout" else b""
 
     request = json.dumps({"path": "out", "limit": 3}).encode() + b"\n"
-    helper.stream_held([target], "survey", request, take, 20.0, None)
+    agent.stream_held([target], "survey", request, take, 20.0, None)
     with pytest.raises(TpuctlError, match="too many files there"):
         SurveyReader(Limits(3, 1 << 20)).feed(said)
     assert said.count(b'["f"') == 3  # with the directory itself, one more than asked for; and no further

@@ -1,4 +1,4 @@
-"""The transport and the leash against OpenSSH's own server."""
+"""The transport and the session against OpenSSH's own server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ssh.conftest import HELPER
-from tpuctl.hosts.agent import HostHelper
+from tests.ssh.conftest import AGENT
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.lib.standard_input import find_input
 from tpuctl.model.cloud import FailureKind, HostTarget
@@ -80,16 +80,16 @@ def test_commands_failures_and_signals_as_with_any_server(target: HostTarget, ke
 
 
 @pytest.mark.slow
-def test_input_that_waits_for_its_command_cuts_no_leash(
+def test_input_that_waits_for_its_command_ends_no_session(
     target: HostTarget, key: KeyPair, tmp_path: Path
 ) -> None:
-    """Longer than a leash stands silence, and more than all buffers on the way hold."""
+    """Longer than a session stands silence, and more than all buffers on the way hold."""
     (tmp_path / "given").write_bytes(bytes(9_000_000))
     heard: list[bytes] = []
     with closing(SshRemote(key.private_path)) as remote, (tmp_path / "given").open("rb") as file:
         given = find_input(file.fileno())
         assert given is not None
-        result = HostHelper(remote, HELPER.read_bytes()).leash_fed(
+        result = HostAgent(remote, AGENT.read_bytes()).session_fed(
             target, ["sh", "-c", f"sleep {SILENCE_S + 2}; wc -c"], given, lambda *said: heard.append(said[2])
         )
         assert (result.exit_status, b"".join(heard)) == (0, b"9000000\n")
@@ -97,10 +97,10 @@ def test_input_that_waits_for_its_command_cuts_no_leash(
     assert not any((tmp_path / "home/.tpuctl/incoming").iterdir())
 
 
-def test_a_leash_takes_its_daemons_along(target: HostTarget, key: KeyPair, tmp_path: Path) -> None:
+def test_a_session_takes_its_daemons_along(target: HostTarget, key: KeyPair, tmp_path: Path) -> None:
     heard: list[bytes] = []
     with closing(SshRemote(key.private_path)) as remote:
-        HostHelper(remote, HELPER.read_bytes()).leash(
+        HostAgent(remote, AGENT.read_bytes()).session(
             [target],
             "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 1; done' & wait",
             lambda worker, name, data: heard.append(data),
@@ -113,5 +113,5 @@ def test_a_leash_takes_its_daemons_along(target: HostTarget, key: KeyPair, tmp_p
     while Path(f"/proc/{daemon}").exists():
         if time.monotonic() > deadline:
             os.kill(daemon, signal.SIGKILL)
-            pytest.fail("the daemon outlived its leash")
+            pytest.fail("the daemon outlived its session")
         time.sleep(0.05)

@@ -14,9 +14,9 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from tests.ssh.conftest import HELPER
+from tests.ssh.conftest import AGENT
 from tests.support.hosts import NODE, Lab, open_lab, populate, require_tier
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.ssh.remote import SshRemote
@@ -42,7 +42,7 @@ class Ward:
             for worker, each in enumerate(lab.addresses)
         ]
 
-    def leash(
+    def session(
         self,
         command: str,
         targets: list[HostTarget] | None = None,
@@ -55,8 +55,8 @@ class Ward:
             handshake_timeout_s=HANDSHAKE_S,
         )
         with closing(remote):
-            helper = HostHelper(remote, HELPER.read_bytes())
-            return helper.leash(self.targets if targets is None else targets, command, heard, on_end=ended)
+            agent = HostAgent(remote, AGENT.read_bytes())
+            return agent.session(self.targets if targets is None else targets, command, heard, on_end=ended)
 
     def sshd(self, worker: int) -> list[int]:
         pids = self.hosts.processes(NODE, worker)
@@ -88,7 +88,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         assert isinstance(lab.hosts, IsolatedHosts)
         populate(lab, WORKERS)
         made = Ward(lab, lab.hosts)
-        assert all(result.ok for result in made.leash("true"))  # the helper is there from now on
+        assert all(result.ok for result in made.session("true"))  # the agent is there from now on
         yield made
 
 
@@ -109,7 +109,7 @@ def check_waited_for_alone(results: list[RemoteResult], sick: int, after_s: floa
 
 def test_a_host_that_is_dead_at_connect_is_given_up_after_the_time_for_connecting(ward: Ward) -> None:
     with ward.unplugged(3):
-        results = ward.leash("true")
+        results = ward.session("true")
     result = check_waited_for_alone(results, 3, CONNECT_S)
     assert result.failure is FailureKind.CONNECT
 
@@ -119,7 +119,7 @@ def test_a_host_that_accepts_and_never_says_a_word_is_given_up_after_the_time_fo
 ) -> None:
     listener = ward.hosts.processes(NODE, 4)[0]
     with ward.frozen([listener]):
-        results = ward.leash("true")
+        results = ward.session("true")
     assert check_waited_for_alone(results, 4, HANDSHAKE_S).failure is FailureKind.CONNECT
 
 
@@ -136,7 +136,7 @@ def check_report(ward: Ward, sick: int, strike: Callable[[], None]) -> None:
             strike()
 
     program = f"echo hello; case $TPUCTL_SIM_HOST in */{sick}) sleep 120;; */0) sleep 20;; esac"
-    results = ward.leash(program, heard=heard, ended=told.append)
+    results = ward.session(program, heard=heard, ended=told.append)
     result = check_others(results, sick)
     assert result.failure is FailureKind.LOST
     assert result.duration_s - struck[0] <= REPORTED_S
@@ -172,7 +172,7 @@ def test_a_host_with_another_key_is_refused_before_it_learns_who_asks(ward: Ward
     before = log.read_text().count("Accepted publickey")
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
     targets = [replace(each, host_key=other) if each.worker == 7 else each for each in ward.targets]
-    result = check_others(ward.leash("true", targets), 7)
+    result = check_others(ward.session("true", targets), 7)
     assert result.failure is FailureKind.HOST_KEY
     news = log.read_text()
     assert news.count("Accepted publickey") == before
@@ -188,7 +188,7 @@ def test_a_host_whose_disk_is_full_fails_with_its_own_words(ward: Ward) -> None:
     def heard(worker: int, name: str, data: bytes) -> None:
         said[worker] = said.get(worker, b"") + data
 
-    result = check_others(ward.leash(f"sh -c {shlex.quote(fill)}", heard=heard), 8)
+    result = check_others(ward.session(f"sh -c {shlex.quote(fill)}", heard=heard), 8)
     assert (result.failure, result.exit_status) == (None, 28)
     assert list(said) == [8]
     assert b"No space left on device" in said[8]

@@ -1,4 +1,4 @@
-"""Transport and helper against the simulator's hosts: the same behaviour, through a preemption too."""
+"""Transport and agent against the simulator's hosts: the same behaviour, through a preemption too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ssh.conftest import HELPER
-from tpuctl.hosts.agent import HostHelper
+from tests.ssh.conftest import AGENT
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import AttemptState
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.sim.hosts.backend import HostSpec
@@ -54,12 +54,12 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
     hosts: ProcessHosts, key: KeyPair
 ) -> None:
     with closing(SshRemote(key.private_path)) as remote:
-        helper = HostHelper(remote, HELPER.read_bytes())
+        agent = HostAgent(remote, AGENT.read_bytes())
         first = make(hosts, key, "big-1", 2)
         request = {"run": "r1", "attempt": "1", "fence": 1, "argv": ["sh", "-c", "echo up; exec sleep 300"]}
-        prepared = helper.prepare(first, run="r1", attempt="1", fence=1, bundle=None)
+        prepared = agent.prepare(first, run="r1", attempt="1", fence=1, bundle=None)
         assert [answer.error for answer in prepared] == [None, None]
-        assert all(answer.value and not answer.value.already for answer in helper.start(first, request))
+        assert all(answer.value and not answer.value.already for answer in agent.start(first, request))
         preempted = False
 
         def sink(worker: int, name: str, data: bytes) -> None:
@@ -68,29 +68,29 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
                 preempted = True
                 hosts.kill("big-1")
 
-        results = helper.follow(first, lambda _: {"run": "r1", "attempt": "1"}, sink)
+        results = agent.follow(first, lambda _: {"run": "r1", "attempt": "1"}, sink)
         assert [result.failure for result in results] == [FailureKind.LOST] * 2
         # Refused, or already somebody else's: addresses are used again, pinned keys tell.
-        assert {answer.error for answer in helper.hello(first)} <= {"connect", "host-key"}
+        assert {answer.error for answer in agent.hello(first)} <= {"connect", "host-key"}
 
         second = make(hosts, key, "big-2", 2)
-        states = [answer.value.state for answer in helper.status(second, "r1", "1") if answer.value]
+        states = [answer.value.state for answer in agent.status(second, "r1", "1") if answer.value]
         assert states == [AttemptState.ABSENT] * 2
-        helper.prepare(second, run="r1", attempt="2", fence=2, bundle=None)
-        helper.start(second, {**request, "attempt": "2", "fence": 2, "argv": ["sh", "-c", "exit 5"]})
+        agent.prepare(second, run="r1", attempt="2", fence=2, bundle=None)
+        agent.start(second, {**request, "attempt": "2", "fence": 2, "argv": ["sh", "-c", "exit 5"]})
         until(
-            lambda: all(a.value and a.value.state.final for a in helper.status(second, "r1", "2")),
+            lambda: all(a.value and a.value.state.final for a in agent.status(second, "r1", "2")),
             "the end of the second attempt",
         )
-        assert [a.value.exit_status for a in helper.status(second, "r1", "2") if a.value] == [5, 5]
+        assert [a.value.exit_status for a in agent.status(second, "r1", "2") if a.value] == [5, 5]
 
 
-def test_a_leash_and_its_daemons_end_when_the_stream_is_stopped(hosts: ProcessHosts, key: KeyPair) -> None:
+def test_a_session_and_its_daemons_end_when_the_stream_is_stopped(hosts: ProcessHosts, key: KeyPair) -> None:
     with closing(SshRemote(key.private_path)) as remote:
-        helper = HostHelper(remote, HELPER.read_bytes())
+        agent = HostAgent(remote, AGENT.read_bytes())
         [target] = make(hosts, key, "big-1", 1)
         heard: list[bytes] = []
-        results = helper.leash(
+        results = agent.session(
             [target],
             "setsid sh -c 'trap \"\" TERM; echo $$ > daemon.pid; while :; do sleep 1; done' & "
             "until test -s daemon.pid; do sleep 0.05; done; cat daemon.pid; wait",
@@ -107,7 +107,7 @@ def test_thirty_two_simulated_hosts_tell_their_worker_numbers(hosts: ProcessHost
     targets = make(hosts, key, "big-1", 32)
     with closing(SshRemote(key.private_path)) as remote:
         said: dict[int, bytes] = {}
-        results = HostHelper(remote, HELPER.read_bytes()).leash(
+        results = HostAgent(remote, AGENT.read_bytes()).session(
             targets,
             ["printenv", "TPU_WORKER_ID"],
             lambda worker, name, data: said.update({worker: said.get(worker, b"") + data}),

@@ -14,10 +14,10 @@ from dataclasses import replace
 import asyncssh
 import pytest
 
-from tests.ssh.conftest import HELPER
+from tests.ssh.conftest import AGENT
 from tests.support.sshd import SshFarm
-from tpuctl.hosts.agent import HostHelper
-from tpuctl.hosts.commands import render_helper_command, render_leash_request
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.commands import render_agent_command, render_session_request
 from tpuctl.lib.shell import quote
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
@@ -268,10 +268,10 @@ def test_a_host_that_hangs_in_the_middle_of_a_command_is_lost(
     assert "no sign of life" in result.detail
 
 
-def test_a_busy_reader_does_not_cut_the_leash(target: HostTarget, key: KeyPair) -> None:
-    source = HELPER.read_bytes()
-    command = render_helper_command("leash", hashlib.sha256(source).hexdigest())
-    request = render_leash_request("head -c 60000000 /dev/zero; exit 5", {}, silence_s=1.0, grace_s=0.1)
+def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair) -> None:
+    source = AGENT.read_bytes()
+    command = render_agent_command("session", hashlib.sha256(source).hexdigest())
+    request = render_session_request("head -c 60000000 /dev/zero; exit 5", {}, silence_s=1.0, grace_s=0.1)
     seen = 0
 
     def sink(worker: int, name: str, data: bytes) -> None:
@@ -281,7 +281,7 @@ def test_a_busy_reader_does_not_cut_the_leash(target: HostTarget, key: KeyPair) 
         seen += len(data)
 
     with closing(SshRemote(key.private_path, heartbeat_s=0.2)) as remote:
-        HostHelper(remote, source).ensure_installed([target])
+        HostAgent(remote, source).ensure_installed([target])
         [result] = remote.stream([target], command, sink, stdin=request, hold_stdin=True)
     assert (result.exit_status, seen) == (5, 60_000_000)
 

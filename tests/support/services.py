@@ -19,7 +19,7 @@ from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import UsageError
 from tpuctl.lib.shell import Secret
-from tpuctl.model.data import read_helper, read_template
+from tpuctl.model.data import read_agent, read_template
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.remote import SshRemote
@@ -102,7 +102,7 @@ class SimServices:
         self.internal_ip = False
         self.trust_first_use = False
         self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
-        self.helper_source = read_helper()
+        self.agent_source = read_agent()
         self.environment_installer = read_template("env_install.py")
 
     def emit(self, event: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.hosts import protocol
-from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_helper_command
+from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command
 
 STATUS = {
     "run": "r",
@@ -65,8 +65,8 @@ def test_missing_blobs_and_readiness_are_told_apart() -> None:
     assert (ready.prepared, ready.free_port, ready.missing) == (True, 4, ())
 
 
-def test_a_host_without_the_helper_says_so_by_its_exit_status(tmp_path: Path) -> None:
-    command = render_helper_command("hello", "0" * 64)
+def test_a_host_without_the_agent_says_so_by_its_exit_status(tmp_path: Path) -> None:
+    command = render_agent_command("hello", "0" * 64)
     done = subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     assert done.returncode == EXIT_NOT_INSTALLED
 

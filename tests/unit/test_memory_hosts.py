@@ -10,12 +10,12 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts
 from tests.support.memory.process import Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.remote import MemoryRemote
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import AttemptState
 from tpuctl.model.cloud import FailureKind, HostTarget
 
 KEY = "ssh-ed25519 AAAAkey me"
-HELPER = b"the helper"
+AGENT = b"the agent"
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def remote(hosts: MemoryHosts) -> MemoryRemote:
 
 
 @pytest.fixture
-def helper(remote: MemoryRemote) -> HostHelper:
-    return HostHelper(remote, HELPER)
+def agent(remote: MemoryRemote) -> HostAgent:
+    return HostAgent(remote, AGENT)
 
 
 def aim(host: MemoryHost, worker: int = 0) -> HostTarget:
@@ -70,30 +70,30 @@ def test_a_cable_that_is_cut_shows_after_twelve_seconds_of_silence(hosts, remote
     assert (again.failure, again.duration_s) == (FailureKind.CONNECT, 5.0)
 
 
-def test_the_command_on_the_leash_of_a_vanished_client_dies(hosts, helper, clock):
+def test_the_command_in_the_session_of_a_vanished_client_dies(hosts, agent, clock):
     host = hosts.add()
     hosts.programs["work"] = scripted(600.0, lines=["a", "b"])
-    helper.leash([aim(host)], ["work"], lambda *_: host.vanish(), grace_s=1.0)
+    agent.session([aim(host)], ["work"], lambda *_: host.vanish(), grace_s=1.0)
     host.recover()
     clock.sleep(2.0)
     host.advance()
     assert not [process for process in host.processes if process.argv == ("work",)]
 
 
-def test_an_attempt_goes_on_while_nobody_looks_and_tells_the_times_of_its_life(hosts, helper, clock):
+def test_an_attempt_goes_on_while_nobody_looks_and_tells_the_times_of_its_life(hosts, agent, clock):
     target = aim(hosts.add())
     hosts.programs["train.py"] = scripted(3600.0, exit_status=3, lines=["one", "two"])
     began = clock.now()
-    helper.prepare([target], run="r", attempt="1", fence=1, bundle=None)
+    agent.prepare([target], run="r", attempt="1", fence=1, bundle=None)
     request = {"run": "r", "attempt": "1", "fence": 1, "argv": ["python3", "train.py"]}
-    helper.start([target], request)
+    agent.start([target], request)
     clock.sleep(7200.0)
-    status = helper.status([target], "r", "1")[0].value
+    status = agent.status([target], "r", "1")[0].value
     assert (status.state, status.exit_status) == (AttemptState.EXITED, 3)
     assert (status.started_at, status.ended_at) == (began, began + 3600.0)
 
 
-def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(hosts, helper, clock):
+def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(hosts, agent, clock):
     host = hosts.add()
     target = aim(host)
 
@@ -107,19 +107,19 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
 
     hosts.programs["train.py"] = saving
     for attempt in ("1", "2"):
-        helper.prepare([target], run="r", attempt=attempt, fence=1, bundle=None)
-        helper.start(
+        agent.prepare([target], run="r", attempt=attempt, fence=1, bundle=None)
+        agent.start(
             [target], {"run": "r", "attempt": attempt, "fence": 1, "argv": ["python3", "train.py"], "env": {}}
         )
         if attempt == "1":
             host.reboot()
-    first = helper.status([target], "r", "1")[0].value
+    first = agent.status([target], "r", "1")[0].value
     assert first.state is AttemptState.LOST
-    helper.stop([target], "r", "2", 30.0)
+    agent.stop([target], "r", "2", 30.0)
     clock.sleep(2.0)
-    second = helper.status([target], "r", "2")[0].value
+    second = agent.status([target], "r", "2")[0].value
     assert (second.state, second.exit_status, second.stopped) == (AttemptState.EXITED, 75, True)
-    assert helper.read_log([target], run="r", attempt="2", stream="stdout")[0].stdout == b"saved\n"
+    assert agent.read_log([target], run="r", attempt="2", stream="stdout")[0].stdout == b"saved\n"
 
 
 def test_a_firewall_between_one_machine_and_the_hosts_is_not_the_hosts_fault(hosts):

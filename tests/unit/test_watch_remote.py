@@ -61,7 +61,7 @@ def test_the_wheel_is_this_tpuctl_and_always_the_same_bytes(tmp_path: Path) -> N
     assert {
         "tpuctl/cli/main.py",
         "tpuctl/templates/watch_pass.sh",
-        "tpuctl/templates/helper/__main__.py",
+        "tpuctl/agent/__main__.py",
     } <= names
     assert "tpuctl/manifests/tables/accelerators.yaml" in names
     assert not any(path.endswith(".pyc") for path in names)

@@ -333,10 +333,10 @@ class AppContext:
         return self.config.ssh_port
 
     @cached_property
-    def helper_source(self) -> bytes:
-        from tpuctl.model.data import read_helper
+    def agent_source(self) -> bytes:
+        from tpuctl.model.data import read_agent
 
-        return read_helper()
+        return read_agent()
 
     @cached_property
     def environment_installer(self) -> bytes:

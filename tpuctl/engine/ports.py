@@ -380,8 +380,8 @@ class Remote(Protocol):
         """Like `run` but output goes to `sink` as it arrives and is not kept. `on_end` gets each result as soon
         as it is known, from the thread of `sink`.
 
-        `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the leash of the
-        host-side helper. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.
+        `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the session of the
+        agent. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.
         """
         ...
 

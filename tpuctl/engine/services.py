@@ -98,8 +98,8 @@ class Services(Protocol):
     def ssh_entries(self) -> SshEntries: ...
 
     @property
-    def helper_source(self) -> bytes:
-        """The host-side helper, as it is installed on hosts."""
+    def agent_source(self) -> bytes:
+        """The agent, as it is installed on hosts."""
         ...
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from tpuctl.engine.services import Services
 from tpuctl.envs.spec import EnvironmentSpec, environment_files, environment_key, parse_frozen
 from tpuctl.errors import PartialError, TpuctlError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import is_late
 from tpuctl.hosts.workers import WorkerState, WorkerView
 from tpuctl.lib.text import counted
@@ -25,10 +25,10 @@ class HostEnvironment:
     """One environment on the workers of one attempt."""
 
     def __init__(
-        self, services: Services, helper: HostHelper, spec: EnvironmentSpec, run: RunRecord, attempt: Attempt
+        self, services: Services, agent: HostAgent, spec: EnvironmentSpec, run: RunRecord, attempt: Attempt
     ) -> None:
         self._services = services
-        self._helper = helper
+        self._agent = agent
         self._spec = spec
         self._run = run
         self._attempt = attempt
@@ -56,7 +56,7 @@ class HostEnvironment:
     ) -> int:
         key = environment_key(self._spec, minor)
         job = (f"env-{key}", f"{self._run.id}-{self._attempt.number}")
-        views = [view_of(answer) for answer in self._helper.status(targets, *job)]
+        views = [view_of(answer) for answer in self._agent.status(targets, *job)]
         idle = {WorkerState.ABSENT, WorkerState.PREPARED}
         fresh = [t for t, view in zip(targets, views, strict=True) if view.state in idle]
         if fresh:
@@ -75,7 +75,7 @@ class HostEnvironment:
         fence = self._attempt.fence
         prepared = prepare_on(
             self._services,
-            self._helper,
+            self._agent,
             targets,
             run=job[0],
             attempt=job[1],
@@ -97,13 +97,13 @@ class HostEnvironment:
             "cwd": ".",
             "grace_s": 5,
         }
-        require_values(self._helper.start(targets, request), "install the environment")
+        require_values(self._agent.start(targets, request), "install the environment")
 
     def _attest(
         self, key: str, targets: list[HostTarget], rows: list[dict[str, str]], job: tuple[str, str]
     ) -> None:
         """Every host says itself what is installed; a host that differs from the others is refused."""
-        results = self._helper.read_log(targets, run=job[0], attempt=job[1], stream="stdout")
+        results = self._agent.read_log(targets, run=job[0], attempt=job[1], stream="stdout")
         for row, result in zip(rows, results, strict=True):
             packages = _reported_packages(result.stdout)
             canonical = json.dumps(packages, sort_keys=True).encode()
@@ -124,7 +124,7 @@ class HostEnvironment:
         self, targets: Sequence[HostTarget], job: tuple[str, str], failed: Sequence[WorkerView]
     ) -> TpuctlError:
         target = next(t for t in targets if t.worker == failed[0].worker)
-        result = self._helper.read_log([target], run=job[0], attempt=job[1], stream="stderr")[0]
+        result = self._agent.read_log([target], run=job[0], attempt=job[1], stream="stderr")[0]
         tail = result.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
         workers = [view.worker for view in failed]
         return PartialError(
@@ -135,13 +135,13 @@ class HostEnvironment:
 
 
 def host_environment(
-    services: Services, helper: HostHelper, run: RunRecord, attempt: Attempt
+    services: Services, agent: HostAgent, run: RunRecord, attempt: Attempt
 ) -> HostEnvironment | None:
     """The environment that a run was frozen with, if any."""
     if run.environment is None:
         return None
     spec = parse_frozen(services.store.get_blob(run.environment.spec))
-    return HostEnvironment(services, helper, spec, run, attempt)
+    return HostEnvironment(services, agent, spec, run, attempt)
 
 
 def _reported_packages(stdout: bytes) -> dict[str, str]:

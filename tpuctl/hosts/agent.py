@@ -1,4 +1,4 @@
-"""The helper on the hosts as typed calls: installs itself where it is missing, keeps every worker's answer.
+"""The agent on the hosts as typed calls: installs itself where it is missing, keeps every worker's answer.
 
 Nothing here decides: a worker that cannot be reached, answers nonsense or refuses gets a reply that says so,
 in its place in the list.
@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
-from tpuctl.hosts.agent_link import HelperLink
-from tpuctl.hosts.commands import SILENCE_S, render_helper_command
+from tpuctl.hosts.agent_link import AgentLink
+from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
@@ -27,8 +27,8 @@ EXIT_NO_COMMAND = 127
 
 
 @dataclass(frozen=True)
-class HelperReply:
-    """One worker's answer: `data`, or `error` (a code, the helper's or ours) with a message for a person.
+class AgentReply:
+    """One worker's answer: `data`, or `error` (a code, the agent's or ours) with a message for a person.
 
     Codes of ours: the values of `FailureKind`, `no-python` and `malformed`.
     """
@@ -51,7 +51,7 @@ class Answer(Generic[T]):
 
     worker: int
     value: T | None
-    reply: HelperReply
+    reply: AgentReply
 
     @property
     def error(self) -> str | None:
@@ -62,8 +62,8 @@ class Answer(Generic[T]):
         return self.reply.message
 
 
-class HostHelper(HelperLink):
-    """Calls the verbs of the host-side helper."""
+class HostAgent(AgentLink):
+    """Calls the verbs of the agent."""
 
     def call(
         self,
@@ -73,10 +73,10 @@ class HostHelper(HelperLink):
         *,
         payload: Payload = b"",
         timeout_s: float = 20.0,
-    ) -> list[HelperReply]:
-        """One verb on all targets at once; answers in the order of `targets`. Hosts without the helper get it
+    ) -> list[AgentReply]:
+        """One verb on all targets at once; answers in the order of `targets`. Hosts without the agent get it
         and are asked again once. `payload` follows the request, in pieces if it is made per target."""
-        command = render_helper_command(verb, self.sha256)
+        command = render_agent_command(verb, self.sha256)
         stdin = _stdin(request, payload)
 
         def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
@@ -97,12 +97,12 @@ class HostHelper(HelperLink):
         hold: bool = False,
         timeout_s: float = 20.0,
         should_stop: Callable[[], bool] | None = None,
-    ) -> list[HelperReply]:
+    ) -> list[AgentReply]:
         """Like `call`, for verbs that report on their way: `on_progress` gets the worker and the report.
 
-        `hold` makes it a leash: the verb ends when this call does.
+        `hold` makes it a session: the verb ends when this call does.
         """
-        command = render_helper_command(verb, self.sha256)
+        command = render_agent_command(verb, self.sha256)
         stdin = _stdin(request, b"")
         said = {target.worker: (bytearray(), bytearray()) for target in targets}
 
@@ -215,9 +215,9 @@ class HostHelper(HelperLink):
         offset: int = 0,
         limit: int = 1 << 20,
     ) -> list[RemoteResult]:
-        """A part of a log as `result.stdout`; exit status 1 with the helper's answer there when it has none."""
+        """A part of a log as `result.stdout`; exit status 1 with the agent's answer there when it has none."""
         request = {"run": run, "attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
-        command = render_helper_command("read", self.sha256)
+        command = render_agent_command("read", self.sha256)
         stdin = _stdin(request, b"")
         return self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
 
@@ -227,7 +227,7 @@ class HostHelper(HelperLink):
         """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
         was cut off counts; `reply.error` is there all the same."""
         body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
-        command, stdin = render_helper_command("news", self.sha256), _stdin(body, b"")
+        command, stdin = render_agent_command("news", self.sha256), _stdin(body, b"")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
         return [_news_of(result) for result in results]
 
@@ -276,7 +276,7 @@ class HostHelper(HelperLink):
         targets: Sequence[HostTarget],
         keep: Sequence[tuple[str, str]],
         keep_blobs: Sequence[str] = (),
-    ) -> list[HelperReply]:
+    ) -> list[AgentReply]:
         """Removes ended attempts and blobs that are not kept."""
         request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
         return self.call(targets, "prune", request)
@@ -298,7 +298,7 @@ def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 def _news_of(result: RemoteResult) -> Answer[protocol.LogNews]:
     error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
-    reply = HelperReply(result.worker, None, error, result.detail, result)
+    reply = AgentReply(result.worker, None, error, result.detail, result)
     try:
         return Answer(result.worker, protocol.parse_log_news(result.stdout), reply)
     except protocol.MalformedReplyError as malformed:
@@ -316,9 +316,9 @@ def _report(line: bytes) -> Mapping[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _reply_of(result: RemoteResult) -> HelperReply:
-    def failed(code: str, message: str) -> HelperReply:
-        return HelperReply(result.worker, None, code, message, result)
+def _reply_of(result: RemoteResult) -> AgentReply:
+    def failed(code: str, message: str) -> AgentReply:
+        return AgentReply(result.worker, None, code, message, result)
 
     if result.failure is not None:
         return failed(result.failure.value, result.detail)
@@ -334,8 +334,8 @@ def _reply_of(result: RemoteResult) -> HelperReply:
     if "error" in data:
         return failed(str(data["error"]), str(data.get("message", "")))
     if result.exit_status != 0:
-        return failed("malformed", f"the helper ended with {result.exit_status} {said}".strip())
-    return HelperReply(result.worker, data, None, "", result)
+        return failed("malformed", f"the agent ended with {result.exit_status} {said}".strip())
+    return AgentReply(result.worker, data, None, "", result)
 
 
 def _parse_attempts(data: Mapping[str, Any]) -> tuple[protocol.AttemptStatus, ...]:
@@ -345,7 +345,7 @@ def _parse_attempts(data: Mapping[str, Any]) -> tuple[protocol.AttemptStatus, ..
     return tuple(protocol.parse_attempt_status(entry) for entry in found)
 
 
-def _parse(replies: list[HelperReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Answer[T]]:
+def _parse(replies: list[AgentReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Answer[T]]:
     answers = []
     for reply in replies:
         value = None

@@ -1,6 +1,6 @@
-"""The helper on the hosts, put where it is missing, and the one verb that most commands need: the leash.
+"""The agent on the hosts, put where it is missing, and the one verb that most commands need: the session.
 
-Apart from `host_helper.py`, which parses the answers of all the others: a short command is over before the
+Apart from `hosts/agent.py`, which parses the answers of all the others: a short command is over before the
 classes of those answers are made.
 """
 
@@ -16,9 +16,9 @@ from tpuctl.engine.ports import Input, OutputSink, Remote, Stdin
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
-    render_helper_command,
+    render_agent_command,
     render_install_command,
-    render_leash_request,
+    render_session_request,
 )
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -28,8 +28,8 @@ FEEDER_PATIENCE_S = 5.0
 """When the command has ended, what fed it says at once how much was read."""
 
 
-class HelperLink:
-    """The way to the host-side helper whose archive is `source`."""
+class AgentLink:
+    """The way to the agent whose archive is `source`."""
 
     def __init__(self, remote: Remote, source: bytes) -> None:
         self.remote = remote
@@ -37,11 +37,11 @@ class HelperLink:
         self.sha256 = hashlib.sha256(source).hexdigest()
 
     def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
-        """Puts the helper on all targets; harmless where it already is."""
+        """Puts the agent on all targets; harmless where it already is."""
         command = render_install_command(self.sha256)
         return self.remote.run(targets, command, stdin=self._source, timeout_s=timeout_s)
 
-    def leash(
+    def session(
         self,
         targets: Sequence[HostTarget],
         command: Sequence[str] | str,
@@ -58,10 +58,10 @@ class HelperLink:
 
         The exit status is the command's own, 128+n when signal n ended it.
         """
-        request = render_leash_request(command, env or {}, cwd=cwd, grace_s=grace_s)
-        return self.stream_held(targets, "leash", request, sink, timeout_s, should_stop, on_end)
+        request = render_session_request(command, env or {}, cwd=cwd, grace_s=grace_s)
+        return self.stream_held(targets, "session", request, sink, timeout_s, should_stop, on_end)
 
-    def leash_fed(
+    def session_fed(
         self,
         target: HostTarget,
         command: Sequence[str],
@@ -73,19 +73,19 @@ class HelperLink:
         should_stop: Callable[[], bool] | None = None,
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> RemoteResult:
-        """Like `leash`, for one command that reads what this process was `given`.
+        """Like `session`, for one command that reads what this process was `given`.
 
-        The input goes its own way: see `templates/helper/feed.py`. Nothing of it is read before the helper is
+        The input goes its own way: see `tpuctl/agent/feed.py`. Nothing of it is read before the agent is
         there.
         """
-        [ready] = self.leash([target], ["true"], sink, timeout_s=timeout_s, should_stop=should_stop)
+        [ready] = self.session([target], ["true"], sink, timeout_s=timeout_s, should_stop=should_stop)
         if not ready.ok:
             if on_end is not None:
                 on_end(ready)
             return ready
         pipe = secrets.token_hex(16)
         feeding = _Feeding(given, pipe, target.worker, should_stop, on_end)
-        request = render_leash_request(command, env or {}, pipe=pipe)
+        request = render_session_request(command, env or {}, pipe=pipe)
 
         def heard(worker: int, stream: str, data: bytes) -> None:
             if worker == FEEDER:
@@ -95,7 +95,7 @@ class HelperLink:
 
         result, fed = self.remote.stream(
             [target, replace(target, worker=FEEDER)],
-            lambda aim: render_helper_command("feed" if aim.worker == FEEDER else "leash", self.sha256),
+            lambda aim: render_agent_command("feed" if aim.worker == FEEDER else "session", self.sha256),
             heard,
             stdin=lambda aim: feeding.pieces() if aim.worker == FEEDER else request,
             hold_stdin=True,
@@ -116,7 +116,7 @@ class HelperLink:
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """A verb that ends with this call: its raw output goes to `sink`."""
-        command = render_helper_command(verb, self.sha256)
+        command = render_agent_command(verb, self.sha256)
         bare: set[int] = set()
 
         def heard(worker: int, stream: str, data: bytes) -> None:
@@ -127,7 +127,7 @@ class HelperLink:
                 sink(worker, stream, data)
 
         def is_bare(result: RemoteResult) -> bool:
-            # The status alone may be that of a command under the leash, which must not run twice.
+            # The status alone may be that of a command in a session, which must not run twice.
             return result.exit_status == EXIT_NOT_INSTALLED and result.worker in bare
 
         doubtful: list[RemoteResult] = []
@@ -164,7 +164,7 @@ class HelperLink:
         ask: Callable[[Sequence[HostTarget]], list[RemoteResult]],
         is_bare: Callable[[RemoteResult], bool] = lambda result: result.exit_status == EXIT_NOT_INSTALLED,
     ) -> list[RemoteResult]:
-        """What `ask` finds; hosts without a helper that starts get it and are asked again once."""
+        """What `ask` finds; hosts without an agent that starts get it and are asked again once."""
         results = ask(targets)
         bare = [i for i, result in enumerate(results) if is_bare(result)]
         if not bare:
@@ -240,6 +240,6 @@ class _Feeding:
 
 def _install_failed(install: RemoteResult) -> RemoteResult:
     said = install.stderr.decode(errors="replace").strip()[-400:]
-    status = f"the helper could not be installed (exit status {install.exit_status}) {said}".strip()
+    status = f"the agent could not be installed (exit status {install.exit_status}) {said}".strip()
     detail = install.detail or status
     return replace(install, detail=detail)

@@ -1,7 +1,7 @@
-"""What runs the host-side helper: the commands that start and install it, and the request of its leash.
+"""What runs the agent: the commands that start and install it, and the request of a session.
 
-The helper (`templates/helper/`) lies on a host under a name made from its content: a host with another one
-answers `EXIT_NOT_INSTALLED` and is given ours. What it answers is in `host_protocol.py`.
+The agent (`tpuctl/agent/`) lies on a host under a name made from its content: a host with another one
+answers `EXIT_NOT_INSTALLED` and is given ours. What it answers is in `hosts/protocol.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.shell import quote
 
 EXIT_NOT_INSTALLED = 97
-NOT_INSTALLED_LINE = b"tpuctl: no helper here\n"
-"""What comes last on stderr with that exit status, which a command under the leash may have by itself."""
+NOT_INSTALLED_LINE = b"tpuctl: no agent here\n"
+"""What comes last on stderr with that exit status, which a command in a session may have by itself."""
 HEARTBEAT_S = 5.0
 """Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
 SILENCE_S = 15.0
-"""A leash is cut after this long without a heartbeat: three in a row are missing."""
+"""A session is ended after this long without a heartbeat: three in a row are missing."""
 LINK_SILENCE_S = 12.0
 """A connection that gave no sign of life for this long, asked for one since a third of it, is given up. With
 the time to notice and to tell, a worker that falls silent in mid-command is reported within 16 s."""
 
-HELPER_FOLDER = ".tpuctl/bin"
+AGENT_FOLDER = ".tpuctl/bin"
 """Below the home directory."""
 
 # As a module of a path, not as a script: Python keeps compiled modules, but compiles a script at every start.
@@ -31,41 +31,41 @@ sys.path.insert(0, sys.argv.pop(1))
 try:
     from entry import main
 except Exception as error:
-    sys.stderr.write("tpuctl: the helper does not start: %r\\n{NOT_INSTALLED_LINE.decode().strip()}\\n" % error)
+    sys.stderr.write("tpuctl: the agent does not start: %r\\n{NOT_INSTALLED_LINE.decode().strip()}\\n" % error)
     sys.exit({EXIT_NOT_INSTALLED})
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def helper_name(helper_sha256: str) -> str:
-    """Name of the installed helper, a folder in `HELPER_FOLDER`."""
-    return f"helper-{helper_sha256[:16]}"
+def agent_name(agent_sha256: str) -> str:
+    """Name of the installed agent, a folder in `AGENT_FOLDER`."""
+    return f"agent-{agent_sha256[:16]}"
 
 
-def render_helper_command(verb: str, helper_sha256: str) -> str:
-    """Command that runs the helper; where there is none that starts, it says `NOT_INSTALLED_LINE` on stderr and
+def render_agent_command(verb: str, agent_sha256: str) -> str:
+    """Command that runs the agent; where there is none that starts, it says `NOT_INSTALLED_LINE` on stderr and
     exits with `EXIT_NOT_INSTALLED`."""
-    path = f'"$HOME"/{HELPER_FOLDER}/{helper_name(helper_sha256)}'
+    path = f'"$HOME"/{AGENT_FOLDER}/{agent_name(agent_sha256)}'
     absent = NOT_INSTALLED_LINE.decode().strip()
     there = f"test -d {path} || {{ echo '{absent}' >&2; exit {EXIT_NOT_INSTALLED}; }}"
     return f"{there}; exec python3 -I -S -c '{_START}' {path} {quote(verb)}"
 
 
-def render_install_command(helper_sha256: str) -> str:
-    """Command that stores the helper from stdin after checking its digest; safe to run twice and at once.
+def render_install_command(agent_sha256: str) -> str:
+    """Command that stores the agent from stdin after checking its digest; safe to run twice and at once.
 
     What arrives is an archive that Python runs; its verb `install` does the rest.
     """
     return (
-        f'umask 077; mkdir -p "$HOME/{HELPER_FOLDER}" && t=$(mktemp "$HOME/{HELPER_FOLDER}/.new.XXXXXX") && '
+        f'umask 077; mkdir -p "$HOME/{AGENT_FOLDER}" && t=$(mktemp "$HOME/{AGENT_FOLDER}/.new.XXXXXX") && '
         'cat > "$t" && '
-        f'case $(sha256sum < "$t") in {helper_sha256}*) '
-        f'python3 -I -S "$t" install {helper_name(helper_sha256)}; s=$?; rm -f "$t"; exit $s;; '
-        '*) rm -f "$t"; echo "the helper arrived damaged" >&2; exit 1;; esac'
+        f'case $(sha256sum < "$t") in {agent_sha256}*) '
+        f'python3 -I -S "$t" install {agent_name(agent_sha256)}; s=$?; rm -f "$t"; exit $s;; '
+        '*) rm -f "$t"; echo "the agent arrived damaged" >&2; exit 1;; esac'
     )
 
 
-def render_leash_request(
+def render_session_request(
     command: Sequence[str] | str,
     env: Mapping[str, str],
     *,
@@ -74,8 +74,8 @@ def render_leash_request(
     grace_s: float = 2.0,
     silence_s: float = SILENCE_S,
 ) -> bytes:
-    """What the verb `leash` reads: the number of bytes, then words that end with a NUL (see
-    `templates/helper/leash.py`). `command` is arguments, or text for the login shell; `pipe` names where
+    """What the verb `session` reads: the number of bytes, then words that end with a NUL (see
+    `tpuctl/agent/session.py`). `command` is arguments, or text for the login shell; `pipe` names where
     the verb `feed` puts its standard input.
 
     Raises UsageError for a NUL, which no argument can hold.

@@ -1,4 +1,4 @@
-"""What the helper on the hosts (`templates/helper/`, started by `host_commands.py`) answers.
+"""What the agent on the hosts (`tpuctl/agent/`, started by `hosts/commands.py`) answers.
 
 Answers may hold fields that we do not know.
 """
@@ -39,7 +39,7 @@ NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, 
 
 
 class MalformedReplyError(ValueError):
-    """An answer of a host is not what the helper sends; the text says what is wrong with it."""
+    """An answer of a host is not what the agent sends; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def parse_log_news(stdout: bytes) -> LogNews:
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:
-    """The helper's answer: the last line, because a login script may print before it. MalformedReplyError."""
+    """The agent's answer: the last line, because a login script may print before it. MalformedReplyError."""
     lines = stdout.strip().splitlines()
     if not lines:
         raise MalformedReplyError("the host answered nothing")

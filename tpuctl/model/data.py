@@ -26,16 +26,16 @@ def read_template(name: str) -> bytes:
 
 
 @cache
-def read_helper() -> bytes:
-    """The host-side helper as one file: a zip archive of `templates/helper/` that Python runs as it is.
+def read_agent() -> bytes:
+    """The agent as one file: a zip archive of `tpuctl/agent/` that Python runs as it is.
 
     Stored without compression or times, so that the same source has the same digest everywhere.
     """
     archive = io.BytesIO()
-    folder = resources.files("tpuctl.templates").joinpath("helper")
+    folder = resources.files("tpuctl").joinpath("agent")
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as bundle:
         for file in sorted(folder.iterdir(), key=lambda item: item.name):
-            if file.name.endswith(".py"):
+            if file.name.endswith(".py") and file.name != "__init__.py":  # that one makes it findable here
                 bundle.writestr(zipfile.ZipInfo(file.name, (1980, 1, 1, 0, 0, 0)), file.read_bytes())
     return archive.getvalue()
 

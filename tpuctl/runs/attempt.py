@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import host_environment
-from tpuctl.hosts.agent import Answer, HostHelper
+from tpuctl.hosts.agent import Answer, HostAgent
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import AttemptState as HostAttemptState
 from tpuctl.hosts.protocol import AttemptStatus, HostFacts, LogNews
@@ -86,12 +86,12 @@ class AttemptHosts:
         self.targets: list[HostTarget] = [everyone[worker] for worker in attempt.workers]
         self._until = until
         remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
-        self._helper = HostHelper(remote, services.helper_source)
-        self._environment = host_environment(services, self._helper, run, attempt)
+        self._agent = HostAgent(remote, services.agent_source)
+        self._environment = host_environment(services, self._agent, run, attempt)
 
     @property
-    def helper(self) -> HostHelper:
-        return self._helper
+    def agent(self) -> HostAgent:
+        return self._agent
 
     @property
     def _owner(self) -> str:
@@ -105,7 +105,7 @@ class AttemptHosts:
         """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
         that it does with the hosts."""
         trouble = self._attempt.suspect_since is not None
-        answers = self._helper.status(self.targets, self._run.id, self._attempt.attempt_id, host=trouble)
+        answers = self._agent.status(self.targets, self._run.id, self._attempt.attempt_id, host=trouble)
         return [view_of(answer) for answer in answers]
 
     def late(self) -> bool:
@@ -120,7 +120,7 @@ class AttemptHosts:
         """
         rows = [dict(row) for row in self._attempt.hosts]
         if not rows:
-            facts = require_values(self._helper.hello(self.targets), "answer")
+            facts = require_values(self._agent.hello(self.targets), "answer")
             rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
             in_the_way = self._stop_leftovers() or self._chips_taken(facts)
             if in_the_way:
@@ -135,7 +135,7 @@ class AttemptHosts:
                 return Greeted(tuple(rows))
         prepared = prepare_on(
             self._services,
-            self._helper,
+            self._agent,
             self.targets,
             run=self._run.id,
             attempt=self._attempt.attempt_id,
@@ -170,7 +170,7 @@ class AttemptHosts:
                 "beat_s": timeouts.HOST_BEAT_S,
             }
 
-        replies = require_values(self._helper.start(self.targets, request), "start")
+        replies = require_values(self._agent.start(self.targets, request), "start")
         return all(reply.state in _BEGUN for reply in replies)
 
     def _environment_path(self) -> dict[int, list[str]]:
@@ -188,7 +188,7 @@ class AttemptHosts:
 
         Raises PartialError when a worker does not say what runs there.
         """
-        answers = self._helper.attempts(self.targets)
+        answers = self._agent.attempts(self.targets)
         known = require_values(answers, "say what runs there")
         for target, attempts in zip(self.targets, known, strict=True):
             for each in attempts:
@@ -225,7 +225,7 @@ class AttemptHosts:
 
     def stop_copies(self) -> None:
         """Ends the copies from host to host that this attempt began, where its workers answer."""
-        self._stop_alive(self._helper.attempts(self.targets), lambda *it: is_copy_of(self._owner, *it))
+        self._stop_alive(self._agent.attempts(self.targets), lambda *it: is_copy_of(self._owner, *it))
 
     def _stop_alive(
         self,
@@ -239,7 +239,7 @@ class AttemptHosts:
                 if (each.state in _ALIVE or each.survivors) and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
-            self._helper.stop(targets, run, attempt, self._run.policy.grace_s)
+            self._agent.stop(targets, run, attempt, self._run.policy.grace_s)
         return list(found)
 
     def _left_over(self, run: str, attempt: str) -> bool:
@@ -254,13 +254,13 @@ class AttemptHosts:
 
     def stop(self, grace_s: float) -> None:
         """Asks every worker's supervisor to stop the attempt; returns at once."""
-        self._helper.stop(self.targets, self._run.id, self._attempt.attempt_id, grace_s)
+        self._agent.stop(self.targets, self._run.id, self._attempt.attempt_id, grace_s)
 
     def fetch_logs(self) -> Fetched:
         """One round of what the workers wrote since the last one, appended to this machine's log files."""
         parts: list[tuple[HostTarget, str, bytes]] = []
         more, unread = False, []
-        answers = self._helper.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
+        answers = self._agent.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
         for target, answer in zip(self.targets, answers, strict=True):
             if answer.reply.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)

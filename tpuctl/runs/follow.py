@@ -122,7 +122,7 @@ def _stream_if_running(services: Services, run_id: str) -> bool:
         hosts.keep_output(worker, stream, data)
         services.emit(WorkerOutput(run.slice_name, worker, stream, data, len(attempt.workers)))
 
-    hosts.helper.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
+    hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
     return True
 
 

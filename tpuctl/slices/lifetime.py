@@ -98,7 +98,7 @@ def describe_limits(limits: Limits) -> str:
 
 
 def parse_activity(worker: int, data: Mapping[str, Any]) -> HostActivity:
-    """The answer of the helper's `activity`. Raises KeyError, TypeError or ValueError for nonsense."""
+    """The answer of the agent's `activity`. Raises KeyError, TypeError or ValueError for nonsense."""
     return HostActivity(
         worker,
         int(data["sessions"]),

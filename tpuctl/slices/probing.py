@@ -8,7 +8,7 @@ from http import HTTPStatus
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
@@ -25,7 +25,7 @@ SAMPLED_SLICES = 5
 
 @dataclass(frozen=True)
 class HostAnswers:
-    """How many workers answered the helper's greeting, and what is wrong with the others, in words."""
+    """How many workers answered the agent's greeting, and what is wrong with the others, in words."""
 
     answered: int
     asked: int
@@ -43,11 +43,11 @@ class HostAnswers:
 
 
 def greet_workers(services: Services, record: SliceRecord, until: float | None = None) -> HostAnswers:
-    """Asks every worker for the helper's greeting. With `until`, by this machine's clock, who has not answered
-    by then is silent; a helper that was put on a host meanwhile stays."""
+    """Asks every worker for the agent's greeting. With `until`, by this machine's clock, who has not answered
+    by then is silent; an agent that was put on a host meanwhile stays."""
     remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
-    helper = HostHelper(remote, services.helper_source)
-    replies = helper.call(host_targets(services, record), "hello", {})
+    agent = HostAgent(remote, services.agent_source)
+    replies = agent.call(host_targets(services, record), "hello", {})
     silent = [reply for reply in replies if reply.data is None]
     if not silent:
         return HostAnswers(len(replies), len(replies), "")

@@ -70,7 +70,7 @@ class Call:
             self._channel = channel
 
     def cancel(self) -> None:
-        """Ends the call soon; closing the channel wakes its thread and cuts the leash on the host."""
+        """Ends the call soon; closing the channel wakes its thread and ends the session on the host."""
         self._cancelled.set()
         with self._lock:
             channel = self._channel

@@ -42,7 +42,7 @@ def open_proxy(words: tuple[str, ...], target: HostTarget) -> socket.socket:
     ours, theirs = socket.socketpair()
     sock = ProxySocket(fileno=ours.detach())
     try:
-        # Its own session: Ctrl-C is ours to handle, after the leashes are cut.
+        # Its own session: Ctrl-C is ours to handle, after the sessions are ended.
         end = theirs.fileno()
         sock.process = subprocess.Popen(argv, stdin=end, stdout=end, start_new_session=True)
     except OSError as error:

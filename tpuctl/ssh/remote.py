@@ -186,7 +186,7 @@ class SshRemote:
             pump()
             tell_ended()
         except BaseException:
-            # Ctrl-C, or a sink that failed: cutting the channels ends what runs under a leash on the hosts.
+            # Ctrl-C, or a sink that failed: cutting the channels ends what runs in a session on the hosts.
             for call in calls:
                 call.cancel()
             raise

@@ -124,7 +124,7 @@ class Probe:
 class Outlet:
     """Output on its way to `emit`, which refuses it while the reader on our side is busy.
 
-    Nothing more is read from the host meanwhile, but heartbeats go on: a paused terminal cuts no leash.
+    Nothing more is read from the host meanwhile, but heartbeats go on: a paused terminal ends no session.
     """
 
     def __init__(self, emit: Callable[[str, bytes], bool]) -> None:

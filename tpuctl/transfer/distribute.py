@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import HelperReply, HostHelper
+from tpuctl.hosts.agent import AgentReply, HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import MalformedReplyError, parse_copy_status, parse_lacks_reply
 from tpuctl.model.cloud import HostTarget
@@ -37,7 +37,7 @@ SERVE_WAIT_S = 20.0
 class Distributed:
     """`failed` holds the answer of every worker that lacks something still; bytes and seconds are ours."""
 
-    failed: Mapping[int, HelperReply]
+    failed: Mapping[int, AgentReply]
     sent_bytes: int
     relayed: bool
     unfinished: frozenset[int] = frozenset()
@@ -47,7 +47,7 @@ class Distributed:
 
 
 def distribute(
-    helper: HostHelper,
+    agent: HostAgent,
     targets: Sequence[HostTarget],
     content: Content,
     *,
@@ -59,7 +59,7 @@ def distribute(
 
     What hosts do for it ends with this call. Raises ValueError for a tree that is none.
     """
-    spread = Spreading(helper, targets, content, clock, emit, where=where)
+    spread = Spreading(agent, targets, content, clock, emit, where=where)
     spread.ask_everyone()
     relayed = spread.relay_pays() and _ConnectedRelay(spread).relay()
     spread.send_directly()
@@ -67,7 +67,7 @@ def distribute(
 
 
 def distribute_in_steps(
-    helper: HostHelper,
+    agent: HostAgent,
     targets: Sequence[HostTarget],
     content: Content,
     *,
@@ -81,7 +81,7 @@ def distribute_in_steps(
     OVERTIME_S later. What hosts copy from each other they go on with on their own; the same call later finds
     how far they got. `complete` are hosts of the slice that have all contents already."""
     name = copy_name(job, content.sha256, "fetch")
-    spread = Spreading(helper, targets, content, clock, emit, until=until, complete=complete, copy=name)
+    spread = Spreading(agent, targets, content, clock, emit, until=until, complete=complete, copy=name)
     spread.ask_everyone()
     copies = HostCopies(spread, job)
     copying = copies.go_on()
@@ -124,7 +124,7 @@ class _ConnectedRelay:
     def _fill(self, seed: int) -> bool:
         """Gives the seed what any of the workers lacks."""
         spread = self._spread
-        [answer] = spread.helper.lacks(
+        [answer] = spread.agent.lacks(
             spread.targets([seed]), spread.request(whole=True), timeout_s=ASK_TIMEOUT_S
         )
         lacking = None if answer.value is None else spread.lacking(answer.value)
@@ -155,7 +155,7 @@ class _ConnectedRelay:
     def _fetch_round(self, servers: Sequence[int], clients: Sequence[int]) -> list[int]:
         """Lets `clients` fetch from `servers`; returns the clients that lack nothing any more."""
         spread = self._spread
-        with _Serving(spread.helper, spread.targets(servers), spread.where.area) as doors:
+        with _Serving(spread.agent, spread.targets(servers), spread.where.area) as doors:
             ready = [worker for worker in servers if worker in doors]
             if not ready:
                 return []
@@ -165,7 +165,7 @@ class _ConnectedRelay:
                 server = chosen[target.worker]
                 return {**spread.request(), "address": inside(spread.by_worker[server]), **doors[server]}
 
-            replies = spread.helper.converse(
+            replies = spread.agent.converse(
                 spread.targets(clients),
                 "fetch",
                 request,
@@ -174,7 +174,7 @@ class _ConnectedRelay:
             )
         return [reply.worker for reply in replies if self._note_fetched(reply)]
 
-    def _note_fetched(self, reply: HelperReply) -> bool:
+    def _note_fetched(self, reply: AgentReply) -> bool:
         spread = self._spread
         if reply.data is None:
             if reply.unreached:
@@ -196,8 +196,8 @@ class _Serving:
     """Hosts that serve their contents while this context lasts; entering gives by worker what opens them, a
     port and a token."""
 
-    def __init__(self, helper: HostHelper, targets: Sequence[HostTarget], area: str) -> None:
-        self._helper = helper
+    def __init__(self, agent: HostAgent, targets: Sequence[HostTarget], area: str) -> None:
+        self._agent = agent
         self._targets = targets
         self._area = area
         self._doors: dict[int, Mapping[str, Any]] = {}
@@ -230,7 +230,7 @@ class _Serving:
                 self._changed.set()
 
         try:
-            self._helper.converse(
+            self._agent.converse(
                 self._targets,
                 "serve",
                 request,

@@ -1,4 +1,4 @@
-"""Copies from host to host that go on without us, each a supervised job of the helper; later steps observe it.
+"""Copies from host to host that go on without us, each a supervised job of the agent; later steps observe it.
 
 Nothing is remembered here. How a copy stands, and on which port and with which secret a host serves, the hosts
 themselves say.
@@ -125,7 +125,7 @@ class HostCopies:
 
         begun = []
         timeout_s = spread.limited(ASK_TIMEOUT_S)
-        for answer in spread.helper.copy(spread.targets(workers), request, timeout_s=timeout_s):
+        for answer in spread.agent.copy(spread.targets(workers), request, timeout_s=timeout_s):
             if answer.value is not None:
                 spread.state.copies[answer.worker] = answer.value
                 begun.append(answer.worker)
@@ -151,7 +151,7 @@ class HostCopies:
         if not targets:
             return
         fixed = {**self._request("serve"), "idle_s": SERVE_IDLE_S, "anew": True}
-        answers = self._spread.helper.copy(
+        answers = self._spread.agent.copy(
             targets,
             lambda target: {**fixed, "address": inside(target)},
             timeout_s=self._spread.limited(ASK_TIMEOUT_S),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import Answer, HelperReply, HostHelper
+from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
 from tpuctl.hosts.protocol import CopyStatus, LacksReply
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.progress import Meter
@@ -53,7 +53,7 @@ class State:
     needs: dict[int, frozenset[Blob] | None] = field(default_factory=dict)
     begun: dict[int, Mapping[Blob, int]] = field(default_factory=dict)
     copies: dict[int, CopyStatus] = field(default_factory=dict)
-    failed: dict[int, HelperReply] = field(default_factory=dict)
+    failed: dict[int, AgentReply] = field(default_factory=dict)
 
     def unfinished(self) -> list[int]:
         return [worker for worker, need in self.needs.items() if need != frozenset()]
@@ -71,7 +71,7 @@ class Spreading:
 
     def __init__(
         self,
-        helper: HostHelper,
+        agent: HostAgent,
         targets: Sequence[HostTarget],
         content: Content,
         clock: Clock,
@@ -82,7 +82,7 @@ class Spreading:
         complete: Sequence[HostTarget] = (),
         copy: Mapping[str, str] | None = None,
     ) -> None:
-        self.helper = helper
+        self.agent = agent
         self.clock = clock
         self.by_worker = {target.worker: target for target in targets}
         self.complete = {target.worker: target for target in complete}
@@ -113,7 +113,7 @@ class Spreading:
             return timeout_s
         return max(1.0, min(timeout_s, self._until + OVERTIME_S - self.clock.now()))
 
-    def cut_off(self, reply: HelperReply) -> bool:
+    def cut_off(self, reply: AgentReply) -> bool:
         """It was this side that ended the call, because the time was up: what arrived counts."""
         return self.late() and (reply.result.failure is FailureKind.TIMEOUT or reply.error == "bad-payload")
 
@@ -137,7 +137,7 @@ class Spreading:
             tree = self.content.tree if with_tree else None
             timeout_s = self.limited(ASK_TIMEOUT_S)
             targets = self.targets(workers)
-            for answer in self.helper.lacks(targets, self.request(), tree=tree, timeout_s=timeout_s):
+            for answer in self.agent.lacks(targets, self.request(), tree=tree, timeout_s=timeout_s):
                 self._note_answer(answer)
             if tree is not None:
                 self.meter.add(len(tree) * len(workers))
@@ -180,13 +180,13 @@ class Spreading:
         lacking = len(self.state.unfinished()) + len(self.state.failed)
         self.meter.done(len(self.by_worker) - lacking)
 
-    def give_up(self, reply: HelperReply) -> None:
+    def give_up(self, reply: AgentReply) -> None:
         self.state.needs.pop(reply.worker, None)
         self.state.failed[reply.worker] = reply
 
     # ------------------------------------------------------------ sending
 
-    def send(self, workers: Sequence[int], needs: Mapping[int, frozenset[Blob]]) -> list[HelperReply]:
+    def send(self, workers: Sequence[int], needs: Mapping[int, frozenset[Blob]]) -> list[AgentReply]:
         """Sends each worker its own contents over its own connection."""
 
         def wanted(target: HostTarget) -> list[Blob]:
@@ -196,7 +196,7 @@ class Spreading:
             return min(blob.size, max(0, self.state.begun.get(worker, {}).get(blob, 0)))
 
         self.meter.expect(sum(blob.size - come(worker, blob) for worker in workers for blob in needs[worker]))
-        return self.helper.call(
+        return self.agent.call(
             self.targets(workers),
             "receive",
             lambda target: {
@@ -233,7 +233,7 @@ class Spreading:
         for reply in self.send(list(needs), needs) if needs else []:
             self.note_received(reply)
 
-    def note_received(self, reply: HelperReply) -> bool:
+    def note_received(self, reply: AgentReply) -> bool:
         """Whether what was sent is there."""
         if reply.data is None:
             if not self.cut_off(reply):

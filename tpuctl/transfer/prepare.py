@@ -1,4 +1,4 @@
-"""Calls of the host-side helper that every worker must answer well, and sending what hosts lack."""
+"""Calls of the agent that every worker must answer well, and sending what hosts lack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import Answer, HelperReply, HostHelper
+from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
 from tpuctl.hosts.protocol import AttemptState as HostAttemptState
 from tpuctl.hosts.protocol import AttemptStatus, PrepareReply
 from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
@@ -26,7 +26,7 @@ CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
 """Failures of hosts that do answer: a machine whose key they do not know proves nothing about them."""
 
 
-def require_all(replies: Sequence[HelperReply], what: str) -> None:
+def require_all(replies: Sequence[AgentReply], what: str) -> None:
     """Raises PartialError naming every worker that did not answer well."""
     bad = [reply for reply in replies if reply.error is not None or reply.data is None]
     if not bad:
@@ -115,7 +115,7 @@ PREPARE_ROUNDS = 3
 
 def prepare_on(
     services: Services,
-    helper: HostHelper,
+    agent: HostAgent,
     targets: Sequence[HostTarget],
     *,
     run: str,
@@ -141,7 +141,7 @@ def prepare_on(
         sending = min(sending, until - OVERTIME_S)
 
     def ask() -> list[PrepareReply]:
-        answers = helper.prepare(
+        answers = agent.prepare(
             targets,
             run=run,
             attempt=attempt,
@@ -153,7 +153,7 @@ def prepare_on(
 
     lacking = list(targets) if send_first else []
     for _ in range(PREPARE_ROUNDS):
-        waiting = _send_code(services, helper, lacking, targets, bundle, job, sending) if lacking else ""
+        waiting = _send_code(services, agent, lacking, targets, bundle, job, sending) if lacking else ""
         if waiting:
             return waiting
         replies = ask()
@@ -169,7 +169,7 @@ def prepare_on(
 
 def _send_code(
     services: Services,
-    helper: HostHelper,
+    agent: HostAgent,
     lacking: Sequence[HostTarget],
     everyone: Sequence[HostTarget],
     bundle: str,
@@ -180,7 +180,7 @@ def _send_code(
     store = services.store
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
     sent = distribute_in_steps(
-        helper,
+        agent,
         lacking,
         content,
         clock=services.clock,

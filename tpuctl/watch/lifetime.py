@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
@@ -31,9 +31,9 @@ Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 
 def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | None]:
     """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
-    helper = HostHelper(services.remote, services.helper_source)
+    agent = HostAgent(services.remote, services.agent_source)
     found: list[HostActivity | None] = []
-    for reply in helper.call(host_targets(services, record), "activity", {}):
+    for reply in agent.call(host_targets(services, record), "activity", {}):
         try:
             found.append(None if reply.data is None else parse_activity(reply.worker, reply.data))
         except (KeyError, TypeError, ValueError):
@@ -118,7 +118,7 @@ def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None
 def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:
     """On all terminals of all hosts, as far as they can be reached: the decision does not hang on it."""
     try:
-        helper = HostHelper(services.remote, services.helper_source)
-        helper.call(host_targets(services, record), "warn", {"text": text})
+        agent = HostAgent(services.remote, services.agent_source)
+        agent.call(host_targets(services, record), "warn", {"text": text})
     except TpuctlError as error:
         services.emit(Warn(record.name, f"its hosts could not be warned: {error.message}"))

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import TpuctlError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
@@ -89,7 +89,7 @@ def name_of_source(path: str) -> str:
 
 
 def pull(
-    helper: HostHelper,
+    agent: HostAgent,
     targets: Sequence[HostTarget],
     path: str,
     open_landing: Callable[[HostTarget], Landing],
@@ -104,7 +104,7 @@ def pull(
     Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
     no room for all of it.
     """
-    return _Pull(helper, targets, host_path(path), clock, emit).run(open_landing)
+    return _Pull(agent, targets, host_path(path), clock, emit).run(open_landing)
 
 
 @dataclass
@@ -133,9 +133,9 @@ class _Source:
 
 class _Pull:
     def __init__(
-        self, helper: HostHelper, targets: Sequence[HostTarget], path: str, clock: Clock, emit: EventSink
+        self, agent: HostAgent, targets: Sequence[HostTarget], path: str, clock: Clock, emit: EventSink
     ) -> None:
-        self._helper = helper
+        self._agent = agent
         self._targets = list(targets)
         self._path = path
         subject = self._targets[0].slice_name if self._targets else ""
@@ -175,7 +175,7 @@ class _Pull:
                     wrong[worker] = str(error)
 
         request = {"path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
-        results = self._helper.stream_held(
+        results = self._agent.stream_held(
             self._targets,
             "survey",
             json.dumps(request).encode() + b"\n",
@@ -252,7 +252,7 @@ class _Pull:
                 busy.discard(result.worker)
                 self._meter.done(len(self._sources) - len(busy))
 
-        results = self._helper.send_back(
+        results = self._agent.send_back(
             targets,
             self._path,
             lambda target: self._sources[target.worker].request,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import UsageError
-from tpuctl.hosts.agent import HelperReply, HostHelper
+from tpuctl.hosts.agent import AgentReply, HostAgent
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.lacking import Where
@@ -45,7 +45,7 @@ def host_path(path: str) -> str:
 
 
 def push(
-    helper: HostHelper,
+    agent: HostAgent,
     targets: Sequence[HostTarget],
     content: Content,
     names: Sequence[str],
@@ -61,7 +61,7 @@ def push(
     there. Only contents that a worker lacks travel, at `destination` or from a copy that broke off before.
     """
     where = Where("incoming", host_path(destination), tuple(names))
-    sent = distribute(helper, targets, content, clock=clock, emit=emit, where=where)
+    sent = distribute(agent, targets, content, clock=clock, emit=emit, where=where)
     ready = [target for target in targets if target.worker not in sent.failed]
     request = {
         "area": where.area,
@@ -69,13 +69,13 @@ def push(
         "destination": where.destination,
         "names": list(names),
     }
-    placed = helper.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
+    placed = agent.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
     replies = {**sent.failed, **{reply.worker: reply for reply in placed}}
     results = tuple(_result_of(replies[target.worker]) for target in targets)
     return Pushed(results, sent.sent_bytes, sent.relayed)
 
 
-def _result_of(reply: HelperReply) -> RemoteResult:
+def _result_of(reply: AgentReply) -> RemoteResult:
     if reply.error is None:
         return reply.result
     status = reply.result.exit_status

@@ -1,4 +1,4 @@
-"""One-off commands on workers, under the leash: when this process goes, they go."""
+"""One-off commands on workers, each in a session: when this process goes, they go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tpuctl.engine.events import Warn, WorkerOutput
 from tpuctl.engine.ports import Input
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError, UsageError
-from tpuctl.hosts.agent_link import HelperLink
+from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import common_cause, counted, fold_label
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
@@ -85,7 +85,7 @@ def execute(
         services.emit(WorkerOutput(record.name, worker, stream, data, len(targets)))
 
     losses = _Losses(services, record, targets)
-    helper = HelperLink(services.remote, services.helper_source)
+    agent = AgentLink(services.remote, services.agent_source)
     limits: _Limits = {
         "env": environment,
         "timeout_s": timeout_s,
@@ -93,12 +93,12 @@ def execute(
         "on_end": losses.note,
     }
     if given is not None and len(targets) == 1:
-        results = [helper.leash_fed(targets[0], list(argv), given, sink or emit, **limits)]
+        results = [agent.session_fed(targets[0], list(argv), given, sink or emit, **limits)]
         if given.lost:
             services.emit(Warn(record.name, _swallowed(given.lost)))
     else:
         _check_unread(given, targets)
-        results = helper.leash(targets, list(argv), sink or emit, **limits)
+        results = agent.session(targets, list(argv), sink or emit, **limits)
     if any(result.failure is FailureKind.AUTH for result in results):
         _knock(services, record)
     return results

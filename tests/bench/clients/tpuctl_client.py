@@ -1,4 +1,4 @@
-"""What `tpuctl exec` does on hosts, without asking the cloud first: FARM.json (plain|leash) COMMAND."""
+"""What `tpuctl exec` does on hosts, without asking the cloud first: FARM.json (plain|session) COMMAND."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def main(farm_file: str, mode: str, command: str) -> int:
         emit(WorkerOutput("big", worker, stream, data, len(targets)))
 
     with closing(SshRemote(Path(farm["key"]))) as remote:
-        if mode == "leash":
-            from tpuctl.hosts.agent import HostHelper
-            from tpuctl.model.data import read_helper
+        if mode == "session":
+            from tpuctl.hosts.agent import HostAgent
+            from tpuctl.model.data import read_agent
 
-            results = HostHelper(remote, read_helper()).leash(targets, command, sink)
+            results = HostAgent(remote, read_agent()).session(targets, command, sink)
         else:
             results = remote.stream(targets, command, sink)
     emit.close()

@@ -1,6 +1,6 @@
 """Hosts that exist in memory only, and the network between them; they stand behind the simulated cloud, too.
 
-A host has an address, a host key, accepted keys and a condition; below its login there are the product's helper
+A host has an address, a host key, accepted keys and a condition; below its login there are the product's agent
 (played by `verbs.py`), attempts, files and processes. Its processes move when somebody looks: `advance`.
 """
 
@@ -43,7 +43,7 @@ class Condition(StrEnum):
 
 @dataclass
 class MemoryAttempt:
-    """One attempt of one run as the helper's files on a host would show it."""
+    """One attempt of one run as the agent's files on a host would show it."""
 
     bundle: str | None
     fence: int
@@ -118,7 +118,7 @@ class MemoryHost:
 
     def _wipe(self) -> None:
         self.files = Files()
-        self.helpers: set[str] = set()
+        self.agents: set[str] = set()
         self.blobs: dict[str, dict[str, bytes]] = {"blobs": {}, "incoming": {}}
         self.runs: dict[str, MemoryRun] = {}
         self.fed: dict[str, Process] = {}
@@ -285,7 +285,7 @@ class MemoryHosts:
         """What can be run, by the whole command line, by a script's name, or by the first word."""
         self.shell = run_command
         self.answer_s = 0.0
-        """How long every verb of the helper takes to begin."""
+        """How long every verb of the agent takes to begin."""
         self.serving: dict[tuple[str, int], Process] = {}
         self.asked_at: dict[tuple[str, int], float] = {}
         """Until when somebody fetches from a host that serves."""

@@ -76,7 +76,7 @@ class Process:
         self.stdin: deque[bytes] = deque()
         self.eof_at = NEVER
         self.reader: Process | None = None
-        """Another process that passes on what this one writes, as the leash does."""
+        """Another process that passes on what this one writes, as the session does."""
         self.silence_s = NEVER
         """How long this process waits for a sign of life from a client that it cannot reach."""
         self._posted = 0

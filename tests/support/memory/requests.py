@@ -1,4 +1,4 @@
-"""What all verbs of the helper in memory need: refusals, checked requests, contents by digest."""
+"""What all verbs of the agent in memory need: refusals, checked requests, contents by digest."""
 
 from __future__ import annotations
 

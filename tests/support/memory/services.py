@@ -19,7 +19,7 @@ from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.world import World, WorldOptions
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 
-HELPER = b"the helper that verbs.py plays"
+AGENT = b"the agent that verbs.py plays"
 
 
 class MemoryLogs:
@@ -102,7 +102,7 @@ class MemoryServices:
         self.ssh_port = place.hosts.ssh_port
         self.internal_ip = False
         self.trust_first_use = False
-        self.helper_source = HELPER
+        self.agent_source = AGENT
         self.environment_installer = b"the installer that shell.py plays"
 
     def emit(self, event: object) -> None:

@@ -17,7 +17,7 @@ from tpuctl.envs.spec import pins
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
-    render_helper_command,
+    render_agent_command,
     render_install_command,
 )
 
@@ -37,8 +37,8 @@ def _pattern(example: str, *holes: tuple[str, str]) -> re.Pattern[str]:
     return re.compile(text + r"\Z", re.DOTALL)
 
 
-NAMED = re.compile(r"helper-([0-9a-f]{16})")
-HELPER = _pattern(render_helper_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>\w+)"))
+NAMED = re.compile(r"agent-([0-9a-f]{16})")
+AGENT = _pattern(render_agent_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>\w+)"))
 INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), (SHA[:16], "[0-9a-f]{16}"))
 
 
@@ -46,9 +46,9 @@ def run_command(host: MemoryHost, command: str) -> Program:
     """The program that a login session runs for `command`."""
     from tests.support.memory.verbs import VERBS
 
-    if found := HELPER.match(command):
+    if found := AGENT.match(command):
         named = NAMED.search(command)
-        if named is None or named[1] not in host.helpers:
+        if named is None or named[1] not in host.agents:
             return exits(EXIT_NOT_INSTALLED, NOT_INSTALLED_LINE.decode().rstrip())
         return late(VERBS[found["verb"]], host.network.answer_s)
     if found := INSTALL.match(command):
@@ -92,9 +92,9 @@ def install(sha256: str) -> Program:
     def program(process: Process) -> Steps:
         source = yield from process.read_all()
         if hashlib.sha256(source).hexdigest() != sha256:
-            process.print("the helper arrived damaged", "stderr")
+            process.print("the agent arrived damaged", "stderr")
             return 1
-        process.host.helpers.add(sha256[:16])
+        process.host.agents.add(sha256[:16])
         return 0
 
     return program

@@ -1,6 +1,6 @@
-"""The verbs of the host-side helper on a host in memory.
+"""The verbs of the agent on a host in memory.
 
-Requests, answers, refusals and their order are those of `templates/helper/`; the shared suite of the helper's
+Requests, answers, refusals and their order are those of `tpuctl/agent/`; the shared suite of the agent's
 protocol holds both to it.
 """
 
@@ -475,7 +475,7 @@ def news(process: Process, request: Json) -> Generator[Wait | float, None, int]:
     return 0
 
 
-def leash(process: Process) -> Steps:
+def session(process: Process) -> Steps:
     size = yield from process.read_line()
     words = (yield from process.read_exactly(int(size))).decode().split("\0")
     grace, silence_s, _, pipe, text, count = float(words[0]), float(words[1]), *words[2:6]
@@ -580,6 +580,6 @@ VERBS: dict[str, Program] = {
     "follow": verb(follow),
     "read": verb(read),
     "news": verb(news),
-    "leash": leash,
+    "session": session,
     "feed": feed,
 }

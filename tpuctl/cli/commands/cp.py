@@ -116,7 +116,7 @@ def _show_dry_run(
 def _push(
     context: AppContext, targets: Sequence[HostTarget], paths: list[Path], destination: str
 ) -> list[RemoteResult]:
-    from tpuctl.hosts.agent import HostHelper
+    from tpuctl.hosts.agent import HostAgent
     from tpuctl.workers.copy_to import push
     from tpuctl.workers.upload import check_copyable, count_special, scan, top_name
 
@@ -125,8 +125,8 @@ def _push(
     names = [top_name(path) for path in paths]
     left_out = count_special(paths)
     began = context.clock.now()
-    helper = HostHelper(context.remote, context.helper_source)
-    pushed = push(helper, targets, scan(paths), names, destination, clock=context.clock, emit=context.emit)
+    agent = HostAgent(context.remote, context.agent_source)
+    pushed = push(agent, targets, scan(paths), names, destination, clock=context.clock, emit=context.emit)
     good = sum(result.ok for result in pushed.results)
     how = ", from host to host" if pushed.relayed else ""
     sent = f"{sized(pushed.sent_bytes)}{how} in {context.clock.now() - began:.1f} s"
@@ -145,7 +145,7 @@ def _pull(
     context: AppContext, targets: Sequence[HostTarget], source: str, word: str
 ) -> tuple[list[RemoteResult], bool]:
     """Results of all workers, and whether anything is here now."""
-    from tpuctl.hosts.agent import HostHelper
+    from tpuctl.hosts.agent import HostAgent
     from tpuctl.workers.copy_from import name_of_source, pull
     from tpuctl.workers.file_receiver import Landing
 
@@ -159,8 +159,8 @@ def _pull(
         return Landing(local / name if into else local, ours=bool(name) or not into)
 
     began = context.clock.now()
-    helper = HostHelper(context.remote, context.helper_source)
-    pulled = pull(helper, targets, source, landing, clock=context.clock, emit=context.emit)
+    agent = HostAgent(context.remote, context.agent_source)
+    pulled = pull(agent, targets, source, landing, clock=context.clock, emit=context.emit)
     what = (
         f"{counted(pulled.files, 'file')}, {sized(pulled.size_bytes)}, from {counted(pulled.workers, 'worker')}"
     )

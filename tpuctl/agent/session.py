@@ -1,4 +1,4 @@
-"""`leash`: a command that dies with its client.
+"""`session`: a command that dies with its client.
 
 Its request is not JSON, whose import takes as long as the start of Python. It is a line with the number of
 bytes that follow, and these are words, each ended by a NUL, which no argument or variable can hold: grace and
@@ -13,7 +13,7 @@ from client import Lifeline, Refused, Stdin, write_all
 from processes import Tree, not_started, signal, split_status
 
 
-def leash():
+def session():
     try:
         grace, lifeline, cwd, pipe, argv, env = read_request(Stdin())
     except (Refused, ValueError) as error:

@@ -32,7 +32,7 @@ def install(name):
         sync_dir(os.path.dirname(place))
     except OSError as error:
         if not os.path.isdir(place):  # nobody else was faster
-            sys.stderr.write("tpuctl: cannot install the helper: %s\n" % error)
+            sys.stderr.write("tpuctl: cannot install the agent: %s\n" % error)
             return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,12 +6,12 @@ archive is compiled anew at every start.
 
 Reads one JSON line (the request) and, for `lacks`, `receive` and `send`, raw content from stdin. Answers one
 JSON line on stdout and exits 0, or `{"error": code, "message": text}` and exits 1; lines with `progress` may
-come before. `follow`, `read`, `news`, `send` and `leash` answer with raw bytes; the requests of `leash` and
+come before. `follow`, `read`, `news`, `send` and `session` answer with raw bytes; the requests of `session` and
 `feed` are made of words and lines (see there).
 
 It writes below ~/.tpuctl only (directories 0700, files 0600, temp file + fsync + rename). It never writes the
 environment of a run, which may hold secrets, to disk or into an argument list, and never signals a process
-that does not descend from the supervisor or leash that started it.
+that does not descend from the supervisor or session that started it.
 """
 
 import sys

@@ -4,7 +4,7 @@ at once, and what a host imports is most of what a short command costs there."""
 import sys
 
 NOT_INSTALLED = 97
-NOT_INSTALLED_LINE = "tpuctl: no helper here\n"
+NOT_INSTALLED_LINE = "tpuctl: no agent here\n"
 
 
 def main(arguments):
@@ -13,17 +13,17 @@ def main(arguments):
         run = load(verb)
     except Exception as error:
         # A folder that the disk damaged: nothing was done yet, and to install it again mends it.
-        sys.stderr.write("tpuctl: the helper does not start: %r\n%s" % (error, NOT_INSTALLED_LINE))
+        sys.stderr.write("tpuctl: the agent does not start: %r\n%s" % (error, NOT_INSTALLED_LINE))
         return NOT_INSTALLED
     return run(arguments)
 
 
 def load(verb):
     """What does a verb, all its modules imported."""
-    if verb == "leash":
-        from leash import leash
+    if verb == "session":
+        from session import session
 
-        return lambda _: leash()
+        return lambda _: session()
     if verb == "feed":
         from feed import feed
 

@@ -1,7 +1,7 @@
-"""Standard input for a command under the leash: the verb `feed` passes it on, through a pipe with a name.
+"""Standard input for a command in a session: the verb `feed` passes it on, through a pipe with a name.
 
-It comes on a channel of its own. On that of the leash, heartbeats would wait behind input that the command does
-not take, and a client that is alive would look dead.
+It comes on a channel of its own. On that of the session, heartbeats would wait behind input that the command
+does not take, and a client that is alive would look dead.
 
 `feed` reads the name of the pipe as a line, then pieces, each behind a line with its size; a size of 0 is the
 end. What breaks off without it is no end: the command, whose client is gone, is ended instead of believing in
@@ -53,7 +53,7 @@ def feed():
 
 
 def connect(path):
-    """The write end; None when the client leaves before the leash is there."""
+    """The write end; None when the client leaves before the session is there."""
     left = select.poll()
     left.register(0, select.POLLRDHUP)
     while True:
@@ -82,7 +82,7 @@ def pass_on(stdin, pipe):
                     piece = piece[count:]
             ended = size == 0
     except (BrokenPipeError, Refused, ValueError):
-        pass  # nobody reads any more; or the client is gone, and the leash ends the command
+        pass  # nobody reads any more; or the client is gone, and the session ends the command
     wait_until_read(pipe, ended)
     taken = written - unread(pipe)
     os.close(pipe)  # the end of input, if there is still a reader
@@ -98,7 +98,7 @@ def has_reader(pipe, stdin):
 
 
 def wait_until_read(pipe, ended):
-    """Until the reader has all or is gone; if the input broke off, only the latter, which the leash sees to."""
+    """Until the reader has all or is gone; if the input broke off, only the latter, which the session does."""
     poll = select.poll()
     poll.register(pipe, 0)
     wait_ms = POLL_MS

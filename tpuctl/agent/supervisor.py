@@ -171,7 +171,7 @@ def begin_heartbeat(interval):
 
         return Heartbeat(interval)
     except (ImportError, RuntimeError):
-        return None  # the helper's file was removed meanwhile, or there can be no more threads: the run goes on
+        return None  # the agent's file was removed meanwhile, or there can be no more threads: the run goes on
 
 
 def wanted_grace(attempt, default):

@@ -1,4 +1,4 @@
-"""The host-side helper over SSH: runs that outlive us, commands that do not, and nothing left behind."""
+"""The agent over SSH: runs that outlive us, commands that do not, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from typing import Any
 
 import pytest
 
-from tests.ssh.conftest import HELPER
+from tests.ssh.conftest import AGENT
 from tests.support.family import FAMILY, MEMBERS
 from tests.support.sshd import SshFarm
 from tpuctl.errors import UsageError
-from tpuctl.hosts.agent import HostHelper
+from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import (
-    HELPER_FOLDER,
-    helper_name,
-    render_helper_command,
+    AGENT_FOLDER,
+    agent_name,
+    render_agent_command,
     render_install_command,
-    render_leash_request,
+    render_session_request,
 )
 from tpuctl.hosts.protocol import AttemptState, AttemptStatus
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
@@ -73,16 +73,16 @@ def tree_of(*entries: Entry) -> Content:
     return Content(render_tree(entries), lambda _sha256: [])
 
 
-def deliver(helper: HostHelper, targets: list[HostTarget], content: Content) -> str:
+def deliver(agent: HostAgent, targets: list[HostTarget], content: Content) -> str:
     """Puts the tree and all its contents on the hosts, without a look at what they make of it."""
     request = {"area": "blobs", "tree": content.sha256}
-    helper.lacks(targets, request, tree=content.tree)
+    agent.lacks(targets, request, tree=content.tree)
     with contextlib.suppress(ValueError):
         blobs = list_blobs(parse_tree(content.tree))
         pieces = [piece for blob in blobs for piece in content.read(blob.sha256)]
         listed = [[blob.sha256, blob.size, 0] for blob in blobs]
         wanted = {"area": "blobs", "blobs": listed}
-        replies = helper.call(targets, "receive", wanted, payload=b"".join(pieces))
+        replies = agent.call(targets, "receive", wanted, payload=b"".join(pieces))
         assert all(reply.error is None for reply in replies)
     return content.sha256
 
@@ -90,20 +90,20 @@ def deliver(helper: HostHelper, targets: list[HostTarget], content: Content) -> 
 class Runs:
     """Short words for the life of an attempt on some hosts."""
 
-    def __init__(self, helper: HostHelper, targets: list[HostTarget]) -> None:
-        self.helper = helper
+    def __init__(self, agent: HostAgent, targets: list[HostTarget]) -> None:
+        self.agent = agent
         self.targets = targets
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: Content | None = None) -> list[Any]:
-        digest = None if bundle is None else deliver(self.helper, self.targets, bundle)
-        return self.helper.prepare(self.targets, run="r1", attempt=attempt, fence=fence, bundle=digest)
+        digest = None if bundle is None else deliver(self.agent, self.targets, bundle)
+        return self.agent.prepare(self.targets, run="r1", attempt=attempt, fence=fence, bundle=digest)
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> list[Any]:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
-        return self.helper.start(self.targets, request)
+        return self.agent.start(self.targets, request)
 
     def status(self, attempt: str = "1") -> AttemptStatus:
-        value = self.helper.status(self.targets, "r1", attempt)[0].value
+        value = self.agent.status(self.targets, "r1", attempt)[0].value
         assert value is not None
         return value
 
@@ -113,8 +113,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(helper: HostHelper, target: HostTarget) -> Runs:
-    return Runs(helper, [target])
+def runs(agent: HostAgent, target: HostTarget) -> Runs:
+    return Runs(agent, [target])
 
 
 @pytest.fixture
@@ -122,63 +122,63 @@ def home(farm: SshFarm, target: HostTarget) -> Path:
     return farm.folder / "home-0"
 
 
-def test_the_helper_installs_itself_where_it_is_missing(
-    helper: HostHelper, target: HostTarget, home: Path
+def test_the_agent_installs_itself_where_it_is_missing(
+    agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    [answer] = helper.hello([target])
+    [answer] = agent.hello([target])
     assert answer.value is not None
     assert (answer.value.worker_id, answer.value.home) == ("0", str(home))
-    [folder] = (home / HELPER_FOLDER).iterdir()
-    assert folder.name == helper_name(helper.sha256)
-    with zipfile.ZipFile(HELPER) as archive:
+    [folder] = (home / AGENT_FOLDER).iterdir()
+    assert folder.name == agent_name(agent.sha256)
+    with zipfile.ZipFile(AGENT) as archive:
         for name in archive.namelist():
             assert (folder / name).read_bytes() == archive.read(name)
             assert list((folder / "__pycache__").glob(f"{Path(name).stem}.*.pyc")), f"{name} is not compiled"
 
 
-def test_a_second_install_changes_nothing(helper: HostHelper, target: HostTarget, home: Path) -> None:
-    assert helper.ensure_installed([target])[0].ok
-    before = {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")}
-    assert helper.ensure_installed([target])[0].ok
-    assert {path: path.stat().st_ino for path in (home / HELPER_FOLDER).rglob("*")} == before
+def test_a_second_install_changes_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:
+    assert agent.ensure_installed([target])[0].ok
+    before = {path: path.stat().st_ino for path in (home / AGENT_FOLDER).rglob("*")}
+    assert agent.ensure_installed([target])[0].ok
+    assert {path: path.stat().st_ino for path in (home / AGENT_FOLDER).rglob("*")} == before
 
 
-@pytest.mark.parametrize("module", ["entry.py", "leash.py", "base.py", "hello.py"])
+@pytest.mark.parametrize("module", ["entry.py", "session.py", "base.py", "hello.py"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 400, b"def main(arguments"], ids=["empty", "zeros", "half"])
-def test_a_helper_that_the_disk_damaged_is_mended_by_the_next_command(
-    helper: HostHelper, target: HostTarget, home: Path, module: str, content: bytes
+def test_an_agent_that_the_disk_damaged_is_mended_by_the_next_command(
+    agent: HostAgent, target: HostTarget, home: Path, module: str, content: bytes
 ) -> None:
-    assert helper.ensure_installed([target])[0].ok
-    [folder] = (home / HELPER_FOLDER).iterdir()
+    assert agent.ensure_installed([target])[0].ok
+    [folder] = (home / AGENT_FOLDER).iterdir()
     (folder / module).write_bytes(content)
     heard: list[tuple[str, bytes]] = []
     command = ["sh", "-c", "echo out; echo once >> said; exit 7"]
-    [done] = helper.leash([target], command, lambda _, stream, data: heard.append((stream, data)))
+    [done] = agent.session([target], command, lambda _, stream, data: heard.append((stream, data)))
     assert done.exit_status == 7
     assert b"".join(data for stream, data in heard if stream == "stdout") == b"out\n"
     assert (home / "said").read_text() == "once\n"
-    assert helper.hello([target])[0].value is not None
-    with zipfile.ZipFile(HELPER) as archive:
+    assert agent.hello([target])[0].value is not None
+    with zipfile.ZipFile(AGENT) as archive:
         assert (folder / module).read_bytes() == archive.read(module)
-    assert [path.name for path in (home / HELPER_FOLDER).iterdir()] == [folder.name]
+    assert [path.name for path in (home / AGENT_FOLDER).iterdir()] == [folder.name]
 
 
 def test_a_compiled_module_that_the_disk_cut_short_is_mended(
-    helper: HostHelper, target: HostTarget, home: Path
+    agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    assert helper.hello([target])[0].value is not None
-    [compiled] = (home / HELPER_FOLDER).glob("*/__pycache__/hello.*.pyc")
+    assert agent.hello([target])[0].value is not None
+    [compiled] = (home / AGENT_FOLDER).glob("*/__pycache__/hello.*.pyc")
     compiled.write_bytes(compiled.read_bytes()[:60])
-    assert helper.hello([target])[0].value is not None
+    assert agent.hello([target])[0].value is not None
 
 
-def test_a_command_whose_own_exit_status_is_that_of_a_missing_helper_runs_once(
-    helper: HostHelper, target: HostTarget, home: Path
+def test_a_command_whose_own_exit_status_is_that_of_a_missing_agent_runs_once(
+    agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
     heard: list[bytes] = []
     command = ["sh", "-c", "echo once >> said; exit 97"]
     ended: list[RemoteResult] = []
-    [result] = helper.leash([target], command, lambda _, __, data: heard.append(data), on_end=ended.append)
+    [result] = agent.session([target], command, lambda _, __, data: heard.append(data), on_end=ended.append)
     assert (result.exit_status, [each.exit_status for each in ended]) == (97, [97])
     assert (home / "said").read_text() == "once\n"
     assert heard == []
@@ -194,59 +194,59 @@ def fsync(handle):
     real[0](handle)
 
 def rename(source, target):
-    if target.endswith("/helper-x"):
+    if target.endswith("/agent-x"):
         print("rename", source)
     real[1](source, target)
 
 os.fsync, os.rename = fsync, rename
 sys.path.insert(0, archive)
 from install import install
-sys.exit(install("helper-x"))
+sys.exit(install("agent-x"))
 """
 """Says in which order things reach the disk."""
 
 
-def test_the_helper_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
+def test_the_agent_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", OBSERVED_INSTALL, str(tmp_path / "archive")]
-    (tmp_path / "archive").write_bytes(HELPER.read_bytes())
+    (tmp_path / "archive").write_bytes(AGENT.read_bytes())
     done = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     named = next(number for number, line in enumerate(done) if line.startswith("rename "))
     folder = Path(done[named].removeprefix("rename "))
-    place = tmp_path / "helper-x"
+    place = tmp_path / "agent-x"
     written = {f"fsync {folder / path.relative_to(place)}" for path in [place, *place.rglob("*")]}
     assert len(written) > 40
     assert written <= set(done[:named])
     assert done[named + 1 :] == [f"fsync {tmp_path}"]
 
 
-def test_a_helper_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_told(
-    helper: HostHelper, target: HostTarget, home: Path
+def test_an_agent_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_told(
+    agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    (home / HELPER_FOLDER).mkdir(parents=True)
-    (home / HELPER_FOLDER / helper_name(helper.sha256)).write_text("in the way")
-    [answer] = helper.hello([target])
+    (home / AGENT_FOLDER).mkdir(parents=True)
+    (home / AGENT_FOLDER / agent_name(agent.sha256)).write_text("in the way")
+    [answer] = agent.hello([target])
     assert answer.value is None
     assert "could not be installed" in answer.message
     assert "Not a directory" in answer.message
-    assert [path.name for path in (home / HELPER_FOLDER).iterdir()] == [helper_name(helper.sha256)]
+    assert [path.name for path in (home / AGENT_FOLDER).iterdir()] == [agent_name(agent.sha256)]
 
 
-def test_a_helper_that_arrives_damaged_is_not_installed(
-    remote: SshRemote, helper: HostHelper, target: HostTarget, home: Path
+def test_an_agent_that_arrives_damaged_is_not_installed(
+    remote: SshRemote, agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    [result] = remote.run([target], render_install_command(helper.sha256), stdin=b"print('half of i")
+    [result] = remote.run([target], render_install_command(agent.sha256), stdin=b"print('half of i")
     assert result.exit_status == 1
     assert b"damaged" in result.stderr
     assert list((home / ".tpuctl/bin").iterdir()) == []
 
 
 def test_an_unreachable_worker_gets_its_reply_in_its_place(
-    helper: HostHelper, farm: SshFarm, target: HostTarget
+    agent: HostAgent, farm: SshFarm, target: HostTarget
 ) -> None:
     from dataclasses import replace
 
     dead = replace(farm.add(1), port=1)
-    answers = helper.hello([dead, target])
+    answers = agent.hello([dead, target])
     assert [answer.worker for answer in answers] == [1, 0]
     assert (answers[0].value, answers[0].error, answers[0].reply.unreached) == (None, "connect", True)
     assert answers[1].value is not None
@@ -268,46 +268,44 @@ def test_a_run_goes_from_prepared_to_exited_with_its_status_and_logs(runs: Runs,
     assert status.started_at is not None
     assert status.ended_at is not None
     assert (status.stdout_bytes, status.stderr_bytes) == (4, 4)
-    [log] = runs.helper.read_log([target], run="r1", attempt="1", stream="stdout", offset=1, limit=2)
+    [log] = runs.agent.read_log([target], run="r1", attempt="1", stream="stdout", offset=1, limit=2)
     assert log.stdout == b"ut"
 
 
-def test_a_host_names_the_blob_it_lacks(helper: HostHelper, target: HostTarget) -> None:
+def test_a_host_names_the_blob_it_lacks(agent: HostAgent, target: HostTarget) -> None:
     digest = "0" * 64
-    [answer] = helper.prepare([target], run="r1", attempt="1", fence=1, bundle=digest)
+    [answer] = agent.prepare([target], run="r1", attempt="1", fence=1, bundle=digest)
     assert answer.value is not None
     assert (answer.value.prepared, answer.value.missing) == (False, (digest,))
 
 
-def test_a_damaged_blob_is_refused_and_leaves_nothing(
-    helper: HostHelper, target: HostTarget, home: Path
-) -> None:
+def test_a_damaged_blob_is_refused_and_leaves_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:
     request = {"area": "blobs", "blobs": [["0" * 64, 3, 0]]}
-    [reply] = helper.call([target], "receive", request, payload=b"abc")
+    [reply] = agent.call([target], "receive", request, payload=b"abc")
     assert reply.error == "bad-payload"
     assert list((home / ".tpuctl/blobs").iterdir()) == []
 
 
-def test_a_blob_that_broke_off_goes_on_where_it_was(helper: HostHelper, target: HostTarget, home: Path) -> None:
+def test_a_blob_that_broke_off_goes_on_where_it_was(agent: HostAgent, target: HostTarget, home: Path) -> None:
     digest = hashlib.sha256(b"abc").hexdigest()
     request = {"area": "blobs", "blobs": [[digest, 3, 0]]}
-    [reply] = helper.call([target], "receive", request, payload=b"ab")
+    [reply] = agent.call([target], "receive", request, payload=b"ab")
     assert reply.error == "bad-payload"
     assert [path.name for path in (home / ".tpuctl/blobs").iterdir()] == [f"{digest}.part"]
     request = {"area": "blobs", "blobs": [[digest, 3, 2]]}
-    [reply] = helper.call([target], "receive", request, payload=b"c")
+    [reply] = agent.call([target], "receive", request, payload=b"c")
     assert reply.error is None, reply
     assert [(path.name, path.read_bytes()) for path in (home / ".tpuctl/blobs").iterdir()] == [(digest, b"abc")]
 
 
 def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, home: Path) -> None:
     bundle = bundle_of(a="1")
-    deliver(runs.helper, runs.targets, bundle)
+    deliver(runs.agent, runs.targets, bundle)
     blob = home / ".tpuctl/blobs" / hashlib.sha256(b"1").hexdigest()
     blob.write_bytes(b"2")
-    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
     assert answer.error == "missing-blob"
-    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
     assert answer.value is not None
     assert answer.value.missing == (hashlib.sha256(b"1").hexdigest(),)
     assert runs.prepare(bundle=bundle)[0].value.prepared
@@ -332,7 +330,7 @@ def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, 
     for blob in (home / ".tpuctl/blobs").iterdir():
         os.utime(blob, (1, 1))
     runs.prepare("15", bundle=bundle_of(a="last"))
-    [listed] = runs.helper.attempts(runs.targets)
+    [listed] = runs.agent.attempts(runs.targets)
     assert listed.value is not None
     assert {one.attempt for one in listed.value} == {str(number) for number in range(4, 16)}
     left = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
@@ -392,7 +390,7 @@ def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path,
     (home / ".tpuctl/blobs").mkdir(parents=True)
     (home / ".tpuctl/blobs" / digest).write_bytes(bundle.tree)
     (home / ".tpuctl/blobs" / EMPTY.sha256).touch()
-    [answer] = runs.helper.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=digest)
+    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=digest)
     assert answer.error in ("bad-bundle", "bad-request")
     assert not (home / ".tpuctl/runs").exists()
     assert not list(home.rglob("evil"))
@@ -423,7 +421,7 @@ def test_a_second_start_of_an_attempt_is_refused(runs: Runs) -> None:
     [second] = runs.start("sh", "-c", "echo twice >> count")
     assert (first.value.already, second.value.already) == (False, True)
     assert (second.value.state, second.value.pid) == (AttemptState.RUNNING, first.value.pid)
-    runs.helper.stop(runs.targets, "r1", "1", 0.3)
+    runs.agent.stop(runs.targets, "r1", "1", 0.3)
     runs.ended()
     assert runs.start("true")[0].value.already
     [work] = [answer.value.work_dir for answer in runs.prepare()]
@@ -480,14 +478,14 @@ import sys
 from pathlib import Path
 from tpuctl.model.cloud import HostTarget
 from tpuctl.ssh.remote import SshRemote
-from tpuctl.hosts.agent import HostHelper
-key, helper, address, port, user, host_key, mode, script = sys.argv[1:9]
+from tpuctl.hosts.agent import HostAgent
+key, agent, address, port, user, host_key, mode, script = sys.argv[1:9]
 target = HostTarget("big", 0, address, int(port), user, host_key)
-hosts = HostHelper(SshRemote(Path(key)), Path(helper).read_bytes())
+hosts = HostAgent(SshRemote(Path(key)), Path(agent).read_bytes())
 say = lambda worker, name, data: None
 argv = [sys.executable, script, *sys.argv[9:]]
-if mode == "leash":
-    hosts.leash([target], argv, say, grace_s=0.3)
+if mode == "session":
+    hosts.session([target], argv, say, grace_s=0.3)
 else:
     hosts.prepare([target], run="r1", attempt="1", fence=1, bundle=None)
     hosts.start([target], {"run": "r1", "attempt": "1", "fence": 1, "argv": argv, "grace_s": 0.3})
@@ -497,7 +495,7 @@ else:
 
 def client(mode: str, target: HostTarget, key: KeyPair, folder: Path, *more: str) -> subprocess.Popen[bytes]:
     (folder / "family.py").write_text(FAMILY)
-    arguments = [key.private_path, HELPER, target.address, target.port, target.user, target.host_key, mode]
+    arguments = [key.private_path, AGENT, target.address, target.port, target.user, target.host_key, mode]
     return subprocess.Popen(
         [sys.executable, "-c", CLIENT, *map(str, arguments), str(folder / "family.py"), *more]
     )
@@ -505,10 +503,10 @@ def client(mode: str, target: HostTarget, key: KeyPair, folder: Path, *more: str
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["polite", "ignoring-TERM"])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
-def test_a_leash_leaves_nothing_of_a_process_family_when_the_client_goes(
+def test_a_session_leaves_nothing_of_a_process_family_when_the_client_goes(
     farm: SshFarm, target: HostTarget, key: KeyPair, home: Path, end: signal.Signals, stubborn: bool
 ) -> None:
-    process = client("leash", target, key, farm.folder, *(["--stubborn"] if stubborn else []))
+    process = client("session", target, key, farm.folder, *(["--stubborn"] if stubborn else []))
     until(lambda: {path.name for path in home.iterdir()} >= MEMBERS, "the start of the family")
     assert len(farm.processes()) >= len(MEMBERS)
     process.send_signal(end)
@@ -526,7 +524,7 @@ def test_a_run_survives_kill_9_of_its_client_and_a_stop_reaches_the_whole_family
     process.wait()
     assert runs.status().state is AttemptState.RUNNING
     assert sum("family.py" in line for line in farm.processes().values()) >= len(MEMBERS)
-    runs.helper.stop(runs.targets, "r1", "1", 0.3)
+    runs.agent.stop(runs.targets, "r1", "1", 0.3)
     status = runs.ended()
     assert (status.signal, status.stopped, status.survivors) == (signal.SIGKILL, True, ())
     until(lambda: not farm.processes(), "the end of the family")
@@ -539,40 +537,40 @@ def test_what_the_main_process_leaves_behind_is_ended_with_it(runs: Runs, farm: 
     until(lambda: not farm.processes(), "the end of the leftovers")
 
 
-def test_a_leashed_command_takes_its_leftovers_along(
-    helper: HostHelper, target: HostTarget, farm: SshFarm
+def test_a_command_in_a_session_takes_its_leftovers_along(
+    agent: HostAgent, target: HostTarget, farm: SshFarm
 ) -> None:
-    [result] = helper.leash([target], "setsid sleep 300 >/dev/null 2>&1 & exit 6", lambda *_: None)
+    [result] = agent.session([target], "setsid sleep 300 >/dev/null 2>&1 & exit 6", lambda *_: None)
     assert result.exit_status == 6
     until(lambda: not farm.processes(), "the end of the leftovers")
 
 
-def test_a_leash_passes_output_and_exit_statuses_through(helper: HostHelper, target: HostTarget) -> None:
+def test_a_session_passes_output_and_exit_statuses_through(agent: HostAgent, target: HostTarget) -> None:
     said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     def sink(worker: int, name: str, data: bytes) -> None:
         said[name] += data
 
-    assert helper.leash([target], ["sh", "-c", "echo $X; echo e >&2; kill -9 $$"], sink, env={"X": "a b"})[
+    assert agent.session([target], ["sh", "-c", "echo $X; echo e >&2; kill -9 $$"], sink, env={"X": "a b"})[
         0
     ].exit_status == (128 + 9)
     assert said == {"stdout": b"a b\n", "stderr": b"e\n"}
-    assert helper.leash([target], ["no-such-program"], sink)[0].exit_status == 127
+    assert agent.session([target], ["no-such-program"], sink)[0].exit_status == 127
     assert b"no-such-program" in said["stderr"]
 
 
 def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs) -> None:
     runs.prepare()
-    runs.helper.stop(runs.targets, "r1", "1", 1.0)
+    runs.agent.stop(runs.targets, "r1", "1", 1.0)
     assert runs.start("true")[0].error == "stopped"
 
 
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
-    assert runs.helper.stop(runs.targets, "other", "1", 1.0)[0].value.state is AttemptState.ABSENT
+    assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is AttemptState.ABSENT
     runs.prepare()
     runs.start("true")
     runs.ended()
-    assert runs.helper.stop(runs.targets, "r1", "1", 1.0)[0].value.state is AttemptState.EXITED
+    assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is AttemptState.EXITED
     assert runs.ended().stopped is False
 
 
@@ -581,8 +579,8 @@ def test_an_impatient_second_stop_cuts_the_grace_short(runs: Runs) -> None:
     runs.start("sh", "-c", 'trap "" TERM; touch ready; while :; do sleep 0.05; done')
     work = Path(runs.prepare()[0].value.work_dir)
     until(lambda: (work / "ready").exists(), "the start")
-    runs.helper.stop(runs.targets, "r1", "1", 600)
-    runs.helper.stop(runs.targets, "r1", "1", 0)
+    runs.agent.stop(runs.targets, "r1", "1", 600)
+    runs.agent.stop(runs.targets, "r1", "1", 0)
     assert runs.ended().signal == signal.SIGKILL
 
 
@@ -592,7 +590,7 @@ def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Pa
     status = json.loads((home / ".tpuctl/runs/r1/1/status.json").read_text())
     os.kill(status["supervisor"]["pid"], signal.SIGKILL)
     assert runs.ended().state is AttemptState.LOST
-    [result] = runs.helper.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
+    [result] = runs.agent.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
     assert result.exit_status == 98
 
 
@@ -615,7 +613,7 @@ def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(r
     def request(target: HostTarget) -> dict[str, Any]:
         return {"run": "r1", "attempt": "1", "stdout_offset": 5, "stderr_offset": 0}
 
-    [result] = runs.helper.follow(runs.targets, request, sink)
+    [result] = runs.agent.follow(runs.targets, request, sink)
     assert result.exit_status == 0
     assert said == {"stdout": b"1\nline 2\nline 3\n", "stderr": b"err 1\nerr 2\nerr 3\n"}
 
@@ -624,7 +622,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: Ssh
     runs.prepare()
     runs.start("sh", "-c", "echo up; exec sleep 300")
     heard: list[bytes] = []
-    [result] = runs.helper.follow(
+    [result] = runs.agent.follow(
         runs.targets,
         lambda _: {"run": "r1", "attempt": "1"},
         lambda worker, name, data: heard.append(data),
@@ -679,18 +677,18 @@ def test_a_cwd_outside_the_work_directory_is_refused(runs: Runs) -> None:
 
 
 def test_background_runs_of_several_workers_keep_separate_logs_and_pids(
-    farm: SshFarm, helper: HostHelper
+    farm: SshFarm, agent: HostAgent
 ) -> None:
-    runs = Runs(helper, [farm.add(worker) for worker in range(3)])
+    runs = Runs(agent, [farm.add(worker) for worker in range(3)])
     runs.prepare()
     answers = runs.start("sh", "-c", 'echo "worker $TPU_WORKER_ID"; echo "$$" >&2; exit "$TPU_WORKER_ID"')
     pids = [answer.value.pid for answer in answers]
-    until(lambda: all(a.value.state.final for a in helper.status(runs.targets, "r1", "1")), "all ends")
-    ends = [answer.value for answer in helper.status(runs.targets, "r1", "1")]
+    until(lambda: all(a.value.state.final for a in agent.status(runs.targets, "r1", "1")), "all ends")
+    ends = [answer.value for answer in agent.status(runs.targets, "r1", "1")]
     assert [end.exit_status for end in ends] == [0, 1, 2]
-    logs = helper.read_log(runs.targets, run="r1", attempt="1", stream="stdout")
+    logs = agent.read_log(runs.targets, run="r1", attempt="1", stream="stdout")
     assert [log.stdout for log in logs] == [b"worker 0\n", b"worker 1\n", b"worker 2\n"]
-    logs = helper.read_log(runs.targets, run="r1", attempt="1", stream="stderr")
+    logs = agent.read_log(runs.targets, run="r1", attempt="1", stream="stderr")
     assert [int(log.stdout) for log in logs] == pids
 
 
@@ -701,14 +699,14 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, ho
         runs.ended(attempt)
     runs.prepare("3")
     runs.start("sleep", "60", attempt="3")
-    [listed] = runs.helper.attempts(runs.targets)
+    [listed] = runs.agent.attempts(runs.targets)
     assert listed.value is not None
     assert [(one.attempt, one.state.value) for one in listed.value] == [
         ("1", "exited"),
         ("2", "exited"),
         ("3", "running"),
     ]
-    [reply] = runs.helper.prune(runs.targets, [("r1", "2")])
+    [reply] = runs.agent.prune(runs.targets, [("r1", "2")])
     assert reply.data is not None
     assert reply.data["removed"] == [["r1", "1"]]
     assert sorted(path.name for path in (home / ".tpuctl/runs/r1").iterdir() if path.is_dir()) == ["2", "3"]
@@ -717,14 +715,14 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, ho
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", ".", "x" * 200])
-def test_run_ids_that_are_paths_are_refused(helper: HostHelper, target: HostTarget, name: str) -> None:
-    [answer] = helper.status([target], name, "1")
+def test_run_ids_that_are_paths_are_refused(agent: HostAgent, target: HostTarget, name: str) -> None:
+    [answer] = agent.status([target], name, "1")
     assert answer.error == "bad-request"
 
 
-def test_worker_zero_finds_a_free_port(helper: HostHelper, farm: SshFarm) -> None:
+def test_worker_zero_finds_a_free_port(agent: HostAgent, farm: SshFarm) -> None:
     targets = [farm.add(0), farm.add(1)]
-    answers = helper.prepare(
+    answers = agent.prepare(
         targets, run="r1", attempt="1", fence=1, bundle=None, want_port=lambda target: target.worker == 0
     )
     ports = [answer.value.free_port for answer in answers if answer.value]
@@ -733,7 +731,7 @@ def test_worker_zero_finds_a_free_port(helper: HostHelper, farm: SshFarm) -> Non
     assert ports[1] is None
 
 
-def test_noise_of_a_login_script_does_not_hide_the_answer(helper: HostHelper, target: HostTarget) -> None:
+def test_noise_of_a_login_script_does_not_hide_the_answer(agent: HostAgent, target: HostTarget) -> None:
     from tpuctl.hosts.protocol import parse_reply
 
     assert parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
@@ -744,9 +742,9 @@ OLD_PYTHON = next(Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/u
 
 @pytest.mark.skipif(not OLD_PYTHON.exists(), reason=f"no Python 3.8 at {OLD_PYTHON}")
 def test_a_run_works_under_python_3_8(tmp_path: Path) -> None:
-    def helper(verb: str, **request: Any) -> dict[str, Any]:
+    def agent(verb: str, **request: Any) -> dict[str, Any]:
         done = subprocess.run(
-            [OLD_PYTHON, "-I", "-S", HELPER, verb],
+            [OLD_PYTHON, "-I", "-S", AGENT, verb],
             input=json.dumps(request).encode() + b"\n",
             env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
             capture_output=True,
@@ -756,15 +754,15 @@ def test_a_run_works_under_python_3_8(tmp_path: Path) -> None:
         return answer
 
     which = {"run": "r", "attempt": 1}
-    assert helper("hello")["python_version"].startswith("3.8.")
-    assert helper("prepare", **which, fence=1, bundle=None)["prepared"]
-    assert not helper("start", **which, fence=1, argv=["sh", "-c", "exit 3"])["already"]
-    helper("follow", **which)
-    assert helper("status", **which)["exit_status"] == 3
+    assert agent("hello")["python_version"].startswith("3.8.")
+    assert agent("prepare", **which, fence=1, bundle=None)["prepared"]
+    assert not agent("start", **which, fence=1, argv=["sh", "-c", "exit 3"])["already"]
+    agent("follow", **which)
+    assert agent("status", **which)["exit_status"] == 3
 
 
 @pytest.mark.skipif(not OLD_PYTHON.exists(), reason=f"no Python 3.8 at {OLD_PYTHON}")
-def test_the_helper_installs_itself_and_leashes_a_command_under_python_3_8(tmp_path: Path) -> None:
+def test_the_agent_installs_itself_and_runs_a_command_under_python_3_8(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").symlink_to(OLD_PYTHON)
     environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
@@ -772,39 +770,37 @@ def test_the_helper_installs_itself_and_leashes_a_command_under_python_3_8(tmp_p
     def shell(command: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["sh", "-c", command], input=stdin, env=environment, capture_output=True)
 
-    source = HELPER.read_bytes()
+    source = AGENT.read_bytes()
     digest = hashlib.sha256(source).hexdigest()
     assert shell(render_install_command(digest), source).returncode == 0
-    request = render_leash_request(["sh", "-c", "echo $WORD; sleep 0.1; exit 7"], {"WORD": "out"})
+    request = render_session_request(["sh", "-c", "echo $WORD; sleep 0.1; exit 7"], {"WORD": "out"})
     with subprocess.Popen(
-        ["sh", "-c", render_helper_command("leash", digest)],
+        ["sh", "-c", render_agent_command("session", digest)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as leash:
-        assert leash.stdin is not None
-        assert leash.stdout is not None
-        leash.stdin.write(request)
-        leash.stdin.flush()
-        assert leash.stdout.read() == b"out\n"
-        assert leash.wait(20) == 7
+    ) as session:
+        assert session.stdin is not None
+        assert session.stdout is not None
+        session.stdin.write(request)
+        session.stdin.flush()
+        assert session.stdout.read() == b"out\n"
+        assert session.wait(20) == 7
 
 
-def test_a_leash_whose_request_is_no_request_says_so(
-    remote: SshRemote, helper: HostHelper, target: HostTarget
+def test_a_session_whose_request_is_no_request_says_so(
+    remote: SshRemote, agent: HostAgent, target: HostTarget
 ) -> None:
-    helper.ensure_installed([target])
+    agent.ensure_installed([target])
     for damaged in (b"", b"{}\n", b"5\n1\0", b"4\n1\0002\0"):
-        [result] = remote.run([target], render_helper_command("leash", helper.sha256), stdin=damaged)
+        [result] = remote.run([target], render_agent_command("session", agent.sha256), stdin=damaged)
         assert result.exit_status == 1, damaged
         assert b"the request arrived damaged" in result.stderr
 
 
-def test_a_nul_in_an_argument_is_refused_before_anything_is_sent(
-    helper: HostHelper, target: HostTarget
-) -> None:
+def test_a_nul_in_an_argument_is_refused_before_anything_is_sent(agent: HostAgent, target: HostTarget) -> None:
     with pytest.raises(UsageError, match="NUL"):
-        helper.leash([replace(target, port=1)], ["echo", "a\0b"], lambda *_: None)
+        agent.session([replace(target, port=1)], ["echo", "a\0b"], lambda *_: None)
 
 
 class MetadataServer:
@@ -853,9 +849,9 @@ def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_at_last(
     server = MetadataServer()
     server.off, server.busy = off, busy
 
-    def helper(verb: str, **request: Any) -> dict[str, Any]:
+    def agent(verb: str, **request: Any) -> dict[str, Any]:
         done = subprocess.run(
-            [python, "-I", "-S", HELPER, verb],
+            [python, "-I", "-S", AGENT, verb],
             input=json.dumps({"run": "r", "attempt": 1, **request}).encode() + b"\n",
             env={
                 "HOME": str(tmp_path),
@@ -869,11 +865,11 @@ def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_at_last(
         return answer
 
     try:
-        helper("prepare", fence=1, bundle=None)
-        helper("start", fence=1, argv=["sleep", "600"], grace_s=1.0, beat_s=0.02)
+        agent("prepare", fence=1, bundle=None)
+        agent("start", fence=1, argv=["sleep", "600"], grace_s=1.0, beat_s=0.02)
         until(lambda: len(server.seen) >= 3, "three heartbeats")
-        helper("stop", grace_s=1.0)
-        until(lambda: helper("status")["state"] == "exited", "the end")
+        agent("stop", grace_s=1.0)
+        until(lambda: agent("status")["state"] == "exited", "the end")
         if not off:
             until(lambda: server.busy == -1, "the heartbeat to be withdrawn")
     finally:
@@ -882,4 +878,4 @@ def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_at_last(
     assert {path for path, _ in puts} == {"/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"}
     assert len({value for _, value in puts}) == len(puts)
     assert len(server.seen) - len(puts) == (0 if off else 1 + busy)
-    assert helper("status")["stopped"]
+    assert agent("status")["stopped"]
