@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs.generate import ROOT
-from tpuctl.lib.text import counted, sized
+from tpuctl.lib.text import counted, sized, suggest
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,13 @@ from tpuctl.lib.text import counted, sized
 )
 def test_a_noun_follows_its_number(number: int, words: tuple[str, ...], said: str) -> None:
     assert counted(number, *words) == said
+
+
+@pytest.mark.parametrize(
+    ("word", "near"), [("spto", "spot"), ("SPOT", "spot"), ("health_checks", "HEALTH_CHECKS"), ("colour", None)]
+)
+def test_only_what_is_like_a_known_word_is_suggested(word: str, near: str | None) -> None:
+    assert suggest(word, ["login_user", "spot", "HEALTH_CHECKS"]) == near
 
 
 COUNTS = re.compile(

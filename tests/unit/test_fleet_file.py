@@ -106,6 +106,15 @@ def test_what_tpuctl_cannot_do_is_no_key(key):
     assert any(f"unknown key {key!r} in fleet" in each for each in told(f"fleet: {{name: x, {key}: {{}}}}"))
 
 
+def test_a_key_that_is_like_none_comes_without_a_guess():
+    (only,) = told("fleet: {name: x, slices: {a: {colour: red}}}")
+    assert only.endswith("unknown key 'colour' in fleet.slices.a")
+
+
+def test_what_belongs_to_the_fleet_is_sent_there_from_the_top_level():
+    assert "1:1: 'slices' belongs below fleet:" in told("slices: {a: {accelerator: v4-8}}")
+
+
 def test_the_name_of_a_flag_leads_to_the_key_that_says_the_same():
     (only,) = told("fleet: {name: x, slices: {a: {spot: true}}}")
     assert only.endswith("unknown key 'spot' in fleet.slices.a; did you mean 'tier'?")

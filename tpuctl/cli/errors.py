@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -15,6 +14,7 @@ import typer
 
 from tpuctl.cli.invocation import Invocation
 from tpuctl.errors import BugError, InterruptedByUserError, TpuctlError, UsageError, full_disk_hint
+from tpuctl.lib.text import suggest
 
 T = TypeVar("T")
 
@@ -82,8 +82,8 @@ def unknown_command(name: str, known: Sequence[str], *, group: str = "") -> Usag
     """The error for a word that is no command, with ours for what it means elsewhere, or the nearest."""
     prefix = f"tpuctl {group}".strip()
     ours = [word for word in _ELSEWHERE.get(name.lower(), ()) if word.partition(" ")[0] in known]
-    near = ours or difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean `{prefix} {near[0]}`?" if near else f"{prefix} --help"
+    near = ours[0] if ours else suggest(name, known)
+    hint = f"did you mean `{prefix} {near}`?" if near else f"{prefix} --help"
     return UsageError(f"no such command: {prefix} {name}", hint=hint)
 
 
@@ -176,22 +176,22 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     if option in known:
         return UsageError(f"{option} is not needed: {why}", hint=f"the same command without {option}")
     if option is not None and example is not None:
-        near = _near_options(str(option), possible or [])
-        meant = f"did you mean {near[0]}? " if near else ""
+        near = _near_option(str(option), possible or [])
+        meant = f"did you mean {near}? " if near else ""
         hint = f"{meant}options of your program go behind --: {example} {option}"
         return UsageError(f"no such option: {option}", hint=hint)
     if option is not None:
-        near = _near_options(str(option), possible or [])
-        hint = f"did you mean {near[0]}? else {hint}" if near else hint
+        near = _near_option(str(option), possible or [])
+        hint = f"did you mean {near}? else {hint}" if near else hint
         return UsageError(f"no such option: {option}", hint=hint)
     message = _plain(error.format_message().rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 
-def _near_options(option: str, known: Sequence[str]) -> list[str]:
-    """The one that was probably meant, if any; the dashes that all begin with make none alike."""
+def _near_option(option: str, known: Sequence[str]) -> str:
+    """The one that was probably meant, or an empty string; the dashes that all begin with make none alike."""
     words = {each.lstrip("-"): each for each in known}
-    return [words[word] for word in difflib.get_close_matches(option.lstrip("-"), words, n=1)]
+    return words.get(suggest(option.lstrip("-"), words) or "", "")
 
 
 def _plain(message: str) -> str:

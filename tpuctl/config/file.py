@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tpuctl.config.schema import Problem, nearest
+from tpuctl.config.schema import Problem
 from tpuctl.config.settings import BY_NAME, ENDPOINTS, parse_value
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place, plain
 from tpuctl.errors import BadConfigError
-from tpuctl.lib.text import counted
+from tpuctl.lib.text import counted, suggest
 
 SECTIONS = ("settings", "fleet")
 """What a project file may hold."""
+_OF_FLEET = ("name", "slices", "runs")
+"""Keys of a fleet, which people put on the top level."""
 LOCAL_ONLY = frozenset(
     {"ping_url", "proxy_command", "jump_host", "host_keys", "token_file", *ENDPOINTS},
 )
@@ -33,6 +35,10 @@ def frame_problems(marked: Marked | None, text: str, known: Sequence[str]) -> li
         if key == "hooks" and key not in known:
             told = "hooks run programs on this machine and are read from your own configuration file only"
             problems.append(Problem(place, told, f"move them to {USER_FILE}"))
+        elif key in _OF_FLEET and "fleet" in known:
+            problems.append(
+                Problem(place, f"{key!r} belongs below fleet:", f"fleet: {{name: lab, {key}: {{…}}}}")
+            )
         elif key not in known and key not in BY_NAME:
             problems.append(unknown(key, place, known))
     if "settings" in marked.entries and "settings" in known:
@@ -72,7 +78,7 @@ def settings_problems(marked: Marked, path: str, at: Place) -> list[Problem]:
 
 def unknown(key: str, place: Place, known: Sequence[str]) -> Problem:
     """A key that is none, with the nearest one."""
-    near = nearest(key, known)
+    near = suggest(key, known)
     guess = f"; did you mean {near!r}?" if near else ""
     hint = f"change it to {near!r}" if near else f"known keys: {', '.join(sorted(known))}"
     return Problem(place, f"unknown key {key!r}{guess}", hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import json
 import os
@@ -27,6 +26,7 @@ from tpuctl.config.settings import (
 )
 from tpuctl.errors import BadConfigError
 from tpuctl.lib import input_files
+from tpuctl.lib.text import suggest
 
 if TYPE_CHECKING:
     from tpuctl.config.hooks import Hook
@@ -266,8 +266,8 @@ def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, stat
     elif profile != DEFAULT_PROFILE:
         layers.append(_profile_file(state_base / "profiles" / f"{profile}.json"))
         if not any(layer.values for layer in layers):
-            near = difflib.get_close_matches(profile, [DEFAULT_PROFILE, SIM_PROFILE, *profiles], n=1)
-            meant = f"did you mean {near[0]}? else " if near else ""
+            near = suggest(profile, [DEFAULT_PROFILE, SIM_PROFILE, *profiles])
+            meant = f"did you mean {near}? else " if near else ""
             hint = f"{meant}add profiles: {{{profile}: {{...}}}} to {user_file}"
             raise BadConfigError(f"there is no profile {profile!r}", hint=hint)
     return layers

@@ -7,10 +7,9 @@ key means. Everything that is wrong is collected, so that one look at a file fin
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 
 from tpuctl.config.yaml_positions import Kind, Marked, MarkedList, MarkedMapping, MarkedScalar, Place
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import suggest
 
 ABOUT = "about"
 """Key of a field's metadata under which its `About` is kept."""
@@ -184,7 +184,7 @@ class Decoder:
         values = [str(item.value) for item in hint]
         if marked.text in values:
             return hint(marked.text)
-        near = nearest(marked.text, values)
+        near = suggest(marked.text, values)
         guess = f"; did you mean {near!r}?" if near else ""
         self._wrong(marked.place, path, f"{marked.text!r} is not known{guess}", f"one of: {', '.join(values)}")
         return None
@@ -202,7 +202,7 @@ class Decoder:
             self._wrong(place, path, error.message, error.hint, separator=": ")
 
     def _unknown(self, shape: Any, name: str, path: str, place: Place) -> None:
-        near = flag_key(shape, name) or nearest(name, list(registry(shape)))
+        near = flag_key(shape, name) or suggest(name, list(registry(shape)))
         guess = f"; did you mean {near!r}?" if near else ""
         known = f"known keys: {_listed(registry(shape))}"
         hint = f"change it to {near!r}; {known}" if near else known
@@ -220,12 +220,6 @@ _KINDS: Mapping[Any, frozenset[Kind]] = {
     int: frozenset({Kind.INTEGER}),
     float: frozenset({Kind.INTEGER, Kind.NUMBER}),
 }
-
-
-def nearest(word: str, known: Sequence[str]) -> str | None:
-    """The known word that is most like `word`, if any is."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    return near[0] if near else None
 
 
 def flag_key(shape: Any, name: str) -> str | None:

@@ -5,7 +5,6 @@ Resolving is a pure merge of layers, highest first, that keeps where each value 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from tpuctl.config.proxy import check_jump_host, check_ping_url, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.names import check_bucket_uri, check_project, check_zone_name
+from tpuctl.lib.text import suggest
 from tpuctl.model.hosts import Tier
 from tpuctl.model.timeouts import PRUNE_AFTER_LEAST_S
 
@@ -284,9 +284,9 @@ def parse_value(setting: Setting, value: Any, origin: str) -> Any:
 
 def unknown_key(key: str, origin: str, known: Sequence[str]) -> BadConfigError:
     """The error for a key that no setting has, with the nearest one."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
-    hint = f"change it to {near[0]!r}" if near else f"known keys: {', '.join(sorted(known))}"
+    near = suggest(key, known)
+    guess = f"; did you mean {near!r}?" if near else ""
+    hint = f"change it to {near!r}" if near else f"known keys: {', '.join(sorted(known))}"
     return BadConfigError(f"{origin}: unknown key {key!r}{guess}", hint=hint, details={"key": key})
 
 

@@ -7,7 +7,6 @@ hashes, one Python each, so without markers. Installing is done on the hosts by
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.text import suggest
 
 KEYS = ("name", "description", "python", "verify", "variables")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\Z")
@@ -140,10 +140,10 @@ def parse_frozen(content: bytes) -> EnvironmentSpec:
 def _refuse_unknown(data: Mapping[Any, Any]) -> None:
     for key in data:
         if key not in KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, n=1)
+            near = suggest(str(key), KEYS)
             raise BadManifestError(
                 f"unknown key {key!r} in an environment file",
-                hint=f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(KEYS)}",
+                hint=f"did you mean `{near}`?" if near else f"known keys: {', '.join(KEYS)}",
                 details={"key": str(key)},
             )
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.config.file import SECTIONS
-from tpuctl.config.schema import Decoder, Problem, key, nearest
+from tpuctl.config.schema import Decoder, Problem, key
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
+from tpuctl.lib.text import suggest
 from tpuctl.model.entrypoint import is_inside
 from tpuctl.slices.options import RunWish, SliceWish, check_run_wish, in_file_words
 
@@ -91,7 +92,7 @@ def parse_fleet_file(marked: Marked | None, path: str) -> tuple[FleetFile | None
     if not isinstance(marked, MarkedMapping):
         return None, [Problem(start, "there are no keys and values in it", "settings: {…} and fleet: {…}")]
     if "fleet" not in marked.entries:
-        near = next((name for name in marked.entries if nearest(name, ("fleet",))), None)
+        near = next((name for name in marked.entries if suggest(name, ("fleet",))), None)
         guess = f"; did you mean {near!r} to be 'fleet'?" if near and near not in SECTIONS else ""
         return None, [Problem(start, f"there is no fleet in it{guess}", "fleet: {name: lab, slices: {…}}")]
     decoder = Decoder()
@@ -162,7 +163,7 @@ def _check_slice(fleet: FleetWish, wish: RunWish) -> str:
     if name is None:
         raise UsageError("it does not say which slice", hint=f"on: {next(iter(fleet.slices), 'big')}")
     if name not in fleet.slices:
-        near = nearest(name, list(fleet.slices))
+        near = suggest(name, list(fleet.slices))
         guess = f"; did you mean {near!r}?" if near else ""
         raise UsageError(
             f"there is no slice {name!r} in the file{guess}",

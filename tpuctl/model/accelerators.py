@@ -6,7 +6,6 @@ either: v6e-8 is one host, v6e-16 is four, v5p-16 is two (docs.cloud.google.com/
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import suggest
 
 ALL_SIZES = "*"
 _TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2}")
@@ -197,7 +197,8 @@ class Catalog:
         if siblings and size.isascii() and size.isdigit():
             return _neighbours(siblings, int(size))
         candidates = [known for known, found in self.types.items() if found.in_tpu_api]
-        return tuple(difflib.get_close_matches(wanted, candidates, n=2, cutoff=0.6))
+        near = suggest(wanted, candidates)
+        return () if near is None else (near,)
 
     def check_zone(self, accelerator: AcceleratorType, zone: str) -> None:
         """Raises UsageError naming the zones that have the type if `zone` is not one of them."""

@@ -6,7 +6,6 @@ Only a size that nobody knows, and a zone that the API itself does not know, are
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from http import HTTPStatus
 from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError, TpuctlError
 from tpuctl.lib.names import check_zone_name
+from tpuctl.lib.text import suggest
 from tpuctl.model.accelerators import Catalog, Generation
 from tpuctl.money.grants import Grant
 from tpuctl.slices.request import refused, told
@@ -72,8 +72,8 @@ def _look_up(
         told_by_api = "; the API lists it" if what in offers else ", nor does the API list it; asking anyway"
     except TpuctlError as error:
         if _unknown_place(catalog, zone, error):
-            near = difflib.get_close_matches(zone, found.zones if found else catalog.zones(), n=1, cutoff=0.0)
-            hint = f"--zone {near[0]}" if near else "tpuctl types"
+            near = suggest(zone, found.zones if found else catalog.zones())
+            hint = f"--zone {near}" if near else "tpuctl types"
             raise refused("--zone", f"the API knows no zone {zone!r}: {error.message}", hint) from error
         offers, told_by_api = {}, f"; the API could not be asked about it ({error.message})"
     if found is None:

@@ -6,7 +6,6 @@ cannot be is refused here, before anything is written down or asked of the cloud
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from functools import partial
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.names import check_zone_name
+from tpuctl.lib.text import suggest
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Tier
@@ -207,10 +207,10 @@ def version_doubt(found: AcceleratorType, version: str) -> str:
     One that looks like none, or has other numbers, may be newer than the table: only the API knows all of them.
     """
     known = found.runtime_versions
-    near = [] if version in known else difflib.get_close_matches(version, known, n=1, cutoff=0.8)
-    if not near or _NUMBERS.sub("#", version) == _NUMBERS.sub("#", near[0]):
+    near = None if version in known else suggest(version, known, cutoff=0.8)
+    if near is None or _NUMBERS.sub("#", version) == _NUMBERS.sub("#", near):
         return ""
-    return f"runtime version {version} is not known for {found.name}; did you mean {near[0]}?"
+    return f"runtime version {version} is not known for {found.name}; did you mean {near}?"
 
 
 def name_of(accelerator_type: str, slices: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,6 +10,7 @@ from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
 from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.text import suggest
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
 
 R = TypeVar("R", SliceRecord, RunRecord)
@@ -56,8 +56,8 @@ def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
     loaded = find_slice(services, name)
     if loaded is None:
         records, _ = readable_slices(services)
-        near = difflib.get_close_matches(name, [record.name for record in records], n=1)
-        hint = f"did you mean {near[0]}? `tpuctl ls` lists them" if near else "tpuctl ls"
+        near = suggest(name, [record.name for record in records])
+        hint = f"did you mean {near}? `tpuctl ls` lists them" if near else "tpuctl ls"
         raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
     return loaded
 
@@ -131,8 +131,7 @@ def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
     """The id that `word` was meant for: the newest run of that name in a fleet file, or that begins so."""
     newest = sorted(runs, key=lambda run: (run.created_at, run.id), reverse=True)
     begun = [run.id for run in newest if run.fleet_run == word or run.id.startswith(word)]
-    near = begun or difflib.get_close_matches(word, [run.id for run in newest], n=1)
-    return near[0] if near else None
+    return begun[0] if begun else suggest(word, [run.id for run in newest])
 
 
 def list_runs(services: Services) -> list[RunRecord]:

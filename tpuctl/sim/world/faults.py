@@ -6,7 +6,6 @@ and then strikes `times` times (0: for ever).
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import threading
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import suggest
 from tpuctl.sim.wire.status import ApiError, Code, location_denied, rate_limited
 from tpuctl.sim.world.paths import ResourcePath
 
@@ -275,8 +275,8 @@ def check_word(what: str, word: str, known: Iterable[str]) -> str:
     names = list(known)
     if word in names:
         return word
-    near = difflib.get_close_matches(word, names, n=1) or difflib.get_close_matches(word.upper(), names, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
+    near = suggest(word, names)
+    meant = f"did you mean {near}? " if near else ""
     raise UsageError(f"no {what} `{word}`", hint=f"{meant}one of: {', '.join(names)}")
 
 

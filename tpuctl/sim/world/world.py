@@ -7,7 +7,6 @@ the journal, the refused ones too.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.text import suggest
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.wire.status import ApiError, DroppedConnectionError, Json
 from tpuctl.sim.wire.tpu_versions import show
@@ -419,7 +419,7 @@ def target_of(method: str, request: Json) -> ResourcePath:
 
 def _preempt_hint(name: str, known: list[str]) -> str:
     """The node that was meant, if that can be guessed, such as `big-3` for the slice `big`."""
-    near = [each for each in known if each.startswith(f"{name}-")] or difflib.get_close_matches(name, known)
+    near = next((each for each in reversed(known) if each.startswith(f"{name}-")), suggest(name, known))
     if near:
-        return f"did you mean {near[-1]}? `tpuctl sim status` lists all nodes"
+        return f"did you mean {near}? `tpuctl sim status` lists all nodes"
     return "`tpuctl sim status` lists the nodes"
