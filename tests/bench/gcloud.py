@@ -15,6 +15,7 @@ from typing import BinaryIO
 from tests.bench.harness import BenchError, Budget, Contender, Plan, Report, compare, lines, scratch
 from tests.bench.startup import TPUCTL, sim_environment
 from tpuctl.sim.server import control
+from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.options import SimOptions
 
 ZONE = "us-central2-b"
@@ -35,7 +36,7 @@ def measure(plan: Plan) -> list[Report]:
             key = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")]
             must(key, {}, folder)
             theirs = {
-                **control.environment(info),
+                **environment(info),
                 "HOME": str(folder),
                 "CLOUDSDK_CONFIG": str(folder / "gcloud"),
             }

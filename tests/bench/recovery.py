@@ -21,6 +21,7 @@ from tests.bench.startup import TPUCTL, sim_environment
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.timeouts import POLL_MAX_S
 from tpuctl.sim.server import control
+from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 
@@ -255,7 +256,7 @@ def _start_theirs(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> 
     )
     version = load_accelerators().get(accelerator).runtime_version
     env = {
-        **control.environment(info),
+        **environment(info),
         "HOME": str(folder),
         "CLOUDSDK_CONFIG": str(folder / "gcloud"),
         "ZONE": ZONE,

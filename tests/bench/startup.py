@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
 from tpuctl.sim.server import control
+from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 
@@ -62,7 +63,7 @@ def _list(plan: Plan) -> Report:
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         try:
             _create_nodes(info)
-            env = {**control.environment(info), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_PROFILE": "sim"}
+            env = {**environment(info), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_PROFILE": "sim"}
             contenders = [
                 Contender(
                     "gcloud … tpu-vm list",

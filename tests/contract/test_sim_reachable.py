@@ -22,11 +22,11 @@ from tests.docs.generate import ROOT
 from tpuctl.cli.app import app
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
-from tpuctl.sim.server.control import save_info
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import start_time
 from tpuctl.sim.server.simulator import Simulator, new_token
+from tpuctl.sim.server.state_dir import save_info
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.faults import METHODS, PRESETS
 from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS

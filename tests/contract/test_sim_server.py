@@ -24,6 +24,7 @@ from tpuctl.sim.server import control
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import alive, members
+from tpuctl.sim.server.state_dir import BUCKETS_FOLDER
 from tpuctl.sim.server.supervisor import run_foreground
 
 INSTANT = SimOptions(delays="instant")
@@ -138,7 +139,7 @@ def test_buckets_outlive_the_simulator_until_it_is_reset(state_dir: Path, killed
     control.reset(again)
     assert objects(again).list("gs://sim-bucket/") == ()
     control.down(state_dir)
-    assert not (state_dir / control.BUCKETS_FOLDER).exists()
+    assert not (state_dir / BUCKETS_FOLDER).exists()
 
 
 def test_up_twice_keeps_the_one_that_runs(state_dir: Path) -> None:
@@ -270,3 +271,21 @@ def test_the_foreground_server_refuses_a_second_one_and_ends_on_a_signal(state_d
         process.wait()
     assert control.status(state_dir) is None
     assert list(state_dir.glob("w-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "late"),
+    [
+        ("tpuctl.sim.server.control", ("asyncio", "http.client", "asyncssh", "google.cloud.tpu_v2")),
+        ("tpuctl.sim.server.supervisor", ("asyncio", "http.client", "asyncssh", "google.cloud.tpu_v2")),
+        ("tpuctl.sim.server.process", ("asyncssh", "google.cloud.tpu_v2")),
+        ("tpuctl.sim.server.simulator", ("asyncssh", "google.cloud.tpu_v2")),
+    ],
+)
+def test_whoever_starts_the_simulator_does_not_wait_for_what_hosts_and_grpc_load(
+    module: str, late: tuple[str, ...]
+) -> None:
+    """The three processes of `sim up` start one after the other, so that each import counts."""
+    script = f"import sys, {module}; print(*(name for name in {late!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

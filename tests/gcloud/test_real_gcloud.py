@@ -20,6 +20,7 @@ from tests.support.require import require_tool
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.model.cloud import NodeRequest, Tier
 from tpuctl.sim.server import control
+from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 
@@ -43,7 +44,7 @@ class Gcloud:
             "HOME": str(self.home),
             "USER": "alice",
             "LANG": "C.UTF-8",
-            **control.environment(self.info),
+            **environment(self.info),
             "CLOUDSDK_CONFIG": str(self.home / "gcloud"),
         }
         return subprocess.run(
@@ -382,10 +383,10 @@ def test_version_1_of_the_tpu_api_is_read(gcloud: Gcloud) -> None:
 
 
 def test_gcloud_has_an_account_and_asks_nobody_but_the_simulator(gcloud: Gcloud) -> None:
-    folder = control.environment(gcloud.info)["CLOUDSDK_CONFIG"]
+    folder = environment(gcloud.info)["CLOUDSDK_CONFIG"]
     listed = subprocess.run(
         [gcloud.binary, "auth", "list", "--format=value(account,status)"],
-        env={"PATH": os.environ["PATH"], "HOME": str(gcloud.home), **control.environment(gcloud.info)},
+        env={"PATH": os.environ["PATH"], "HOME": str(gcloud.home), **environment(gcloud.info)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,7 +1,7 @@
 """The Cloud TPU API by gRPC: google.cloud.tpu.v2 and v2alpha1, operations and locations.
 
 The method table is written out, and a test compares it with what the installed client libraries call. Google's
-libraries are imported when the door opens, not before.
+libraries are imported when somebody calls, not before.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ SERVICES = {
     "google.cloud.location.Locations": LOCATIONS_METHODS,
 }
 """Service → method → names of the request and response messages (google-cloud-tpu 1.28)."""
+_METHODS = {
+    f"/{service}/{method}": (service, method, names)
+    for service, methods in SERVICES.items()
+    for method, names in methods.items()
+}
 _DETAILS_KEY = "grpc-status-details-bin"
 """Where clients look for a `google.rpc.Status`: https://google.aip.dev/193."""
 
@@ -90,11 +95,7 @@ def _messages(service: str) -> Callable[[str], Any]:
 
 def request_classes() -> dict[str, Any]:
     """The protobuf class of the request of every method, by the method's path."""
-    return {
-        f"/{service}/{method}": _messages(service)(names[0])
-        for service, methods in SERVICES.items()
-        for method, names in methods.items()
-    }
+    return {path: _messages(service)(names[0]) for path, (service, _, names) in _METHODS.items()}
 
 
 def to_request(message: dict[str, Any], fields: Collection[str]) -> Json:
@@ -107,6 +108,30 @@ def to_request(message: dict[str, Any], fields: Collection[str]) -> Json:
             message.setdefault(name, "")
     if "updateMask" in fields:
         message.setdefault("node", {}).setdefault("name", "")
+    return message
+
+
+def _packed_status(error: ApiError) -> bytes:
+    """The error as a whole, with the details that its REST form has, too."""
+    json_format = importlib.import_module("google.protobuf.json_format")
+    status = importlib.import_module("google.rpc.status_pb2").Status()
+    return bytes(json_format.ParseDict(error.to_status(), status).SerializeToString())
+
+
+def _to_message(data: Json, message: Any) -> Any:
+    """`data` as a message of its type.
+
+    The metadata of an operation is of a type without a library here; google.cloud.tpu has one with the same
+    fields and numbers (google/cloud/common/operation_metadata.proto), which packs it.
+    """
+    json_format = importlib.import_module("google.protobuf.json_format")
+    for operation in (data, *data.get("operations", ())):
+        if (operation.get("metadata") or {}).get("@type") == METADATA_TYPE:
+            operation["metadata"]["@type"] = _SAME_FIELDS
+    json_format.ParseDict(data, message, ignore_unknown_fields=True)
+    for found in (message, *getattr(message, "operations", ())):
+        if getattr(getattr(found, "metadata", None), "type_url", "") == _SAME_FIELDS:
+            found.metadata.type_url = METADATA_TYPE
     return message
 
 
@@ -128,14 +153,8 @@ class TpuGrpcDoor:
         self._grpc = grpc
         self._world = world
         self._token = f"Bearer {token}".encode()
-        self._json = importlib.import_module("google.protobuf.json_format")
-        self._handlers = {
-            f"/{service}/{method}": self._handler(service, method, *names)
-            for service, methods in SERVICES.items()
-            for method, names in methods.items()
-        }
-        if location_of is not None:
-            self._handlers[GET_STORAGE_LAYOUT] = layout_handler(grpc, self._admit, location_of)
+        self._location_of = location_of
+        self._handlers: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self._dispatcher(),))
@@ -153,16 +172,27 @@ class TpuGrpcDoor:
         self._pool.shutdown(wait=True)
 
     def _dispatcher(self) -> Any:
-        handlers = self._handlers
+        find = self._find_handler
 
         class Dispatcher(self._grpc.GenericRpcHandler):  # type: ignore[name-defined, misc]
             def service(self, details: Any) -> Any:
-                return handlers.get(details.method)
+                return find(details.method)
 
         return Dispatcher()
 
+    def _find_handler(self, path: str) -> Any:
+        """The handler of a method, made when it is first called; None where there is no such method."""
+        if path not in self._handlers:
+            if path in _METHODS:
+                service, method, names = _METHODS[path]
+                self._handlers[path] = self._handler(service, method, *names)
+            elif path == GET_STORAGE_LAYOUT and self._location_of is not None:
+                self._handlers[path] = layout_handler(self._grpc, self._admit, self._location_of)
+        return self._handlers.get(path)
+
     def _handler(self, service: str, method: str, request_name: str, response_name: str) -> Any:
         find = _messages(service)
+        json_format = importlib.import_module("google.protobuf.json_format")
         request_class, response_class = find(request_name), find(response_name)
         version = "v2alpha1" if ".v2alpha1." in service else "v2"
         fields = {each.json_name for each in request_class.DESCRIPTOR.fields}
@@ -170,10 +200,10 @@ class TpuGrpcDoor:
         def answer(message: Any, context: Any) -> Any:
             try:
                 self._admit(context)
-                request = to_request(self._json.MessageToDict(message), fields)
-                return self._to_message(self._world.call(method, request, version), response_class())
+                request = to_request(json_format.MessageToDict(message), fields)
+                return _to_message(self._world.call(method, request, version), response_class())
             except ApiError as error:
-                context.set_trailing_metadata(((_DETAILS_KEY, self._status(error)),))
+                context.set_trailing_metadata(((_DETAILS_KEY, _packed_status(error)),))
                 context.abort(self._grpc.StatusCode[error.code.name], error.message)
             except DroppedConnectionError:
                 context.abort(self._grpc.StatusCode.UNAVAILABLE, "Socket closed")
@@ -183,26 +213,6 @@ class TpuGrpcDoor:
             request_deserializer=request_class.FromString,
             response_serializer=response_class.SerializeToString,
         )
-
-    def _status(self, error: ApiError) -> bytes:
-        """The error as a whole, with the details that its REST form has, too."""
-        status = importlib.import_module("google.rpc.status_pb2").Status()
-        return bytes(self._json.ParseDict(error.to_status(), status).SerializeToString())
-
-    def _to_message(self, data: Json, message: Any) -> Any:
-        """`data` as a message of its type.
-
-        The metadata of an operation is of a type without a library here; google.cloud.tpu has one with the same
-        fields and numbers (google/cloud/common/operation_metadata.proto), which packs it.
-        """
-        for operation in (data, *data.get("operations", ())):
-            if (operation.get("metadata") or {}).get("@type") == METADATA_TYPE:
-                operation["metadata"]["@type"] = _SAME_FIELDS
-        self._json.ParseDict(data, message, ignore_unknown_fields=True)
-        for found in (message, *getattr(message, "operations", ())):
-            if getattr(getattr(found, "metadata", None), "type_url", "") == _SAME_FIELDS:
-                found.metadata.type_url = METADATA_TYPE
-        return message
 
     def _admit(self, context: Any) -> None:
         given = dict(context.invocation_metadata()).get("authorization", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import unquote
 
 from tpuctl.sim.wire.messages import Request, Response, json_response
@@ -105,6 +106,12 @@ def compile_route(version: str, verb: str, template: str, rpc: str, body: str | 
     return Route(verb, re.compile(f"/{version}/({expression}){re.escape(tail)}"), param, rpc, body)
 
 
+@cache
+def _routes_of(version: str) -> list[Route]:
+    """Compiled when the version is first asked for: few clients use more than one."""
+    return [compile_route(version, *row) for row in ROUTES[version]]
+
+
 def build_request(types: ApiTypes, route: Route, value: str, request: Request) -> Json:
     """The RPC's request from path, query and body, in camelCase. Raises ApiError, INVALID_ARGUMENT."""
     built = read_query(types, route.rpc, request.query)
@@ -126,9 +133,6 @@ class TpuRestDoor:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._routes = {
-            version: [compile_route(version, *row) for row in rows] for version, rows in ROUTES.items()
-        }
 
     def owns(self, path: str) -> bool:
         """Whether a path below /v1, which several APIs share, is of this one."""
@@ -137,7 +141,7 @@ class TpuRestDoor:
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
         version = path.split("/")[1]
-        for route in self._routes[version]:
+        for route in _routes_of(version):
             match = route.pattern.fullmatch(path)
             if match is not None and route.verb == request.method:
                 known = TYPES_OF[version]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tpuctl.sim.hosts.metadata import Values
+if TYPE_CHECKING:
+    from tpuctl.sim.hosts.metadata import Values
 
 STARTUP_SCRIPT = "instance/attributes/startup-script"
 """Where the metadata has what every boot runs."""

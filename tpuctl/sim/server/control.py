@@ -1,123 +1,30 @@
-"""Starting, finding, stopping and steering the background simulator from outside of it.
-
-Everything about a running simulator is in `<state_dir>/sim.json`; whoever can read that file may steer it.
-"""
+"""Starting, stopping and steering the background simulator from outside of it."""
 
 from __future__ import annotations
 
-import fcntl
+import importlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tpuctl.config.settings import ENDPOINTS
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
-from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
-from tpuctl.sim.server.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT
-from tpuctl.sim.server.environment import environment as environment
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
-from tpuctl.sim.server.processes import alive, kill_world, start_time
+from tpuctl.sim.server.processes import alive
+from tpuctl.sim.server.state_dir import LOG_FILE, failure, guardian_lock, sweep
+from tpuctl.sim.server.state_dir import status as status
 
-BUCKETS_FOLDER = "buckets"
-INFO_FILE = "sim.json"
-PROFILE_FILE = "profile.json"
-TOKEN_FILE = "token"  # noqa: S105 - a file name
-LOCK_FILE = "guardian.lock"
-_WORLD_PREFIX = "w-"
-LOG_FILE = "sim.log"
 START_TIMEOUT_S = 30.0
 """Imports take about a second on a busy machine; more than this means that the server does not come."""
 STOP_TIMEOUT_S = 30.0
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file that only the user can read, completely or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _load(state_dir: Path) -> SimInfo | None:
-    try:
-        data = json.loads((state_dir / INFO_FILE).read_text())
-        return SimInfo(**{each.name: data[each.name] for each in fields(SimInfo)})
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        return None  # written by another version or half erased: as good as none, `up` writes a new one
-
-
-def save_info(state_dir: Path, info: SimInfo) -> None:
-    """Publishes a server that answers: the client's profile first, then the file that says it is there."""
-    profile = {
-        "label": "sim",
-        "project": info.project,
-        **dict.fromkeys(ENDPOINTS, info.http),
-        "token_file": info.token_file,
-        "ssh_port": info.ssh_port,
-        "iap": False,
-    }
-    write_private(state_dir / PROFILE_FILE, json.dumps(profile, indent=1) + "\n")
-    write_private(state_dir / INFO_FILE, json.dumps(asdict(info), indent=1) + "\n")
-
-
-def status(state_dir: Path) -> SimInfo | None:
-    """The simulator that runs with this state directory, if it does."""
-    info = _load(state_dir)
-    if info is None or not alive(info.pid) or start_time(info.pid) != info.pid_started:
-        return None
-    return info
-
-
-def world_folder(state_dir: Path, world_id: str) -> Path:
-    """Where a world keeps its hosts and buckets; short, because socket paths of hosts below it are limited
-    to 108 bytes (unix(7))."""
-    return state_dir / f"{_WORLD_PREFIX}{world_id}"
-
-
-def sweep(state_dir: Path) -> None:
-    """Kills and removes what simulators left behind here. Only for the guardian, or when no guardian runs."""
-    for folder in state_dir.glob(f"{_WORLD_PREFIX}*"):
-        world_id = folder.name.removeprefix(_WORLD_PREFIX)
-        kill_world(world_id)
-        remove_leftovers(world_id, folder)
-        shutil.rmtree(folder, ignore_errors=True)
-    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE, CREDENTIALS_FILE, GCLOUD_ACCOUNT):
-        (state_dir / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        (state_dir / GCLOUD_ACCOUNT).parent.rmdir()  # unless gcloud keeps something there
-
-
-@contextmanager
-def guardian_lock(state_dir: Path) -> Iterator[bool]:
-    """One guardian per state directory: False when another one holds it; the kernel frees it at any death."""
-    descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
 
 
 def up(state_dir: Path, options: SimOptions | None = None, *, bound: bool = False) -> SimInfo:
@@ -151,6 +58,7 @@ def up(state_dir: Path, options: SimOptions | None = None, *, bound: bool = Fals
             start_new_session=True,
             cwd="/",
         )
+    importlib.import_module("urllib.request")  # while the simulator comes up: `sim up` asks it afterwards
     return _wait_until_up(state_dir, guardian)
 
 
@@ -182,16 +90,6 @@ def _wait_until_up(state_dir: Path, guardian: subprocess.Popen[bytes]) -> SimInf
         guardian.terminate()
         guardian.wait()
     raise failure(state_dir, "the simulator did not start")
-
-
-def failure(state_dir: Path, what: str) -> TpuctlError:
-    """What went wrong, with the last lines of the log."""
-    log = state_dir / LOG_FILE
-    lines = log.read_text(errors="replace").strip().splitlines()[-5:]
-    return TpuctlError(
-        f"{what}: " + (" | ".join(lines) or "it wrote nothing"),
-        hint=f"the whole log is in {log}",
-    )
 
 
 def down(state_dir: Path) -> bool:
@@ -228,6 +126,9 @@ def _reap(pid: int) -> None:
 
 
 def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None = None) -> Any:
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(  # noqa: S310 - the address is our own server's, from our own file
         f"{info.http}/_sim/{action}",
         data=None if body is None else json.dumps(dict(body)).encode(),

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tpuctl.sim.server.state_dir import CREDENTIALS_FILE, GCLOUD_ACCOUNT
 from tpuctl.sim.world.paths import ACCOUNT, storage_environment
 
 if TYPE_CHECKING:
     from tpuctl.sim.server.info import SimInfo
-
-CREDENTIALS_FILE = "credentials.json"
-GCLOUD_ACCOUNT = "gcloud/credentials.db"
-"""Below the state directory, where `gcloud auth login` leaves an account (gcloud 528,
-googlecloudsdk/core/credentials/creds.py)."""
 
 _APIS = {
     "TPU": "",

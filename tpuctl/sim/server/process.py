@@ -13,20 +13,23 @@ import threading
 import time
 from pathlib import Path
 
+from tpuctl.lib.files import write_private
 from tpuctl.sim.api.oauth import authorized_user
-from tpuctl.sim.server.control import (
+from tpuctl.sim.hosts.process.backend import HOST_MODULE
+from tpuctl.sim.server.environment import write_gcloud_account
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import PROCESS, SimOptions
+from tpuctl.sim.server.processes import die_with_parent, kill_world, start_time
+from tpuctl.sim.server.state_dir import (
     BUCKETS_FOLDER,
+    CREDENTIALS_FILE,
+    GCLOUD_ACCOUNT,
     INFO_FILE,
     PROFILE_FILE,
     TOKEN_FILE,
     save_info,
     world_folder,
-    write_private,
 )
-from tpuctl.sim.server.environment import CREDENTIALS_FILE, GCLOUD_ACCOUNT, write_gcloud_account
-from tpuctl.sim.server.info import SimInfo
-from tpuctl.sim.server.options import SimOptions
-from tpuctl.sim.server.processes import die_with_parent, kill_world, start_time
 
 SIGNAL_POLL_S = 0.1
 
@@ -47,8 +50,9 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
 
     token = new_token()
     token_file = state_dir / TOKEN_FILE
-    write_private(token_file, token)
-    write_private(state_dir / CREDENTIALS_FILE, json.dumps(authorized_user(token), indent=1) + "\n")
+    write_private(token_file, token.encode())
+    account = authorized_user(token)
+    write_private(state_dir / CREDENTIALS_FILE, (json.dumps(account, indent=1) + "\n").encode())
     root = world_folder(state_dir, world_id)
     root.mkdir(mode=0o700, exist_ok=True)
     buckets = state_dir / BUCKETS_FOLDER
@@ -73,6 +77,8 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
             options=options.to_json(),
         ),
     )
+    if options.hosts == PROCESS:  # who asks for a node waits for it, who starts the simulator does not
+        threading.Thread(target=importlib.import_module, args=(HOST_MODULE,), daemon=True).start()
     try:
         wait_for_end(simulator.stopped)
     finally:
@@ -88,8 +94,6 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != int(guardian_pid):
         return  # the guardian died before the kernel was told to tell us
-    # asyncssh has the linker look for a library while it is imported: other imports go on meanwhile.
-    threading.Thread(target=importlib.import_module, args=("asyncssh",), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # A dozen lines for each connection: an eighth of the time of the hosts' SSH servers, and a log without end.
     logging.getLogger("asyncssh").setLevel(logging.WARNING)

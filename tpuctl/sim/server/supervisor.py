@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -18,9 +17,9 @@ from types import FrameType
 from typing import BinaryIO
 
 from tpuctl.errors import ConflictError
-from tpuctl.sim.server.control import LOG_FILE, failure, guardian_lock, status, sweep
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import adopt_orphans, die_with_parent, kill_descendants
+from tpuctl.sim.server.state_dir import LOG_FILE, failure, guardian_lock, status, sweep
 
 TURN_TIMEOUT_S = 15.0
 """A predecessor needs this long at most to kill its hosts."""
@@ -62,7 +61,7 @@ def _run_server(state_dir: Path, options: str, log: BinaryIO | None = None) -> i
     """`log` gets what the server says, where that is not for this process's own stderr."""
     sweep(state_dir)
     adopt_orphans()
-    world_id = secrets.token_hex(4)
+    world_id = os.urandom(4).hex()
     server = subprocess.Popen(
         [
             sys.executable,

@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncssh
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, WORLD_VARIABLE, HostAddress, HostSpec
@@ -75,7 +81,7 @@ class IsolatedHost:
         self.cable: Cable = bridge.new_cable()
         self._bridge = bridge
         self._place = place
-        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self._key = Ed25519PrivateKey.generate()
         self._process: subprocess.Popen[bytes] | None = None
         self._startup: subprocess.Popen[bytes] | None = None
         self._users: dict[str, int] = {}
@@ -83,7 +89,7 @@ class IsolatedHost:
 
     @property
     def address(self) -> HostAddress:
-        public = " ".join(self._key.export_public_key().decode().split()[:2])
+        public = self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         return HostAddress(self.cable.address, self.cable.address, SSH_PORT, public)
 
     @property
@@ -102,7 +108,7 @@ class IsolatedHost:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         key = self.folder / "keys" / "host_key"
         key.touch(mode=0o600)
-        key.write_bytes(self._key.export_private_key("openssh"))
+        key.write_bytes(self._key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
         config = _SSHD_CONFIG.format(port=SSH_PORT, mark=f"{WORLD_VARIABLE}={self._place.world_id}")
         (self.folder / "keys" / "sshd_config").write_text(config)
         names = f"{self.cable.address} {self.spec.hostname}"

@@ -8,12 +8,13 @@ hosts are nobody, so that a script which cleans up as root does it to nothing of
 from __future__ import annotations
 
 import asyncio
+import importlib
 import shutil
 import threading
 from collections.abc import Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from tpuctl.sim.hosts import init as hostinit
@@ -21,14 +22,18 @@ from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
 from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.process.addresses import AddressPool
 from tpuctl.sim.hosts.process.children import Nursery, base_interpreter
-from tpuctl.sim.hosts.process.host import Worker, WorkerPlace
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
+
+if TYPE_CHECKING:
+    from tpuctl.sim.hosts.process.host import Worker
 
 T = TypeVar("T")
 
 NO_ROOT = """\
 echo 'sudo: no root on a simulated host of the process tier; `tpuctl sim up --hosts isolated` has it' >&2
 exit 1"""
+HOST_MODULE = "tpuctl.sim.hosts.process.host"
+"""Imported with the first host: asyncssh takes longer to load than all that answers before one is there."""
 CALLBACK_THREADS = 16
 """Metadata and environment of a host are asked in threads: the one who answers may hold a lock while it
 waits for us."""
@@ -70,6 +75,7 @@ class ProcessHosts(HostBackend):
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """TpuctlError when no address is free or the machine refuses to listen; then nothing is left."""
+        importlib.import_module(HOST_MODULE)  # in this thread: that of the hosts has dropped its rights
         return self._call(self._create(specs))
 
     def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
@@ -143,14 +149,17 @@ class ProcessHosts(HostBackend):
         for worker in known:
             if worker.spec.worker == spec.worker:
                 return worker
-        worker = Worker(spec, self._place(spec), self._addresses, self._nursery, self._callbacks)
+        worker = self._new_worker(spec)
         await worker.open()
         known.append(worker)
         return worker
 
-    def _place(self, spec: HostSpec) -> WorkerPlace:
+    def _new_worker(self, spec: HostSpec) -> Worker:
+        from tpuctl.sim.hosts.process.host import Worker, WorkerPlace
+
         folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
-        return WorkerPlace(folder=folder, bin=self._bin, world_id=self._world_id)
+        place = WorkerPlace(folder=folder, bin=self._bin, world_id=self._world_id)
+        return Worker(spec, place, self._addresses, self._nursery, self._callbacks)
 
     async def _set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
         accepted = AcceptedKeys.parse(ssh_keys)
