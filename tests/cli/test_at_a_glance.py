@@ -141,9 +141,11 @@ def test_a_request_that_was_left_open_counts_neither_as_got_nor_as_not_got(sessi
     def told() -> str:
         return " ".join(session.type("capacity", "v4-16").stdout.splitlines()[1].split())
 
+    session.type("sim", "capacity", "us-central2-b=20")
     session.type("up", "v4-16", "later", "--spot", "--pay", "--no-wait")
     assert " 0/0, 1 open " in told()
     assert session.json("capacity", "v4-16")[0]["open"] == 1
+    session.type("sim", "capacity", "us-central2-b=plenty")
     session.type("down", "later", "--yes")
     assert " 1/1 " in told()
 
