@@ -15,7 +15,10 @@ from tests.support.require import require_isolated_hosts
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("words", [(), ("--hosts", "isolated")], ids=["", "isolated"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param((), id=""), pytest.param(("--hosts", "isolated"), id="isolated", marks=pytest.mark.soak)],
+)
 def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
