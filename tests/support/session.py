@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.typist import typist
+
 TPUCTL = str(Path(sys.executable).parent / "tpuctl")
 SIM_FIRST = 'eval "$(tpuctl sim env)"; '
 """What hints say before commands of gcloud, which would ask Google else."""
@@ -44,8 +46,8 @@ class Session:
         )
 
     def type(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end and checks its exit status."""
-        done = self.finish(self.start(*words))
+        """Runs a command to its end, in a fork that has all imports, and checks its exit status."""
+        done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=120.0)
         assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

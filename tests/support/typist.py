@@ -1,0 +1,181 @@
+"""Types commands without starting an interpreter for each: a server that has imported tpuctl and forks.
+
+Most of the processor time of a short command goes into imports, 0.6 s of it into Google's libraries. Each
+typed command is still a process of its own, with its environment, folder, standard files and exit status, and
+runs the same `main`. Tests of start-up, signals and processes by name use `Session.start`: the real script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Typist:
+    """The client's side: one server per test process, which ends with it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.typist", str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._line = ours
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._line.close()
+        self._server.wait(timeout=30)
+
+    def type(
+        self, words: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end. Raises subprocess.TimeoutExpired, after which it is killed."""
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        message = json.dumps({"argv": list(words), "cwd": str(cwd), "environ": dict(environ)}).encode()
+        files = [theirs.fileno(), null, out_write, err_write]
+        socket.send_fds(self._line, [len(message).to_bytes(8, "big")], files)
+        self._line.sendall(message)
+        theirs.close()
+        for number in files[1:]:
+            os.close(number)
+        with ours, open(out_read, "rb") as stdout, open(err_read, "rb") as stderr:
+            texts = _read_all([out_read, err_read], timeout_s)
+            if texts is None:
+                ours.sendall(b"kill")
+                raise subprocess.TimeoutExpired(list(words), timeout_s)
+            del stdout, stderr
+            ours.settimeout(timeout_s)
+            status = int(ours.recv(16))
+        return subprocess.CompletedProcess(list(words), status, *(text.decode() for text in texts))
+
+
+@cache
+def typist() -> Typist:
+    """The server of this test process."""
+    return Typist()
+
+
+def _read_all(numbers: Sequence[int], timeout_s: float) -> list[bytes] | None:
+    """All that comes from the pipes `numbers` until their ends; None when it takes too long."""
+    texts = {number: bytearray() for number in numbers}
+    open_ones = set(numbers)
+    deadline = time.monotonic() + timeout_s
+    while open_ones:
+        readable, _, _ = select.select(list(open_ones), [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            return None
+        for number in readable:
+            piece = os.read(number, 65536)
+            texts[number] += piece
+            if not piece:
+                open_ones.discard(number)
+    return [bytes(texts[number]) for number in numbers]
+
+
+def _serve(line: socket.socket) -> None:
+    """Forks for each request. Returns in the child, which then runs its command; the server itself exits."""
+    running: dict[int, socket.socket] = {}
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        readable, _, _ = select.select([line, wake_read, *running.values()], [], [])
+        if wake_read in readable:
+            os.read(wake_read, 4096)
+            for pid in list(running):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    with running.pop(pid) as answer:
+                        answer.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        for pid, asker in list(running.items()):
+            if asker in readable:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                running.pop(pid).close()
+        if line in readable:
+            size, files, _, _ = socket.recv_fds(line, 8, 4)
+            if not size:
+                for pid in running:
+                    os.kill(pid, signal.SIGKILL)
+                os._exit(0)
+            request = json.loads(_receive(line, int.from_bytes(size, "big")))
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number in (line.fileno(), wake_read, wake_write, *(s.fileno() for s in running.values())):
+                    os.close(number)
+                _become(request, files)
+                return
+            running[pid] = socket.socket(fileno=files[0])
+            for number in files[1:]:
+                os.close(number)
+
+
+def _receive(line: socket.socket, size: int) -> bytes:
+    message = b""
+    while len(message) < size:
+        message += line.recv(size - len(message))
+    return message
+
+
+def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
+    """Makes the forked process look like one that was just started with the request."""
+    os.close(files[0])
+    for target, number in enumerate(files[1:]):
+        os.dup2(number, target)
+        os.close(number)
+    environ, argv = request["environ"], request["argv"]
+    assert isinstance(environ, dict)
+    assert isinstance(argv, list)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(str(request["cwd"]))
+    sys.argv = argv
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, closefd=False) for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
+
+
+def _import_everything() -> None:
+    """What commands import at their start, so that forks have it."""
+    import importlib
+    import pkgutil
+
+    import tpuctl
+
+    for name in ("google.cloud.storage", "google.cloud.tpu_v2", "google.cloud.tpu_v2alpha1", "paramiko"):
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
+        if not module.name.startswith(("tpuctl.sim.", "tpuctl.agent")) and module.name != "tpuctl.__main__":
+            importlib.import_module(module.name)
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    _import_everything()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    from tpuctl.cli.main import main
+
+    main()
