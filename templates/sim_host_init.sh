@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes the namespaces it was started in (network, mount, PID, UTS, IPC) one host of the simulator and ends as its
-# first process, a real sshd: DIRECTORY HOSTNAME ADDRESS/PREFIX GATEWAY [VISIBLE_DIRECTORY...]
+# first process, a real sshd: DIRECTORY HOSTNAME ADDRESS/PREFIX EXTERNAL GATEWAY [VISIBLE_DIRECTORY...]
 set -eu
-dir=$1 name=$2 address=$3 gateway=$4
-shift 4
+dir=$1 name=$2 address=$3 external=$4 gateway=$5
+shift 5
 root=$dir/merged
 
 # The cable is plugged in from outside; without it nothing below can be reached anyway.
@@ -18,6 +18,7 @@ address add $address dev eth0
 link set eth0 up
 link set lo up
 address add 169.254.169.254/32 dev lo
+address add $external/32 dev lo
 route add default via $gateway
 END
 

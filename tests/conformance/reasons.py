@@ -10,7 +10,6 @@ _NO_STORAGE_BY_GRPC = (
 _NO_OS_LOGIN = (
     "there is no OS Login service; hosts where it is asked for take no keys of the metadata, as real ones"
 )
-_ONE_ADDRESS = "a simulated host has one address, which is both"
 _DISKS_UNSEEN = "data disks of a node are not looked up"
 
 REASONS: Mapping[tuple[str, str], str] = {
@@ -22,7 +21,6 @@ REASONS: Mapping[tuple[str, str], str] = {
             "an object that is not there is NotFound",
         )
     },
-    ("spotax", "internal addresses are not the external ones"): _ONE_ADDRESS,
     ("spotax", "the name to log in with, from OS Login"): _NO_OS_LOGIN,
     ("tpunicorn2", "pu create b -z us-central2-b -a v4-8 -dd source=none,mode=read-only -y"): _DISKS_UNSEEN,
 }

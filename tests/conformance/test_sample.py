@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import render, unexplained
+from tests.conformance.__main__ import outdated, render, unexplained
 from tests.conformance.client import Check, Client
 from tests.conformance.harness import Result, discover, find_result, run_here, version_here
+from tests.conformance.reasons import REASONS
 
 
 @pytest.mark.slow
@@ -19,7 +20,7 @@ def test_a_client_of_others_finds_what_the_real_api_would_answer(client: Client)
         pytest.skip(f"`make conformance` installs {', '.join(client.requirements)}")
     result = run_here(client)
     assert result.checks
-    assert unexplained([result]) == []
+    assert [*unexplained([result]), *outdated([result])] == []
 
 
 def test_what_a_client_saw_is_kept_for_the_version_that_it_was(tmp_path: Path) -> None:
@@ -43,3 +44,17 @@ def test_the_page_counts_and_names_what_is_not_as_it_should_be() -> None:
     assert "| other | not run: needs other | | | | |" in page
     assert "- tool, writes: no reason is known" in page
     assert unexplained([Result(client, "1.0", (Check("writes", False, "403"),))]) == ["tool: writes: 403"]
+
+
+def test_reasons_are_for_clients_that_there_are() -> None:
+    assert {name for name, _ in REASONS} <= {client.name for client in discover()}
+
+
+def test_a_reason_that_nothing_needs_any_more_is_named() -> None:
+    (name, check), *_ = REASONS
+    client = Client(name, ("tool==1",), lambda _env, _work: [])
+    mended = Result(client, "1.0", (Check(check, True),))
+    assert any(check in line and "as the real API" in line for line in outdated([mended]))
+    assert any(check in line and "no such check" in line for line in outdated([Result(client, "1.0", ())]))
+    assert not any(f": {check}:" in line for line in outdated([Result(client, "1.0", (Check(check, False),))]))
+    assert outdated([Result(client, "", missing="needs a tool")]) == []

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shlex
+import socket
 import subprocess
 import sys
 
@@ -27,6 +28,15 @@ def test_workers_answer_on_their_own_addresses_with_their_own_host_keys(lab):
     assert "127.0.0.1" not in {each.external_ip for each in lab.addresses}
     assert lab.run("hostname", 0) == (0, "t1v-n-abc-w-0\n", "")
     assert lab.run("hostname", 1) == (0, "t1v-n-abc-w-1\n", "")
+
+
+def test_a_worker_answers_at_its_own_address_and_at_the_one_that_the_world_knows(lab):
+    told = [address for each in lab.addresses for address in (each.internal_ip, each.external_ip)]
+    assert len(set(told)) == 4
+    for address in lab.addresses:
+        for host in (address.internal_ip, address.external_ip):
+            with socket.create_connection((host, address.ssh_port), timeout=5) as reached:
+                assert reached.recv(4) == b"SSH-"
 
 
 def test_creating_the_same_workers_again_gives_the_same_addresses(lab):

@@ -11,7 +11,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -90,7 +90,7 @@ class IsolatedHost:
     @property
     def address(self) -> HostAddress:
         public = self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-        return HostAddress(self.cable.address, self.cable.address, SSH_PORT, public)
+        return HostAddress(self.cable.address, self.cable.external, SSH_PORT, public)
 
     @property
     def pid(self) -> int:
@@ -127,7 +127,7 @@ class IsolatedHost:
                 [
                     *("setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "/bin/sh"),
                     str(self._place.init),
-                    *(str(self.folder), self.spec.hostname, address, self._bridge.gateway),
+                    *(str(self.folder), self.spec.hostname, address, self.cable.external, self._bridge.gateway),
                     *(str(each) for each in self._place.visible),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -261,9 +261,9 @@ class IsolatedHost:
         }
 
     def rewire(self) -> None:
-        """A new cable with the old address, for the next start."""
+        """A new cable with the old addresses, for the next start."""
         fresh = self._bridge.new_cable()
-        self.cable = Cable(fresh.number, fresh.link, self.cable.address, self.cable.mac)
+        self.cable = replace(self.cable, number=fresh.number, link=fresh.link)
 
     def discard(self) -> None:
         self.power_off()

@@ -15,19 +15,23 @@ from typing import Any
 
 from tpuctl.errors import TpuctlError
 
-PREFIX_LENGTH = 20
-"""4,094 addresses: every host of a world has one that no other ever had."""
+PREFIX_LENGTH = 19
+"""8,190 addresses: every host of a world has two that no other ever had."""
+EXTERNAL = 4096
+"""How far its external address is from its own."""
 FIRST_HOST = 256
 IP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
 class Cable:
-    """One host's connection: `link` is the end on the bridge, `number` its place in the range."""
+    """One host's connection: `link` is the end on the bridge, `number` its place in the range. Its own
+    `address` is on its interface; what is sent to `external` reaches it, as through Google's NAT."""
 
     number: int
     link: str
     address: str
+    external: str
     mac: str
 
 
@@ -53,10 +57,11 @@ class Bridge:
     def new_cable(self) -> Cable:
         """A cable that is not plugged in yet, with a name and an address that were never used before."""
         number, self._next = self._next, self._next + 1
-        if number >= self.network.num_addresses - 1:
+        if number >= EXTERNAL:
             raise TpuctlError("this simulator has no address left for isolated hosts", hint="tpuctl sim reset")
         mac = f"02:54:50:00:{number >> 8:02x}:{number & 255:02x}"
-        return Cable(number, f"tpv{self._tag}{number:x}", str(self.network[number]), mac)
+        addresses = str(self.network[number]), str(self.network[number + EXTERNAL])
+        return Cable(number, f"tpv{self._tag}{number:x}", *addresses, mac)
 
     def plug(self, ends: Iterable[tuple[Cable, int]]) -> None:
         """Connects each cable with the network namespace of the process beside it."""
@@ -66,7 +71,10 @@ class Bridge:
                 f"link add {cable.link} type veth peer name eth0 address {cable.mac} netns {pid}",
                 f"link set {cable.link} master {self.name} up",
                 # A host that vanished is silent: without this the kernel itself would say so after 3 s.
-                f"neighbour replace {cable.address} lladdr {cable.mac} dev {self.name} nud permanent",
+                *(
+                    f"neighbour replace {each} lladdr {cable.mac} dev {self.name} nud permanent"
+                    for each in (cable.address, cable.external)
+                ),
             ]
         run_ip(lines)
 

@@ -1,7 +1,8 @@
 """Loopback addresses for simulated hosts, claimed by listening on their metadata port.
 
 Linux answers on all of 127.0.0.0/8 without configuration; several simulators on one machine share it, so an
-address belongs to whoever listens first.
+address belongs to whoever listens first. A host has two, as a real one: 127.77.X.Y is its own, 127.78.X.Y is
+where the world finds it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tpuctl.errors import TpuctlError
 
@@ -47,6 +49,23 @@ def listen_on(address: str, port: int) -> socket.socket:
     return sock
 
 
+@dataclass(frozen=True)
+class Place:
+    """The addresses of one host."""
+
+    internal_ip: str
+    external_ip: str
+
+    def listen(self, port: int) -> list[socket.socket]:
+        """Listening sockets on both. OSError as from bind(2) and listen(2); then neither is left."""
+        first = listen_on(self.internal_ip, port)
+        try:
+            return [first, listen_on(self.external_ip, port)]
+        except OSError:
+            first.close()
+            raise
+
+
 def _choose_port(candidates: Iterable[int]) -> int:
     """The first port that may be bound and that nobody holds on all addresses."""
     for port in candidates:
@@ -70,17 +89,18 @@ class AddressPool:
         first = os.getpid() * SPREAD % HOSTS
         self._numbers = itertools.cycle([*range(first, HOSTS), *range(first)])
 
-    def claim(self) -> tuple[str, socket.socket, socket.socket]:
-        """A new address with its listening SSH and metadata sockets."""
+    def claim(self) -> tuple[Place, list[socket.socket], socket.socket]:
+        """A new place with its listening SSH sockets and that of its metadata."""
         for number in itertools.islice(self._numbers, HOSTS):
-            address = f"127.77.{number // 253}.{number % 253 + 1}"
+            rest = f"{number // 253}.{number % 253 + 1}"
+            place = Place(f"127.77.{rest}", f"127.78.{rest}")
             try:
-                metadata = listen_on(address, self.metadata_port)
+                metadata = listen_on(place.internal_ip, self.metadata_port)
             except OSError as error:
                 self._check_taken(error)
                 continue
             try:
-                return address, listen_on(address, self.ssh_port), metadata
+                return place, place.listen(self.ssh_port), metadata
             except OSError as error:
                 metadata.close()
                 self._check_taken(error)

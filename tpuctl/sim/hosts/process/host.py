@@ -6,17 +6,19 @@ import asyncio
 import os
 import shlex
 import shutil
+import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
 
+from tpuctl.errors import BugError
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostSpec
 from tpuctl.sim.hosts.metadata import Values, serve_connection
-from tpuctl.sim.hosts.process.addresses import AddressPool, listen_on
+from tpuctl.sim.hosts.process.addresses import AddressPool, Place
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
@@ -104,30 +106,37 @@ class Worker:
         self._nursery = nursery
         self._callbacks = callbacks
         self._key = asyncssh.generate_private_key("ssh-ed25519")
-        self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._acceptors: list[asyncssh.SSHAcceptor] = []
+        """One for each address while the power is on."""
         self._metadata: asyncio.Server | None = None
         self._processes: HostProcesses | None = None
-        self._ip = ""
+        self._at: Place | None = None
         self._boot_id = str(uuid.uuid4())
 
     @property
     def address(self) -> HostAddress:
         public = " ".join(self._key.export_public_key().decode().split()[:2])
-        return HostAddress(self._ip, self._ip, self._addresses.ssh_port, public)
+        at = self._where()
+        return HostAddress(at.internal_ip, at.external_ip, self._addresses.ssh_port, public)
+
+    def _where(self) -> Place:
+        if self._at is None:
+            raise BugError(f"{self.spec.hostname} was asked for its address before it had one")
+        return self._at
 
     async def open(self) -> None:
         """Claims an address and answers there."""
         self.place.tmp.mkdir(parents=True, exist_ok=True)
-        self._ip, ssh, metadata = self._addresses.claim()
+        self._at, ssh, metadata = self._addresses.claim()
         self._processes = self._nursery.new_host(asyncio.get_running_loop())
         self._metadata = await asyncio.start_server(self._serve_metadata, sock=metadata)
         await self._listen(ssh)
         await self._run_startup_script()
 
     async def start(self) -> None:
-        if self._acceptor is None and self._ip:
+        if not self._acceptors and self._at is not None:
             self._boot_id = str(uuid.uuid4())
-            await self._listen(listen_on(self._ip, self._addresses.ssh_port))
+            await self._listen(self._at.listen(self._addresses.ssh_port))
             await self._run_startup_script()
 
     async def _run_startup_script(self) -> None:
@@ -161,9 +170,9 @@ class Worker:
 
     async def stop(self) -> None:
         """Power off. The metadata socket stays ours, so that nobody else gets the address."""
-        if self._acceptor is not None:
-            self._acceptor.close()
-            self._acceptor = None
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
         self.cut()
         if self._processes is not None:
             await self._processes.kill_all()
@@ -180,8 +189,11 @@ class Worker:
         if self._metadata is not None:
             self._metadata.close()
 
-    async def _listen(self, sock: object) -> None:
-        self._acceptor = await asyncssh.listen(
+    async def _listen(self, sockets: Iterable[socket.socket]) -> None:
+        self._acceptors += [await self._accept_on(sock) for sock in sockets]
+
+    async def _accept_on(self, sock: socket.socket) -> asyncssh.SSHAcceptor:
+        return await asyncssh.listen(
             sock=sock,
             server_factory=lambda: _Login(self),
             server_host_keys=[self._key],
@@ -216,7 +228,7 @@ class Worker:
             return
         home = self._home(process.get_extra_info("username"))
         env = await self._environment(home)
-        if self._processes is None or self._acceptor is None or process.is_closing():
+        if self._processes is None or not self._acceptors or process.is_closing():
             process.close()  # the power went off meanwhile; nothing may start after the killing
             return
         await Session(process, self._processes).run(env, home)
@@ -224,7 +236,7 @@ class Worker:
     async def _environment(self, home: Path) -> dict[str, str]:
         """A clean login environment: nothing of the server's own."""
         own = await asyncio.get_running_loop().run_in_executor(self._callbacks, self.spec.environment)
-        metadata = f"{self._ip}:{self._addresses.metadata_port}"
+        metadata = f"{self._where().internal_ip}:{self._addresses.metadata_port}"
         return {
             "HOME": str(home),
             "USER": home.name,
@@ -246,7 +258,7 @@ class Worker:
         }
 
     async def _serve_metadata(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._acceptor is None:
+        if not self._acceptors:
             writer.close()
             return
         await serve_connection(reader, writer, self._look_up, self._publish)
