@@ -119,7 +119,7 @@ def read_input():
         raise BadInput("env.json: `key` is missing or no file name: %r" % (spec,))
     if not MINOR.match(str(spec.get("python", ""))):
         raise BadInput("env.json: `python` must be a version like 3.11: %r" % (spec.get("python"),))
-    spec.setdefault("verify", [])
+    spec.setdefault("imports", [])
     spec.setdefault("variables", {})
     return spec, pins
 
@@ -208,7 +208,7 @@ def inspect(env, spec, pins):
     python = environment_python(env)
     if not os.access(python, os.X_OK):
         return {}, ["no environment at %s" % env]
-    asked = json.dumps({"pins": sorted(pins), "verify": spec["verify"]})
+    asked = json.dumps({"pins": sorted(pins), "verify": spec["imports"]})
     status, output = run_quietly(
         [python, "-c", PROBE], input=asked, env=clean_environment(spec["variables"]), cwd=env
     )

@@ -57,6 +57,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/states.md": reference.render_states,
     "docs/reference/errors.md": reference.render_errors,
     "docs/reference/accelerators.md": reference.render_accelerators,
+    "docs/reference/environment-file.md": reference.render_environment_file,
     "manifests/fleet.schema.json": reference.render_schema,
 }
 """Files that are generated as a whole."""

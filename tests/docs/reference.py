@@ -16,6 +16,7 @@ from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import OCCASION_NOTES
 from tpuctl.config.schema import About, registry, render_example
 from tpuctl.config.settings import SETTINGS
+from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.fleet.file import FleetWish
 from tpuctl.fleet.plan import CHANGE_NOTES
@@ -232,6 +233,20 @@ def _example(about: About) -> str:
 def render_schema() -> str:
     """The schema of fleet files, as it is published."""
     return json.dumps(fleet_schema(), indent=2) + "\n"
+
+
+def render_environment_file() -> str:
+    parts = ["How to use it: [packages and environments](../tasks/environments.md)."]
+    for title, shape in (
+        ("envs/NAME.yaml", EnvironmentSpec),
+        ("files", ExtraFile),
+        ("files.built_from", BuiltFrom),
+        ("python_archive", PythonArchive),
+        ("kernel", Kernel),
+    ):
+        rows = [(f"`{name}`", _example(about), about.help) for name, about in registry(shape).items()]
+        parts += [f"## `{title}`", _table(("key", "example", "meaning"), rows)]
+    return _page("Keys of an environment file", *parts)
 
 
 def _page(title: str, *parts: str) -> str:

@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.envs.spec import environment_files, parse_environment
+from tpuctl.envs.load import load_environment
+from tpuctl.envs.pinned import environment_files, parse_frozen
 from tpuctl.sim.world.paths import storage_endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "templates" / "demo_train.py"
-ENV_DIR = ROOT / "manifests" / "env"
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 BUCKET = "demo-train"
 
@@ -34,10 +33,9 @@ BUCKET = "demo-train"
 def jax_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The interpreter of the pinned `demo-cpu` environment, installed as a host would."""
     home = tmp_path_factory.mktemp("home")
-    locks = {file.name: file.read_text() for file in ENV_DIR.glob("*.txt")}
-    spec = parse_environment(yaml.safe_load((ENV_DIR / "demo-cpu.yaml").read_text()), locks)
+    pinned = parse_frozen(load_environment("demo-cpu", home))
     installer = (ROOT / "templates" / "env_install.py").read_bytes()
-    for name, content in environment_files(spec, MINOR, installer).items():
+    for name, content in environment_files(pinned, MINOR, installer).items():
         (home / name).write_bytes(content)
     done = subprocess.run(
         [sys.executable, "env_install.py"],

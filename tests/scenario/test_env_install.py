@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.envs.spec import environment_files, environment_key, parse_environment
+from tests.support.environments import make_pinned
+from tpuctl.envs.pinned import environment_files, environment_key
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +77,11 @@ class Host:
         return self.env / "tpuctl-env.json"
 
     def want(self, lock: str, verify: tuple[str, ...] = ()) -> None:
-        data = {"name": "test", "python": {MINOR: "lock.txt"}, "verify": list(verify)}
-        spec = parse_environment(data, {"lock.txt": lock})
-        self.key = environment_key(spec, MINOR)
-        for name, content in environment_files(spec, MINOR, INSTALLER).items():
+        rows = re.findall(r"^(\S+)==(\S+) --hash=sha256:(\w+)", lock, re.MULTILINE)
+        packages = {name: (version, digest) for name, version, digest in rows}
+        pinned = make_pinned(packages, MINOR, imports=verify)
+        self.key = environment_key(pinned, MINOR)
+        for name, content in environment_files(pinned, MINOR, INSTALLER).items():
             (self.work / name).write_bytes(content)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.environments import make_pinned
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
 from tpuctl.engine.events import Transfer, Warn
-from tpuctl.envs.spec import EnvironmentSpec, render_frozen
+from tpuctl.envs.pinned import render_frozen
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
@@ -265,12 +266,12 @@ def test_no_step_outlasts_its_limit_where_hosts_answer_slowly_and_the_code_is_la
 
 @pytest.mark.parametrize("answer_s", [1.5, 3.0])
 def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, services, answer_s):
-    lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
+    spec = make_pinned({"numpy": ("2.0.0", "0" * 64)}, "3.10", name="small")
     place.hosts.programs["main.py"] = scripted(HOUR)
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
     loaded = find_run(services, run.id)
-    blob = services.store.put_blob(render_frozen(EnvironmentSpec("small", {"3.10": lock})))
+    blob = services.store.put_blob(render_frozen(spec))
     save(services, loaded, replace(loaded.record, environment=EnvironmentRef("small", blob)))
     place.hosts.answer_s = answer_s
     took = step_until_running(place, services, run.id, passes=15)
@@ -379,8 +380,7 @@ def test_logs_of_a_worker_that_answers_too_slowly_are_not_waited_for_without_end
 
 
 def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):
-    lock = f"numpy==2.0.0 --hash=sha256:{'0' * 64}\n"
-    spec = EnvironmentSpec("small", {"3.10": lock})
+    spec = make_pinned({"numpy": ("2.0.0", "0" * 64)}, "3.10", name="small")
     place.hosts.programs["main.py"] = scripted(1.0)
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")

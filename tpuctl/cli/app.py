@@ -51,6 +51,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("runs", "List runs, newest first."),
         Entry("attach", "Follow a run that was started earlier."),
         Entry("stop", "Stop a run."),
+        Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show what an attempt ran, where, and with which versions."),
     ),
     "Slices": (

@@ -49,6 +49,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "ssh-config": ("tpuctl ssh-config big", "tpuctl ssh-config --write"),
     "grant add": ("tpuctl grant add 32 spot v4 us-central2-b --ends 2026-12-31",),
     "grant import": ("tpuctl grant import letter.txt --ends 2026-12-31",),
+    "env new": ("tpuctl env new mine --backend jax", "tpuctl env new mine --like cpu --require einops==0.8.1"),
+    "env lock": ("tpuctl env lock mine",),
+    "env derive": (
+        "tpuctl env derive jax-tpu patched --with libtpu==0.0.50",
+        "tpuctl env derive torch-xla patched --file lib/python3.12/site-packages/_XLAC.so=build/_XLAC.so",
+    ),
+    "env diff": ("tpuctl env diff jax-tpu mine",),
     "config init": ("tpuctl config init --store gs://my-fleet/lab",),
     "watch install": ("tpuctl watch install --dry-run", "tpuctl watch install"),
     "sim up": (

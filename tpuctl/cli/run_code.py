@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 def environment_of(context: AppContext, wish: RunWish, directory: Path) -> bytes | None:
     """The frozen environment of a run, looked for from `directory`; None where it names none."""
+    from tpuctl.cli.environment_files import environment_folder
     from tpuctl.envs.load import load_environment
 
     name = wish.env or context.config.env
-    return load_environment(name, directory) if name else None
+    return load_environment(name, environment_folder(directory)) if name else None
 
 
 def freeze_code(

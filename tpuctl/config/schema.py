@@ -130,6 +130,8 @@ class Decoder:
             return None
         if dataclasses.is_dataclass(hint):
             return self.decode(hint, marked, path, at)
+        if origin is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+            return self._objects(typing.get_args(hint)[0], about, marked, path, at)
         if origin is tuple:
             return self._list(about, marked, path, at)
         return self._checked(about, self._scalar(hint, about, marked, path, at), path, marked.place)
@@ -161,6 +163,16 @@ class Decoder:
             if text is not None:
                 found.append(self._checked(about, text, path, item.place))
         return tuple(text for text in found if text is not None)
+
+    def _objects(self, shape: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+        if not isinstance(marked, MarkedList):
+            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], about))
+            return None
+        found = [
+            self.decode(shape, item, f"{path}[{number}]", item.place)
+            for number, item in enumerate(marked.items)
+        ]
+        return tuple(each for each in found if each is not None)
 
     def _scalar(self, hint: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
         if not isinstance(marked, MarkedScalar):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpuctl.engine.services import Services
-from tpuctl.envs.spec import EnvironmentSpec, environment_files, environment_key, parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, environment_files, environment_key, parse_frozen
+from tpuctl.envs.spec import run_variables
 from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import is_late
@@ -25,17 +26,18 @@ class HostEnvironment:
     """One environment on the workers of one attempt."""
 
     def __init__(
-        self, services: Services, agent: HostAgent, spec: EnvironmentSpec, run: RunRecord, attempt: Attempt
+        self, services: Services, agent: HostAgent, spec: PinnedEnvironment, run: RunRecord, attempt: Attempt
     ) -> None:
         self._services = services
         self._agent = agent
-        self._spec = spec
+        self._pinned = spec
+        self._spec = spec.spec
         self._run = run
         self._attempt = attempt
 
     def variables(self) -> dict[str, str]:
         """What the environment sets for every run in it."""
-        return dict(self._spec.variables)
+        return run_variables(self._spec)
 
     def ensure(
         self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None
@@ -54,7 +56,7 @@ class HostEnvironment:
     def _ensure_on(
         self, minor: str, targets: list[HostTarget], rows: list[dict[str, str]], until: float | None
     ) -> int:
-        key = environment_key(self._spec, minor)
+        key = environment_key(self._pinned, minor)
         job = (f"env-{key}", f"{self._run.id}-{self._attempt.number}")
         views = [view_of(answer) for answer in self._agent.status(targets, *job)]
         idle = {WorkerState.ABSENT, WorkerState.PREPARED}
@@ -70,7 +72,7 @@ class HostEnvironment:
         return unfinished
 
     def _start(self, minor: str, targets: list[HostTarget], job: tuple[str, str], until: float | None) -> None:
-        files = environment_files(self._spec, minor, self._services.environment_installer)
+        files = environment_files(self._pinned, minor, self._services.environment_installer)
         bundle = store_content(self._services.store, make_tree(files))
         fence = self._attempt.fence
         prepared = prepare_on(

@@ -1,52 +1,210 @@
-"""Finds and freezes the pinned environment that a run names."""
+"""Finds environment files, reads them with their locks, and freezes them for runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuctl.envs.lock import Lock, asked_digest, cuda_builds, file_name, parse_lock, render_lock, versions_of
+from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_versions
+from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError
-from tpuctl.lib.input_files import is_file, read_file
+from tpuctl.lib.input_files import is_file, read_text
 
-FOLDER = Path("manifests") / "env"
-SHIPPED = ("demo-cpu",)
+FOLDER = Path("envs")
+"""Beside `tpuctl.yaml`, or in the directory of the command where there is none."""
 LOCK_LIMIT = 16 << 20
-"""Bytes of an environment's files; a lock file with the hashes of 200 packages has 1 MB."""
+"""Bytes of a lock file; one with the hashes of 200 packages has 1 MB."""
 
 
-def load_environment(name: str, cwd: Path) -> bytes:
-    """The frozen form of `manifests/env/NAME.yaml` below `cwd`, else of the one that tpuctl ships.
+@dataclass(frozen=True)
+class Environment:
+    """An environment file with what lies beside it. `lock` is None before `tpuctl env lock`."""
+
+    spec: EnvironmentSpec
+    text: str
+    origin: str
+    lock: Lock | None = None
+    complaints: Sequence[Complaint] = ()
+    probe: str = ""
+    folder: Path | None = field(default=None, compare=False)
+    """Where it is; None for one that comes with tpuctl."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the lock is of other requirements than the file's."""
+        return self.lock is not None and bool(self.lock.asked) and self.lock.asked != digest_of(self.spec)
+
+
+def digest_of(spec: EnvironmentSpec) -> str:
+    """What a lock of this file says that it was made from."""
+    return asked_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
+
+
+def environment_names(folder: Path) -> list[str]:
+    """The environments of the project, then those that come with tpuctl and have other names."""
+    own = sorted(path.stem for path in folder.glob("*.yaml")) if folder.is_dir() else []
+    return [*own, *(name for name in shipped_names() if name not in own)]
+
+
+def shipped_names() -> list[str]:
+    """The environments that come with tpuctl."""
+    from tpuctl.model.data import list_manifests
+
+    return sorted(name.removesuffix(".yaml") for name in list_manifests("env") if name.endswith(".yaml"))
+
+
+def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environment:
+    """The environment `NAME.yaml` in `folder`, else the one that tpuctl ships. Without `locked` its lock is not
+    looked at.
+
+    Raises NotFoundError, or BadManifestError with all that is wrong with it and the places.
+    """
+    from tpuctl.config.file import file_error
+    from tpuctl.config.schema import Problem
+    from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked
+    from tpuctl.envs.spec import parse_environment
+
+    check_environment_name(name)
+    read, origin = _reader(name, folder)
+    text = read(f"{name}.yaml")
+    if text is None:
+        raise NotFoundError(f"there is no {origin}")
+    marked = parse_marked(text, origin)
+    spec, problems = parse_environment(marked, name)
+    lock = None
+    complaints: list[Complaint] = []
+    if spec is not None and not problems:
+        lock_text = read(file_name(name)) if locked and not spec.unmanaged else None
+        lock = parse_lock(lock_text, name) if lock_text is not None else None
+        complaints = _complaints(spec, lock)
+        keys = marked.keys if isinstance(marked, MarkedMapping) else {}
+        problems = [
+            Problem(keys.get(each.key, Place(1, 1)), f"environment: {each.message}", each.hint)
+            for each in complaints
+            if each.refused
+        ]
+    if spec is None or problems:
+        raise file_error(origin, problems)
+    probe = read(spec.probe) if spec.probe else ""
+    if probe is None:
+        raise BadManifestError(f"{origin}: the probe {spec.probe} is not beside it")
+    own = folder if origin != _shipped_origin(name) else None
+    told = [each for each in complaints if not each.refused]
+    return Environment(spec, text, origin, lock, told, probe, own)
+
+
+def require_lock(found: Environment) -> Lock:
+    """The lock of an environment. Raises BadManifestError where there is none that fits."""
+    name = found.spec.name
+    if found.lock is None:
+        raise BadManifestError(f"environment {name} is not locked", hint=f"tpuctl env lock {name}")
+    if found.stale:
+        raise BadManifestError(
+            f"{file_name(name)} is older than the requirements in {found.origin}",
+            hint=f"tpuctl env lock {name}",
+        )
+    return found.lock
+
+
+def load_environment(name: str, folder: Path) -> bytes:
+    """The frozen form of an environment, checked and locked: what a run keeps for all its attempts.
 
     Raises NotFoundError or BadManifestError.
     """
-    import yaml
+    return freeze(read_environment(name, folder))
 
-    from tpuctl.envs.spec import parse_environment, render_frozen
 
-    read = _reader(name, cwd)
+def freeze(found: Environment) -> bytes:
+    """See `load_environment`."""
+    from tpuctl.envs.pinned import PinnedEnvironment, render_frozen
+
+    for item in found.spec.files:
+        if not item.source.startswith(("gs://", "/")):
+            check_file(found, item.source, item.sha256)
+    lock = "" if found.spec.unmanaged else render_lock(require_lock(found))
+    return render_frozen(PinnedEnvironment(found.spec, lock, found.probe))
+
+
+def check_file(found: Environment, source: str, sha256: str) -> Path:
+    """A file beside the environment's, which must be what the file says."""
+    if found.folder is None:
+        raise BadManifestError(f"{found.origin} names {source}, and has no files beside it")
+    path = (found.folder / source).absolute()
     try:
-        data = yaml.safe_load(read(f"{name}.yaml"))
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise BadManifestError(f"{FOLDER / name}.yaml is not valid YAML: {told}") from error
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise BadManifestError(f"cannot read {FOLDER / name}.yaml: {error.strerror}") from error
-    python = data.get("python", {}) if isinstance(data, dict) else {}
-    files = python.values() if isinstance(python, dict) else []
-    try:
-        locks = {str(file): read(str(file)).decode() for file in files}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadManifestError(f"environment {name}: a lock file cannot be read: {error}") from error
-    return render_frozen(parse_environment(data, locks))
+        raise BadManifestError(f"{found.origin}: cannot read {source}: {error.strerror}") from error
+    if digest != sha256:
+        raise BadManifestError(
+            f"{found.origin}: {source} has the sha256 {digest}, not {sha256}", hint=f"sha256: {digest}"
+        )
+    return path
 
 
-def _reader(name: str, cwd: Path) -> Callable[[str], bytes]:
-    if is_file(cwd / FOLDER / f"{name}.yaml"):
-        return lambda file: read_file(cwd / FOLDER / file, LOCK_LIMIT)
-    if name in SHIPPED:
-        from tpuctl.model.data import read_manifest
+def _cuda(lock: Lock | None) -> list[Complaint]:
+    builds = cuda_builds(lock) if lock is not None else []
+    if not builds:
+        return []
+    listed = ", ".join(builds[:3]) + (f" and {len(builds) - 3} more" if len(builds) > 3 else "")
+    hint = "indexes: [https://download.pytorch.org/whl/cpu], and torch==VERSION+cpu"
+    return [Complaint("requirements", f"the lock has builds for NVIDIA's devices: {listed}", hint)]
 
-        return lambda file: read_manifest(f"env/{file}")
+
+def check_lock(found: Environment, lock: Lock | None) -> list[str]:
+    """What is to be said of a fresh lock, or of a file without one.
+
+    Raises BadManifestError for what must not be used.
+    """
+    complaints = _complaints(found.spec, lock)
+    refused = next((each for each in complaints if each.refused), None)
+    if refused is not None:
+        raise BadManifestError(f"environment {found.spec.name}: {refused.message}", hint=refused.hint)
+    return [each.message for each in complaints if each not in found.complaints]
+
+
+def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
+    from tpuctl.model.data import load_accelerators, load_versions
+
+    versions = {**(versions_of(lock, spec.python[0]) if lock else {}), **asked_versions(spec)}
+    generations = list(load_accelerators().generations)
+    return [*check_versions(VersionTable(load_versions()), spec, versions, generations), *_cuda(lock)]
+
+
+Reader = Callable[[str], str | None]
+
+
+def _shipped_origin(name: str) -> str:
+    return f"{name}.yaml of tpuctl"
+
+
+def _reader(name: str, folder: Path) -> tuple[Reader, str]:
+    """How to read the files of an environment, and what its file is called; None for what is not there."""
+    if is_file(folder / f"{name}.yaml"):
+
+        def from_folder(file: str) -> str | None:
+            path = folder / file
+            if not is_file(path):
+                return None
+            try:
+                return read_text(path, LOCK_LIMIT)
+            except OSError as error:
+                raise BadManifestError(f"cannot read {path}: {error.strerror}") from error
+
+        return from_folder, str(FOLDER / f"{name}.yaml")
+    shipped = shipped_names()
+    if name in shipped:
+        from tpuctl.model.data import find_manifest
+
+        def from_package(file: str) -> str | None:
+            content = find_manifest(f"env/{file}")
+            return None if content is None else content.decode()
+
+        return from_package, _shipped_origin(name)
     raise NotFoundError(
-        f"no environment called {name}", hint=f"write {FOLDER / name}.yaml, or use one of: {', '.join(SHIPPED)}"
+        f"no environment called {name}",
+        hint=f"tpuctl env new {name}, or use one of: {', '.join(shipped)}",
     )

@@ -1,210 +1,315 @@
-"""Pinned environments: what an environment file says, and the key that its content gives it.
+"""Environment files: what a user may write in `envs/NAME.yaml`, and what makes no sense by itself.
 
-An environment file (`manifests/env/NAME.yaml`) has one lock file per Python version: exact versions with
-hashes, one Python each, so without markers. Installing is done on the hosts by
-`templates/env_install.py`; nothing here reads files.
+The exact versions with their hashes stand beside it in `pylock.NAME.toml` (PEP 751), see `lock.py`; what is
+known to be bad is in the version table, see `rules.py`. Nothing here reads files.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from tpuctl.errors import BadManifestError
-from tpuctl.lib.codec import from_data, to_data
-from tpuctl.lib.text import suggest
+from tpuctl.config.schema import Decoder, Problem, key
+from tpuctl.config.yaml_positions import Marked, Place
+from tpuctl.errors import UsageError
 
-KEYS = ("name", "description", "python", "verify", "variables")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\Z")
-_MINOR = re.compile(r"3\.\d+\Z")
+NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+_NAME = re.compile(NAME_PATTERN + r"\Z")
+_MINOR = re.compile(r"3\.\d{1,2}\Z")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
-_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[^\s;*,]+(\s*;.+)?\Z")
+_OS_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
+_FLAG = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.DOTALL)
+_URL = re.compile(r"https?://\S+\Z")
+
+
+class Backend(StrEnum):
+    """What computes: it decides what `verify` expects to find and which variables must be set."""
+
+    JAX = "jax"
+    TORCH_XLA = "torch_xla"
+    TORCH_TPU = "torch_tpu"
+    CPU = "cpu"
+
+
+class InstallFrom(StrEnum):
+    """Where hosts take packages from."""
+
+    WHEELHOUSE = "wheelhouse"
+    INDEX = "index"
+
+
+def _matching(pattern: re.Pattern[str], what: str, hint: str) -> Any:
+    def check(value: str) -> None:
+        if not pattern.match(value):
+            raise UsageError(f"{value!r} is not {what}", hint=hint)
+
+    return check
+
+
+def _check_destination(path: str) -> None:
+    parts = path.split("/")
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise UsageError(
+            f"{path!r} is not a path inside the environment", hint="to: lib/python3.12/site-packages/pkg/a.so"
+        )
+
+
+def _check_source(place: str) -> None:
+    parts = place.split("/")
+    if place.startswith("gs://") and len(place) > len("gs://b/"):
+        return
+    if not place or place.startswith("gs:") or ".." in parts or "\0" in place:
+        raise UsageError(
+            f"{place!r} is no place of a file",
+            hint="from: gs://BUCKET/a.so, or /mnt/disk/a.so on the hosts, or a path beside this file",
+        )
+
+
+check_sha256 = _matching(_SHA256, "a sha256", "64 hexadecimal digits, as `sha256sum FILE` prints them")
+check_minor = _matching(_MINOR, "a Python version", 'python: "3.12", in quotes')
+check_variable = _matching(_VARIABLE, "the name of a variable", "letters, digits and _")
+check_flag = _matching(_FLAG, "a flag", "--name=value")
+_check_url = _matching(_URL, "the address of a package index", "https://HOST/simple")
+
+
+def check_environment_name(name: str) -> str:
+    """The name, or UsageError."""
+    if not _NAME.match(name):
+        raise UsageError(
+            f"environment name {name!r} is not usable", hint="use up to 40 lower-case letters, digits and `-`"
+        )
+    return name
+
+
+def _check_python(value: str) -> None:
+    if not value.startswith("/"):
+        check_minor(value)
+
+
+def _check_requirement(text: str) -> None:
+    if not _PINNED.match(text):
+        raise UsageError(
+            f"{text!r} is not an exact version", hint="NAME==VERSION; `tpuctl env lock` adds what that needs"
+        )
+
+
+@dataclass(frozen=True)
+class BuiltFrom:
+    """Where a file that somebody built came from; for the record."""
+
+    repo: str = key(dataclasses.MISSING, "Repository.", examples=("https://github.com/pytorch/xla",))
+    commit: str = key(dataclasses.MISSING, "Commit.", examples=("c04e61c342",), text=True)
+    diff_sha256: str | None = key(None, "sha256 of the changes on top of it.", check=check_sha256, text=True)
+
+
+@dataclass(frozen=True)
+class ExtraFile:
+    """A file beside the packages, or in the place of one of theirs."""
+
+    source: str = key(
+        dataclasses.MISSING,
+        "gs://BUCKET/PATH, a path on the hosts that begins with /, or a path beside this file.",
+        check=_check_source,
+        examples=("gs://my-builds/_XLAC.so",),
+    )
+    to: str = key(
+        dataclasses.MISSING,
+        "Its place, seen from the folder of the environment.",
+        check=_check_destination,
+        examples=("lib/python3.12/site-packages/_XLAC.cpython-312-x86_64-linux-gnu.so",),
+    )
+    sha256: str = key(dataclasses.MISSING, "Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))
+    built_from: BuiltFrom | None = key(  # noqa: RUF009 - makes a field
+        None, "What it was built from."
+    )
+
+
+@dataclass(frozen=True)
+class PythonArchive:
+    """An interpreter as a tar archive with a folder `python` (what python-build-standalone calls
+    `install_only`)."""
+
+    source: str = key(
+        dataclasses.MISSING,
+        "https://… or gs://… or a path beside this file.",
+        examples=("gs://my-builds/cpython-3.12.16-x86_64-unknown-linux-gnu-install_only.tar.gz",),
+    )
+    sha256: str = key(dataclasses.MISSING, "Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Settings of the hosts' kernels. They need root on the hosts."""
+
+    transparent_hugepages: str | None = key(
+        None,
+        "always, madvise or never. With always, JAX starts on v5e and newer in 8 instead of 17 s.",
+        check=_matching(re.compile(r"(always|madvise|never)\Z"), "a mode", "always, madvise or never"),
+        examples=("always",),
+    )
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """A pinned environment. `locks` maps a Python version such as `3.11` to the text of its lock file."""
+    """What an environment file says. `python` that begins with `/` is an interpreter which tpuctl only
+    verifies; then there is no lock."""
 
-    name: str
-    locks: Mapping[str, str]
-    description: str = ""
-    verify: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-def parse_environment(data: Any, locks: Mapping[str, str]) -> EnvironmentSpec:
-    """The environment that a parsed YAML file describes; `locks` maps lock file names to their text.
-
-    Raises BadManifestError naming the key: unknown, missing, of the wrong kind, or a lock file without exact
-    versions and hashes.
-    """
-    if not isinstance(data, Mapping):
-        raise BadManifestError("an environment file must be a mapping of keys to values")
-    _refuse_unknown(data)
-    name = data.get("name")
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise BadManifestError(
-            f"environment name {name!r} is not usable", hint="use up to 40 lower-case letters, digits and `-`"
-        )
-    return EnvironmentSpec(
-        name=name,
-        locks=_locks(name, data.get("python"), locks),
-        description=str(data.get("description", "")),
-        verify=_modules(name, data.get("verify", [])),
-        variables=_variables(name, data.get("variables", {})),
+    name: str = key(
+        dataclasses.MISSING, "Name of the environment; that of the file.", check=check_environment_name
     )
+    python: tuple[str, ...] = key(
+        dataclasses.MISSING,
+        "Version, such as 3.12, or several of which a host may have any; or the folder of an environment on "
+        "the hosts that is only verified.",
+        check=_check_python,
+        single=True,
+        examples=("3.12",),
+    )
+    backend: Backend = key(  # noqa: RUF009 - makes a field
+        Backend.JAX, "What computes: jax, torch_xla, torch_tpu or cpu.", examples=("jax",)
+    )
+    description: str = key("", "What it is for.")
+    generations: tuple[str, ...] = key(
+        tuple, "Generations of TPUs that it is for; none means any.", examples=(["v4", "v6e"],)
+    )
+    requirements: tuple[str, ...] = key(
+        tuple,
+        "Packages with exact versions; the lock file has them with all that they need.",
+        check=_check_requirement,
+        examples=(["jax==0.12.0.1", "libtpu==0.0.50.1"],),
+    )
+    indexes: tuple[str, ...] = key(
+        tuple,
+        "Package indexes that are asked before the default one.",
+        check=_check_url,
+        examples=(["https://download.pytorch.org/whl/cpu"],),
+    )
+    find_links: tuple[str, ...] = key(
+        tuple,
+        "Pages or folders with links to wheels.",
+        examples=(["https://storage.googleapis.com/libtpu-wheels/index.html"],),
+    )
+    python_archive: PythonArchive | None = key(  # noqa: RUF009 - makes a field
+        None, "The interpreter, for hosts that lack that version."
+    )
+    tree_sha256: str | None = key(
+        None,
+        "With an environment that is only verified: digest of its packages.",
+        check=check_sha256,
+        text=True,
+    )
+    files: tuple[ExtraFile, ...] = key(tuple, "Files that replace or complete what packages bring.")
+    os_packages: Mapping[str, str] = key(
+        {},
+        "Packages of the operating system with their versions. They need root on the hosts.",
+        check_key=_matching(_OS_PACKAGE, "a package of Debian or Ubuntu", "as apt names it"),
+        text=True,
+        examples=({"libtcmalloc-minimal4": "2.9.1-0ubuntu3"},),
+    )
+    imports: tuple[str, ...] = key(
+        tuple,
+        "Modules that every host must be able to import.",
+        check=_matching(_MODULE, "a module", "imports: [jax]"),
+        examples=(["jax"],),
+    )
+    variables: Mapping[str, str] = key(
+        {},
+        "Variables of every run.",
+        check_key=check_variable,
+        text=True,
+        examples=({"JAX_PLATFORMS": "tpu,cpu"},),
+    )
+    libtpu_flags: tuple[str, ...] = key(
+        tuple,
+        "LIBTPU_INIT_ARGS; checked by the libtpu of the environment.",
+        check=check_flag,
+        examples=(["--xla_tpu_enable_latency_hiding_scheduler=true"],),
+    )
+    xla_flags: tuple[str, ...] = key(tuple, "XLA_FLAGS; flags of libtpu do not belong here.", check=check_flag)
+    kernel: Kernel = key(  # noqa: RUF009 - makes a field
+        Kernel, "Settings of the hosts' kernels."
+    )
+    probe: str | None = key(
+        None, "A script beside this file; an environment in which it fails is not used.", examples=("probe.py",)
+    )
+    compile_cache: str = key(
+        "off", "Where compiled programs are kept: gs://BUCKET/PATH, disk or off.", examples=("disk",)
+    )
+    install_from: InstallFrom = key(  # noqa: RUF009 - makes a field
+        InstallFrom.WHEELHOUSE,
+        "Where hosts take packages from: `index` lets each host ask the package index, for rehearsals.",
+    )
+    verified: bool = key(True, "false: nobody has seen these versions work together; said when it is used.")
+
+    @property
+    def unmanaged(self) -> str | None:
+        """The folder of an environment that is only verified."""
+        return self.python[0] if self.python and self.python[0].startswith("/") else None
 
 
-def pins(lock_text: str) -> dict[str, str]:
-    """{package: exact version} of a lock file, names as PEP 503 compares them.
+def parse_environment(marked: Marked | None, name: str) -> tuple[EnvironmentSpec | None, list[Problem]]:
+    """The environment that a file describes, and all that is wrong with it by itself. Without a problem there
+    is an environment."""
+    from tpuctl.config.yaml_positions import MarkedMapping
 
-    Raises BadManifestError for a line that is no exact version with a sha256 hash, or that has a marker.
-    """
-    found: dict[str, str] = {}
-    for entry in _entries(lock_text):
-        match = _PIN.match(entry)
-        if match is None or ";" in entry:
-            raise BadManifestError(
-                f"lock file line {entry.split(' --hash')[0]!r} is not an exact version",
-                hint="make the file with `uv pip compile --generate-hashes --python-version 3.x`",
-            )
-        if not _HASH.search(entry):
-            raise BadManifestError(
-                f"{match.group(0)} in the lock file has no sha256 hash",
-                hint="make the file with `uv pip compile --generate-hashes`",
-            )
-        found[_normal(match.group(1))] = match.group(2)
+    if not isinstance(marked, MarkedMapping):
+        return None, [Problem(Place(1, 1), "must hold keys and values", f'name: {name}, python: "3.12", …')]
+    decoder = Decoder()
+    spec = decoder.decode(EnvironmentSpec, marked, "environment", Place(1, 1))
+    if spec is None:
+        return None, decoder.problems
+    found = [
+        Problem(marked.keys.get(where, Place(1, 1)), f"environment: {message}", hint)
+        for where, message, hint in contradictions(spec, name)
+    ]
+    return spec, [*decoder.problems, *found]
+
+
+def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str | None]]:
+    """What a file says against itself: (key, message, hint)."""
+    found: list[tuple[str, str, str | None]] = []
+    if spec.name != name:
+        found.append(("name", f"its name is {spec.name}, and the file's is {name}", f"name: {name}"))
+    if spec.unmanaged is None:
+        if spec.tree_sha256 is not None:
+            found.append(("tree_sha256", "tree_sha256 goes with a folder as python", None))
+        if not spec.python:
+            found.append(("python", "python names no version", 'python: "3.12"'))
+        if spec.python_archive is not None and len(spec.python) > 1:
+            found.append(("python_archive", "an archive goes with one version", f'python: "{spec.python[0]}"'))
+    else:
+        if len(spec.python) > 1:
+            found.append(("python", "a folder stands alone", f"python: {spec.unmanaged}"))
+        for held in ("requirements", "files", "python_archive"):
+            if getattr(spec, held):
+                text = f"{held} go with a version of Python: what is in {spec.unmanaged} is only verified"
+                found.append((held, text, 'python: "3.12"'))
+    taken: set[str] = set()
+    for file in spec.files:
+        if file.to in taken:
+            found.append(("files", f"two files go to {file.to}", None))
+        taken.add(file.to)
+    cache = spec.compile_cache
+    if cache not in ("off", "disk") and not cache.startswith("gs://"):
+        found.append(("compile_cache", f"compile_cache {cache!r} is no place", "gs://BUCKET/PATH, disk or off"))
+    for held, variable in (("libtpu_flags", "LIBTPU_INIT_ARGS"), ("xla_flags", "XLA_FLAGS")):
+        if getattr(spec, held) and variable in spec.variables:
+            found.append((held, f"{held} and the variable {variable} say the same", f"keep {held}"))
     return found
 
 
-def environment_key(spec: EnvironmentSpec, python_minor: str) -> str:
-    """16 hex digits derived from what is installed and verified; name and comments do not count.
-
-    Raises BadManifestError when the environment has no lock file for that Python.
-    """
-    content = {
-        "python": python_minor,
-        "lock": sorted(_entries(lock_for(spec, python_minor))),
-        "verify": sorted(spec.verify),
-        "variables": dict(spec.variables),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def lock_for(spec: EnvironmentSpec, python_minor: str) -> str:
-    """The lock file for a Python version such as `3.11`; BadManifestError when there is none."""
-    if python_minor not in spec.locks:
-        known = ", ".join(sorted(spec.locks, key=_version))
-        raise BadManifestError(
-            f"environment {spec.name} has no lock file for Python {python_minor}, only for {known}",
-            hint=f"install one of these Pythons on the hosts, or add a lock file for {python_minor}",
-        )
-    return spec.locks[python_minor]
-
-
-def environment_files(spec: EnvironmentSpec, python_minor: str, installer: bytes) -> dict[str, bytes]:
-    """What a host needs in the working directory of `python3 env_install.py`: {file name: content}."""
-    request = {
-        "key": environment_key(spec, python_minor),
-        "name": spec.name,
-        "python": python_minor,
-        "verify": list(spec.verify),
-        "variables": dict(spec.variables),
-    }
-    return {
-        "env_install.py": installer,
-        "requirements.txt": lock_for(spec, python_minor).encode(),
-        "env.json": (json.dumps(request, indent=1, sort_keys=True) + "\n").encode(),
-    }
-
-
-def render_frozen(spec: EnvironmentSpec) -> bytes:
-    """The whole environment, lock files included, as one JSON blob: what a run keeps for all its attempts."""
-    return (json.dumps(to_data(spec), indent=1, sort_keys=True) + "\n").encode()
-
-
-def parse_frozen(content: bytes) -> EnvironmentSpec:
-    """What `render_frozen` was given. Raises BadManifestError for anything else."""
-    try:
-        return from_data(EnvironmentSpec, json.loads(content))
-    except ValueError as error:
-        raise BadManifestError(f"the frozen environment of the run cannot be read: {error}") from error
-
-
-def _refuse_unknown(data: Mapping[Any, Any]) -> None:
-    for key in data:
-        if key not in KEYS:
-            near = suggest(str(key), KEYS)
-            raise BadManifestError(
-                f"unknown key {key!r} in an environment file",
-                hint=f"did you mean `{near}`?" if near else f"known keys: {', '.join(KEYS)}",
-                details={"key": str(key)},
-            )
-
-
-def _locks(name: str, python: Any, locks: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(python, Mapping) or not python:
-        raise BadManifestError(
-            f"environment {name}: key `python` must map Python versions to lock files",
-            hint='python: {"3.11": NAME.py311.txt}',
-        )
-    found = {}
-    for minor, file in python.items():
-        # An unquoted 3.10 is the number 3.1 in YAML.
-        if not isinstance(minor, str) or not _MINOR.match(minor):
-            raise BadManifestError(
-                f"environment {name}: python version {minor!r} must be a quoted string", hint='write "3.11"'
-            )
-        if file not in locks:
-            raise BadManifestError(
-                f"environment {name}: lock file {file!r} for Python {minor} does not exist",
-                hint="lock files stand beside the environment file",
-            )
-        if not pins(locks[file]):
-            raise BadManifestError(f"environment {name}: lock file {file!r} is empty")
-        found[minor] = locks[file]
+def run_variables(spec: EnvironmentSpec) -> dict[str, str]:
+    """What the environment sets for every run in it."""
+    found = dict(spec.variables)
+    if spec.libtpu_flags:
+        found["LIBTPU_INIT_ARGS"] = " ".join(spec.libtpu_flags)
+    if spec.xla_flags:
+        found["XLA_FLAGS"] = " ".join(spec.xla_flags)
     return found
-
-
-def _modules(name: str, modules: Any) -> tuple[str, ...]:
-    if not isinstance(modules, list):
-        raise BadManifestError(f"environment {name}: key `verify` must be a list of modules")
-    for module in modules:
-        if not isinstance(module, str) or not _MODULE.match(module):
-            raise BadManifestError(f"environment {name}: {module!r} under `verify` is not a module name")
-    return tuple(modules)
-
-
-def _variables(name: str, variables: Any) -> dict[str, str]:
-    if not isinstance(variables, Mapping):
-        raise BadManifestError(f"environment {name}: key `variables` must map names to values")
-    for key, value in variables.items():
-        if not isinstance(key, str) or not _VARIABLE.match(key):
-            raise BadManifestError(f"environment {name}: {key!r} is not the name of a variable")
-        # `true` or `08` unquoted would reach the host as something else than what was written.
-        if not isinstance(value, str):
-            raise BadManifestError(
-                f"environment {name}: the value of variable {key} must be a string", hint=f'{key}: "{value}"'
-            )
-    return dict(variables)
-
-
-def _entries(lock_text: str) -> list[str]:
-    """The logical lines of a lock file: comments gone, continuation lines joined, blanks normalised."""
-    joined = lock_text.replace("\\\n", " ")
-    lines = (" ".join(line.split()) for line in joined.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def _version(minor: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", minor))

@@ -45,6 +45,17 @@ def read_manifest(name: str) -> bytes:
     return _read("tpuctl.manifests", name)
 
 
+def find_manifest(name: str) -> bytes | None:
+    """The content of `manifests/NAME`, or None where tpuctl ships none of that name."""
+    path = resources.files("tpuctl.manifests").joinpath(*name.split("/"))
+    return path.read_bytes() if path.is_file() else None
+
+
+def list_manifests(folder: str) -> list[str]:
+    """Names of the files in `manifests/FOLDER`."""
+    return [item.name for item in resources.files("tpuctl.manifests").joinpath(folder).iterdir()]
+
+
 def read_table(name: str) -> bytes:
     """The content of `manifests/tables/NAME`. Raises BugError."""
     return _read("tpuctl.manifests", f"tables/{name}")
@@ -64,6 +75,12 @@ def load_other_prices() -> OtherPrices:
     from tpuctl.model.prices import OtherPrices
 
     return OtherPrices(_load_yaml("other_prices.yaml"))
+
+
+@cache
+def load_versions() -> Any:
+    """The rows of `manifests/tables/versions.yaml`; `envs/rules.py` says what they mean."""
+    return _load_yaml("versions.yaml")
 
 
 @cache

@@ -13,7 +13,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tests.support.memory.process import Program, Steps
-from tpuctl.envs.spec import pins
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
@@ -139,8 +138,12 @@ def install_environment(process: Process) -> Steps:
     request = json.loads(process.host.files.read(f"{process.env['PWD']}/env.json"))
     lock = process.host.files.read(f"{process.env['PWD']}/requirements.txt").decode()
     yield 60.0
-    process.print(json.dumps({"schema": 1, "key": request["key"], "packages": pins(lock)}))
+    process.print(json.dumps({"schema": 1, "key": request["key"], "packages": _pins(lock)}))
     return 0
+
+
+def _pins(requirements: str) -> dict[str, str]:
+    return dict(line.split(" ")[0].split("==") for line in requirements.splitlines())
 
 
 def hostname(process: Process) -> Steps:

@@ -1,0 +1,95 @@
+"""`env`: environment files, and what of them is on hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.commands.env.files import derive, lock, new
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.environment_files import environment_folder
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json
+from tpuctl.errors import TpuctlError
+
+app = new_group("Pin the packages of runs, the same on every host.")
+
+LISTED = (
+    Column("name", "NAME"),
+    Column("backend", "BACKEND"),
+    Column("python", "PYTHON"),
+    Column("packages", "PACKAGES", give=2),
+    Column("lock", "LOCK"),
+    Column("origin", "FILE", give=1),
+)
+
+
+@app.callback()
+def env() -> None:
+    """Pin the packages of runs, the same on every host."""
+
+
+app.command("new")(new)
+app.command("lock")(lock)
+app.command("derive")(derive)
+
+
+@app.command("ls")
+def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List the environments of this project and those that come with tpuctl."""
+    from tpuctl.envs.load import environment_names, read_environment
+
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    folder = environment_folder()
+    rows = []
+    for name in environment_names(folder):
+        try:
+            rows.append(_row(read_environment(name, folder)))
+        except TpuctlError as error:
+            rows.append({"name": name, "origin": f"envs/{name}.yaml", "lock": "bad file"})
+            console.warn(error.message)
+    console.table(rows, LISTED)
+
+
+def _row(found: Any) -> dict[str, Any]:
+    spec = found.spec
+    lock = (
+        "only verified" if spec.unmanaged else "none" if found.lock is None else "old" if found.stale else "yes"
+    )
+    return {
+        "name": spec.name,
+        "backend": str(spec.backend),
+        "python": list(spec.python),
+        "packages": list(spec.requirements),
+        "generations": list(spec.generations),
+        "lock": lock,
+        "verified": spec.verified,
+        "origin": found.origin,
+        "description": spec.description,
+    }
+
+
+@app.command("diff")
+def diff(
+    ctx: typer.Context,
+    first: str = typer.Argument(metavar="NAME", help="An environment."),
+    second: str = typer.Argument(metavar="NAME", help="Another one."),
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Show in what two environments differ."""
+    from tpuctl.envs.compare import differences
+    from tpuctl.envs.load import read_environment
+
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    folder = environment_folder()
+    rows = differences(read_environment(first, folder), read_environment(second, folder))
+    columns = (
+        Column("item", "WHAT"),
+        Column("first", first, give=1),
+        Column("second", second, give=1),
+    )
+    console.table(rows, columns, empty="they install, set and verify the same")

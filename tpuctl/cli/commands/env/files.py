@@ -1,0 +1,184 @@
+"""`env new`, `env lock` and `env derive`: what writes files of this project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.console import Console
+from tpuctl.cli.environment_files import environment_folder
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import DryRun
+from tpuctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.envs.load import Environment
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")]
+NoLock = Annotated[
+    bool, typer.Option("--no-lock", help="Write the file only; `tpuctl env lock` makes the lock.")
+]
+Requires = Annotated[
+    list[str] | None,
+    typer.Option("--require", metavar="X==VERSION", help="A package with its exact version; repeatable."),
+]
+
+
+def _console(ctx: typer.Context) -> Console:
+    shared = invocation(ctx)
+    return Console(json_mode=shared.json, quiet=shared.quiet)
+
+
+def new(
+    ctx: typer.Context,
+    name: Name,
+    like: Annotated[
+        str | None, typer.Option("--like", metavar="NAME", help="Begin with this environment.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="NAME", help="jax, torch_xla, torch_tpu or cpu.")
+    ] = None,
+    python: Annotated[str | None, typer.Option("--python", metavar="3.N", help="Version of Python.")] = None,
+    require: Requires = None,
+    no_lock: NoLock = False,
+) -> None:
+    """Write an environment file that works, with its lock.
+
+    Without options, it begins with the environment of tpuctl for the backend: jax-tpu, torch-xla, torch-tpu
+    or cpu.
+    """
+    from tpuctl.envs.load import environment_names, read_environment
+    from tpuctl.envs.spec import check_environment_name
+    from tpuctl.envs.write import new_environment
+
+    console, folder = _console(ctx), environment_folder()
+    check_environment_name(name)
+    bases = {"jax": "jax-tpu", "torch_xla": "torch-xla", "torch_tpu": "torch-tpu", "cpu": "cpu"}
+    if backend is not None and backend not in bases:
+        raise UsageError(f"no backend called {backend}", hint=f"one of: {', '.join(bases)}")
+    if like is not None and backend is not None:
+        raise UsageError("--like and --backend exclude each other", hint="keep one of them")
+    if like is None and backend is None:
+        backend = _ask_backend(console, list(bases))
+    base = read_environment(like or bases[str(backend)], folder)
+    if name in environment_names(folder) and (folder / f"{name}.yaml").exists():
+        raise UsageError(f"there is an environment {name} already", hint=f"tpuctl env lock {name}")
+    spec = _derived(base, name, require or [], [], python)
+    _write(console, folder, new_environment(base, spec), name, no_lock=no_lock)
+
+
+def _ask_backend(console: Console, known: list[str]) -> str:
+    if not console.interactive:
+        raise UsageError("it does not say for what", hint="--backend jax, or --like NAME")
+    return str(typer.prompt(f"What computes ({', '.join(known)})", default=known[0], err=True))
+
+
+def _derived(base: Environment, name: str, versions: list[str], files: list[Any], python: str | None) -> Any:
+    from tpuctl.envs.write import derive as derived
+
+    changes = {"python": (python,)} if python is not None else {}
+    spec = derived(base.spec, name, versions=versions, files=files, **changes)
+    untouched = not versions and not files and python is None
+    return _with_verified(spec, base.spec.verified and untouched)
+
+
+def _with_verified(spec: Any, verified: bool) -> Any:
+    from dataclasses import replace
+
+    return replace(spec, verified=verified)
+
+
+def derive(
+    ctx: typer.Context,
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The environment to begin with.")],
+    name: Name,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="X==VERSION", help="A package in this version instead; repeatable."),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file", metavar="DEST=SRC", help="A file in the environment: gs://… or a path here; repeatable."
+        ),
+    ] = None,
+    no_lock: NoLock = False,
+) -> None:
+    """Write an environment file like another one, with other versions or files.
+
+    DEST is a path inside the environment, such as lib/python3.12/site-packages/_XLAC.so. SRC is copied beside
+    the new file if it is a path here.
+    """
+    from tpuctl.envs.load import read_environment
+    from tpuctl.envs.spec import check_environment_name
+    from tpuctl.envs.write import new_environment
+
+    console, folder = _console(ctx), environment_folder()
+    check_environment_name(name)
+    found = read_environment(base, folder)
+    if not with_ and not file:
+        raise UsageError("it says nothing that is different", hint="--with X==VERSION or --file DEST=SRC")
+    files = [_extra_file(folder, name, words) for words in file or []]
+    spec = _derived(found, name, with_ or [], files, None)
+    _write(console, folder, new_environment(found, spec), name, no_lock=no_lock)
+
+
+def _extra_file(folder: Path, name: str, words: str) -> Any:
+    """One `--file`; a file of this machine is copied beside the environment's."""
+    from tpuctl.envs.spec import ExtraFile
+    from tpuctl.envs.write import copy_beside
+
+    destination, found, source = words.partition("=")
+    if not found or not source:
+        raise UsageError(f"--file {words!r} is not DEST=SRC", hint="--file lib/…/a.so=build/a.so")
+    if source.startswith("gs://"):
+        uri, _, digest = source.partition("#sha256=")
+        if not digest:
+            raise UsageError(f"{source} has no sha256", hint=f"--file {destination}={source}#sha256=…")
+        return ExtraFile(uri, destination, digest)
+    placed, digest = copy_beside(folder, name, Path(source))
+    return ExtraFile(placed, destination, digest)
+
+
+def _write(console: Console, folder: Path, text: str, name: str, *, no_lock: bool) -> None:
+    from tpuctl.envs.write import save_environment
+
+    path = save_environment(folder, name, text)
+    console.say(f"wrote {path}")
+    if no_lock:
+        console.say(f"`tpuctl env lock {name}` makes its lock")
+        return
+    _lock(console, folder, name)
+
+
+def lock(
+    ctx: typer.Context,
+    name: Name,
+    python: Annotated[
+        bool, typer.Option("--python/--no-python", help="Fetch an interpreter too, for hosts that lack it.")
+    ] = True,
+    dry_run: DryRun = False,
+) -> None:
+    """Resolve an environment into exact wheels with hashes.
+
+    Asks the package index, or the one that UV_DEFAULT_INDEX names. The lock is pylock.NAME.toml beside the
+    file (PEP 751); keep both under version control.
+    """
+    _lock(_console(ctx), environment_folder(), name, python=python, dry_run=dry_run)
+
+
+def _lock(console: Console, folder: Path, name: str, *, python: bool = True, dry_run: bool = False) -> None:
+    from tpuctl.envs.resolve import lock_environment
+    from tpuctl.envs.write import save_lock
+    from tpuctl.lib.text import counted
+
+    found, made, notes = lock_environment(name, folder, python=python)
+    packages = counted(len(made.packages), "package")
+    for note in notes:
+        console.caveat(note)
+    if dry_run:
+        console.say(f"would lock {packages}")
+        return
+    console.say(f"wrote {save_lock(folder, found, made)}: {packages}")

@@ -1,0 +1,259 @@
+"""Lock files (PEP 751, `pylock.NAME.toml`): exact versions, where each wheel is, and its sha256.
+
+The standard's text: https://packaging.python.org/en/latest/specifications/pylock-toml/. A lock is for Linux and
+for the Python versions of its environment; packages that only some of these need have a marker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpuctl.errors import BadManifestError
+
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_CUDA_NAMES = re.compile(r"(nvidia-|triton\Z|pytorch-triton|cuda-)")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One file of a package."""
+
+    name: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """A package at its exact version. `marker`: when it is needed, by PEP 508; empty for always."""
+
+    name: str
+    version: str
+    wheels: tuple[Wheel, ...]
+    marker: str = ""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """`asked` is the digest of the requirements that it was made from, so that an old one is noticed.
+
+    `installer` is uv itself, which hosts need to install the rest; `python` an interpreter for hosts that lack
+    the version.
+    """
+
+    requires_python: str
+    packages: tuple[LockedPackage, ...]
+    asked: str = ""
+    installer: Wheel | None = None
+    python: Wheel | None = None
+
+
+def parse_lock(text: str, name: str) -> Lock:
+    """The lock in `text`. Raises BadManifestError naming the package: no hash, no wheel, no version."""
+    again = f"tpuctl env lock {name}"
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadManifestError(f"{file_name(name)} is not valid TOML: {error}", hint=again) from error
+    if not str(data.get("lock-version", "")).startswith("1."):
+        raise BadManifestError(f"{file_name(name)} is not a lock file of PEP 751, version 1", hint=again)
+    entries = data.get("packages", [])
+    if not isinstance(entries, list):
+        raise BadManifestError(f"{file_name(name)}: packages must be a list of tables", hint=again)
+    own = _table(_table(data.get("tool")).get("tpuctl"))
+    try:
+        return Lock(
+            requires_python=str(data.get("requires-python", "")),
+            packages=tuple(_package(entry) for entry in entries),
+            asked=str(own.get("asked", "")),
+            installer=_wheel("uv", own["installer"]) if "installer" in own else None,
+            python=_wheel("python", own["python"]) if "python" in own else None,
+        )
+    except BadManifestError as error:
+        raise BadManifestError(f"{file_name(name)}: {error.message}", hint=again) from error
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _package(data: Any) -> LockedPackage:
+    entry = _table(data)
+    name, version = entry.get("name"), entry.get("version")
+    if not isinstance(name, str) or not isinstance(version, str):
+        raise BadManifestError(f"the package {name!r} has no exact version")
+    wheels = entry.get("wheels", [])
+    if not isinstance(wheels, list) or not wheels:
+        raise BadManifestError(f"{name} {version} has no wheel, and nothing is built on the hosts")
+    found = tuple(_wheel(f"{name} {version}", wheel) for wheel in wheels)
+    return LockedPackage(normal(name), version, found, str(entry.get("marker", "")))
+
+
+def _wheel(package: str, data: Any) -> Wheel:
+    entry = _table(data)
+    where = entry.get("url") or entry.get("path")
+    if not isinstance(where, str) or not where:
+        raise BadManifestError(f"a wheel of {package} has no address")
+    digest = _table(entry.get("hashes")).get("sha256")
+    if not isinstance(digest, str) or not _SHA256.match(digest):
+        raise BadManifestError(f"a wheel of {package} has no sha256")
+    name = entry.get("name") or where.split("#")[0].split("?")[0].rpartition("/")[2]
+    return Wheel(_unquoted(str(name)), where, digest)
+
+
+def _unquoted(name: str) -> str:
+    from urllib.parse import unquote
+
+    found = unquote(name)
+    if "/" in found or found.startswith("."):
+        raise BadManifestError(f"{name!r} is not the name of a file")
+    return found
+
+
+def render_lock(lock: Lock) -> str:
+    """The lock as a file; the same lock gives the same text."""
+    lines = ['lock-version = "1.0"', 'created-by = "tpuctl"']
+    if lock.requires_python:
+        lines.append(f"requires-python = {json.dumps(lock.requires_python)}")
+    for package in sorted(lock.packages, key=lambda each: (each.name, each.version, each.marker)):
+        lines += ["", "[[packages]]", f"name = {json.dumps(package.name)}"]
+        lines.append(f"version = {json.dumps(package.version)}")
+        if package.marker:
+            lines.append(f"marker = {json.dumps(package.marker)}")
+        lines += ["wheels = [", *(f"  {_inline(wheel)}," for wheel in package.wheels), "]"]
+    lines += ["", "[tool.tpuctl]", f"asked = {json.dumps(lock.asked)}"]
+    for name, wheel in (("installer", lock.installer), ("python", lock.python)):
+        if wheel is not None:
+            lines.append(f"{name} = {_inline(wheel)}")
+    return "\n".join(lines) + "\n"
+
+
+def _inline(wheel: Wheel) -> str:
+    where = "url" if "://" in wheel.url else "path"
+    return (
+        f"{{ name = {json.dumps(wheel.name)}, {where} = {json.dumps(wheel.url)}, "
+        f'hashes = {{ sha256 = "{wheel.sha256}" }} }}'
+    )
+
+
+def file_name(name: str) -> str:
+    """The lock file of an environment, as PEP 751 names it."""
+    return f"pylock.{name}.toml"
+
+
+def packages_for(lock: Lock, minor: str) -> list[LockedPackage]:
+    """The packages that a Linux host with Python `minor` (such as 3.12) needs."""
+    return [package for package in lock.packages if _holds(package.marker, minor)]
+
+
+def wheels_for(lock: Lock, minor: str) -> list[Wheel]:
+    """The one wheel of each package that fits Python `minor` on x86_64, best first as pip chooses.
+
+    Raises BadManifestError for a package that has none.
+    """
+    found = []
+    for package in packages_for(lock, minor):
+        fitting = sorted(
+            ((rank, wheel.name, wheel) for wheel in package.wheels if (rank := wheel_rank(wheel.name, minor))),
+            key=lambda each: (-each[0], each[1]),
+        )
+        if not fitting:
+            raise BadManifestError(
+                f"{package.name} {package.version} has no wheel for Python {minor} on x86_64",
+                hint="another version of it, or another Python",
+            )
+        found.append(fitting[0][2])
+    return found
+
+
+def wheel_rank(name: str, minor: str) -> int:
+    """How well a wheel fits CPython `minor` on Linux with x86_64; 0 if it does not. Higher is more specific."""
+    try:
+        _, python, abi, platform = name.removesuffix(".whl").rsplit("-", 3)
+    except ValueError:
+        return 0
+    if platform != "any" and not any(_LINUX.match(each) for each in platform.split(".")):
+        return 0
+    own, major = f"cp{minor.replace('.', '')}", "py3"
+    tags = python.split(".")
+    if own in tags and own in abi.split("."):
+        return 4
+    if "abi3" in abi.split(".") and any(_stable(tag, own) for tag in tags):
+        return 3
+    if abi == "none" and (own in tags or "cp3" in tags):
+        return 2
+    return 1 if abi == "none" and any(tag == major or _pure(tag, minor) for tag in tags) else 0
+
+
+_LINUX = re.compile(r"(many)?linux\w*_x86_64\Z")
+
+
+def _stable(tag: str, own: str) -> bool:
+    return tag.startswith("cp3") and tag[3:].isdigit() and int(tag[3:] or 0) <= int(own[3:])
+
+
+def _pure(tag: str, minor: str) -> bool:
+    return tag.startswith("py3") and tag[3:].isdigit() and int(tag[3:]) <= int(minor.partition(".")[2])
+
+
+def _holds(marker: str, minor: str) -> bool:
+    if not marker:
+        return True
+    from packaging.markers import InvalidMarker, Marker
+
+    environment = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{minor}.99",
+        "python_version": minor,
+        "sys_platform": "linux",
+    }
+    try:
+        return Marker(marker).evaluate(environment)
+    except InvalidMarker as error:
+        raise BadManifestError(f"the marker {marker!r} in a lock file cannot be read") from error
+
+
+def requirement_lines(lock: Lock, minor: str) -> str:
+    """What pip and uv take with `--require-hashes`: a line for each package, without markers."""
+    lines = []
+    for package in packages_for(lock, minor):
+        hashes = sorted({wheel.sha256 for wheel in package.wheels})
+        lines.append(f"{package.name}=={package.version} " + " ".join(f"--hash=sha256:{h}" for h in hashes))
+    return "\n".join(sorted(lines)) + "\n"
+
+
+def versions_of(lock: Lock, minor: str) -> dict[str, str]:
+    """{package: version} for Python `minor`."""
+    return {package.name: package.version for package in packages_for(lock, minor)}
+
+
+def cuda_builds(lock: Lock) -> list[str]:
+    """Packages that are for NVIDIA's devices: 4 GB that a TPU host has no use for."""
+    found = []
+    for package in lock.packages:
+        from_pypi = any("pythonhosted.org" in wheel.url for wheel in package.wheels)
+        cuda_torch = package.name == "torch" and "+cpu" not in package.version and from_pypi
+        if _CUDA_NAMES.match(package.name) or cuda_torch or re.search(r"\+cu\d", package.version):
+            found.append(f"{package.name} {package.version}")
+    return found
+
+
+def asked_digest(requirements: Iterable[str], python: Sequence[str], indexes: Iterable[str]) -> str:
+    """Digest of what a lock is made from."""
+    content = [sorted(requirements), list(python), list(indexes)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def normal(name: str) -> str:
+    """A package name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

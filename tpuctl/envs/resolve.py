@@ -1,0 +1,174 @@
+"""Resolves an environment's requirements with uv into exact wheels with their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
+from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
+from tpuctl.envs.spec import EnvironmentSpec
+from tpuctl.errors import TpuctlError, UnreachableError, UsageError
+
+GLIBC = "x86_64-manylinux_2_35"
+"""Ubuntu 22.04, which all images of TPU VMs are."""
+TIMEOUT_S = 600.0
+"""For uv: a resolution with a cold cache reads the metadata of large wheels."""
+UV = "uv>=0.13,<0.14"
+"""What hosts install with; the same as this machine's."""
+
+
+def resolve_environment(spec: EnvironmentSpec) -> Lock:
+    """The lock of an environment: its packages, uv for the hosts, and an interpreter where one can be had.
+
+    Raises TpuctlError with uv's own words when it does not resolve, UnreachableError when an index does not
+    answer.
+    """
+    packages = _compile(spec, spec.requirements)
+    lock = Lock(
+        requires_python=f">={min(spec.python, key=_number)}",
+        packages=tuple(_thinned(package, spec.python) for package in packages),
+        asked=digest_of(spec),
+        installer=_installer(spec),
+    )
+    builds = cuda_builds(lock)
+    if builds:
+        raise TpuctlError(
+            f"environment {spec.name} resolves to builds for NVIDIA's devices: {', '.join(builds[:3])}",
+            hint="name torch==VERSION+cpu, which is on https://download.pytorch.org/whl/cpu",
+        )
+    return lock
+
+
+def find_python(minor: str) -> Wheel | None:
+    """A CPython that uv knows for Linux, with the sha256 of its archive; None where it cannot be fetched.
+
+    uv's list names the newest build first; `UV_PYTHON_INSTALL_MIRROR` leads to a mirror, as for uv itself.
+    """
+    done = _uv("python", "list", minor, "--only-downloads", "--output-format", "json")
+    rows = [row for row in json.loads(done.stdout or "[]") if row.get("implementation") == "cpython"]
+    fitting = [row for row in rows if row["arch"] == "x86_64" and row["libc"] == "gnu" and row["url"]]
+    mirror = os.environ.get("UV_PYTHON_INSTALL_MIRROR", "").rstrip("/")
+    for row in fitting[:1]:
+        url = str(row["url"])
+        if mirror:
+            url = f"{mirror}/{'/'.join(url.split('/')[-2:])}"
+        try:
+            return Wheel(url.rpartition("/")[2].replace("%2B", "+"), url, digest_of_url(url))
+        except (OSError, urllib.error.URLError):
+            return None
+    return None
+
+
+def digest_of_url(url: str) -> str:
+    """The sha256 of what is there, read to its end. Raises OSError."""
+    digest = hashlib.sha256()
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of uv's list or a mirror
+        while piece := answer.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _installer(spec: EnvironmentSpec) -> Wheel:
+    (package,) = [each for each in _compile(spec, (UV,)) if each.name == "uv"]
+    fitting = [wheel for wheel in package.wheels if wheel_rank(wheel.name, spec.python[0])]
+    if not fitting:
+        raise TpuctlError("the package index has no uv for Linux on x86_64")
+    return fitting[0]
+
+
+def _compile(spec: EnvironmentSpec, requirements: Sequence[str]) -> Sequence[LockedPackage]:
+    if not requirements:
+        return ()
+    with tempfile.TemporaryDirectory(prefix="tpuctl-lock-") as folder:
+        asked, made = Path(folder) / "requirements.in", Path(folder) / f"pylock.{spec.name}.toml"
+        asked.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        several = len(spec.python) > 1
+        where = ["--universal"] if several else ["--python-platform", GLIBC]
+        done = _uv(
+            *("pip", "compile", "--quiet", "--generate-hashes", "--only-binary", ":all:", "--no-header"),
+            *("--no-annotate", "--python-version", min(spec.python, key=_number), *where),
+            *("--torch-backend", "cpu", "--format", "pylock.toml", "--output-file", str(made)),
+            *(word for url in spec.indexes for word in ("--index", url)),
+            *(word for place in spec.find_links for word in ("--find-links", place)),
+            str(asked),
+        )
+        if done.returncode != 0:
+            raise _failure(spec, done.stderr)
+        return parse_lock(made.read_text(encoding="utf-8"), spec.name).packages
+
+
+def _failure(spec: EnvironmentSpec, said: str) -> TpuctlError:
+    text = "\n".join(line for line in said.strip().splitlines() if not line.startswith("warning:"))
+    if any(word in text for word in ("error sending request", "Failed to fetch", "Could not connect")):
+        return UnreachableError(
+            f"environment {spec.name} cannot be resolved, an index does not answer:\n{text}",
+            hint="is this machine online? a mirror: export UV_DEFAULT_INDEX=https://HOST/simple",
+        )
+    return TpuctlError(f"environment {spec.name} does not resolve:\n{text}", hint="change its requirements")
+
+
+def _thinned(package: LockedPackage, minors: Sequence[str]) -> LockedPackage:
+    """Without wheels that no host could use. ARM stays, for machines on which somebody rehearses."""
+    kept = [
+        wheel
+        for wheel in package.wheels
+        if any(wheel_rank(wheel.name.replace("aarch64", "x86_64"), minor) for minor in minors)
+    ]
+    return replace(package, wheels=tuple(kept or package.wheels))
+
+
+def _uv(*words: str) -> subprocess.CompletedProcess[str]:
+    import uv
+
+    environ = {**os.environ, "UV_NO_PROGRESS": "1"}
+    environ.pop("VIRTUAL_ENV", None)
+    environ.setdefault("UV_SYSTEM_CERTS", "1")
+    try:
+        return subprocess.run(
+            [uv.find_uv_bin(), "--no-config", "--color", "never", *words],
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnreachableError(f"uv did not end within {TIMEOUT_S:.0f} s", hint="is an index slow?") from error
+    except OSError as error:
+        raise TpuctlError(f"uv cannot be started: {error}", hint="python -m pip install uv") from error
+
+
+def _number(minor: str) -> int:
+    return int(minor.partition(".")[2])
+
+
+def lock_environment(name: str, folder: Path, *, python: bool) -> tuple[Environment, Lock, list[str]]:
+    """Resolves the environment `name`; with `python` also an interpreter for hosts. Returns what was read, the
+    lock, and what a person should know. The lock is checked by the version table before it is returned.
+
+    Raises what `read_environment` and `resolve_environment` do, and UsageError for what has no lock.
+    """
+    found = read_environment(name, folder, locked=False)
+    spec, notes = found.spec, [each.message for each in found.complaints]
+    if spec.unmanaged:
+        raise UsageError(f"environment {name} is only verified: it has no lock")
+    lock = resolve_environment(spec)
+    if python and spec.python_archive is None and len(spec.python) == 1:
+        interpreter = find_python(spec.python[0])
+        lock = replace(lock, python=interpreter)
+        if interpreter is None:
+            notes.append(
+                f"no interpreter could be fetched, so hosts need Python {spec.python[0]} themselves; "
+                "python_archive: names one of yours"
+            )
+    notes += check_lock(found, lock)
+    return found, lock, notes
