@@ -1,0 +1,43 @@
+"""Records that an earlier version wrote are read, and written again as they were."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from tests.support.recorded_store import FOLDER
+from tpuctl.doctor.damage import KINDS
+from tpuctl.lib.codec import from_data, to_data
+
+
+def recorded():
+    db = sqlite3.connect(":memory:")
+    db.executescript((FOLDER / "store.sql").read_text())
+    return [(key, json.loads(data)) for key, data in db.execute("SELECT key, data FROM documents")]
+
+
+def test_every_record_of_an_earlier_version_is_read_and_written_as_it_was():
+    typed = [
+        (key, KINDS[key.partition("/")[0]], data) for key, data in recorded() if key.partition("/")[0] in KINDS
+    ]
+    for key, kind, data in typed:
+        again = json.loads(json.dumps(to_data(from_data(kind, data))))
+        assert {name: again[name] for name in data if name in again} == {
+            name: data[name] for name in data if name in again
+        }, key
+    assert {kind.__name__ for _, kind, _ in typed} >= {
+        *("Attempt", "CapacityNote", "Grant", "Heartbeat", "Holding", "Ledger", "Retired", "RunRecord"),
+        "SliceRecord",
+    }
+
+
+def test_what_the_bucket_holds_is_what_sqlite_holds():
+    lines = [json.loads(line) for line in (FOLDER / "bucket.jsonl").read_text().splitlines()]
+    docs = {
+        line["name"].removeprefix("docs/"): json.loads(line["text"])["data"]
+        for line in lines
+        if "docs/" in line["name"]
+    }
+    for key, data in recorded():
+        if not key.startswith(("journal/", "leases/")):
+            assert docs[key] == data, key
