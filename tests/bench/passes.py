@@ -10,9 +10,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, execute, lines, scratch
 from tests.bench.startup import TPUCTL

@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint

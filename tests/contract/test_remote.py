@@ -8,10 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import vocabulary as words
 from tests.support.memory.host import make_host_key

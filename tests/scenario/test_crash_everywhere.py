@@ -4,10 +4,10 @@ nothing, makes nothing twice and deletes nothing that lives; the same command or
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import SPEC, bring_up, limit, submit
 from tests.support.memory.services import MemoryPlace, MemoryServices

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.environments import make_pinned
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit

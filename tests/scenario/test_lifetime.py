@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices, sim_services

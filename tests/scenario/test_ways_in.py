@@ -9,12 +9,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services

@@ -150,7 +150,7 @@ def test_a_dead_worker_does_not_keep_the_others_from_it_and_another_one_serves(
 
 
 def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, agent: HostAgent) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     content = make_tree({"f": os.urandom(2 << 20)})
     # Addresses that no host has: nobody can listen there, as behind a wall of fire.

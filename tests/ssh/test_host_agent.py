@@ -14,12 +14,12 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
 from tests.support.family import FAMILY, MEMBERS
@@ -243,7 +243,7 @@ def test_an_agent_that_arrives_damaged_is_not_installed(
 def test_an_unreachable_worker_gets_its_reply_in_its_place(
     agent: HostAgent, farm: SshFarm, target: HostTarget
 ) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     dead = replace(farm.add(1), port=1)
     answers = agent.hello([dead, target])

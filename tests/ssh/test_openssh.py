@@ -6,11 +6,11 @@ import shutil
 import stat
 import subprocess
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
 import pytest
+from msgspec.structs import replace
 
 from tests.support.sshd import SshFarm
 from tpuctl.errors import BadConfigError

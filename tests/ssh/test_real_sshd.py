@@ -11,10 +11,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
 from tpuctl.hosts.agent import HostAgent

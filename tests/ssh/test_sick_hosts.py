@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
 import pytest
+from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
 from tests.support.hosts import NODE, Lab, open_lab, populate, require_tier

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 
 import asyncssh
 import pytest
+from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
 from tests.support.sshd import SshFarm

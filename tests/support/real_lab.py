@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import Remote
 from tpuctl.model.cloud import HostTarget

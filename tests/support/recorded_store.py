@@ -27,7 +27,7 @@ _TIME = re.compile(r"2026-11-22T\d\d:\d\d:\d\d(?=Z)")
 
 
 class RecordedStore:
-    """Gives `session`, whose simulator is empty, the recorded store and cloud, as if it were recorded just now."""
+    """Gives `session`, whose simulator is empty, the recorded store and cloud, as if they were of just now."""
 
     def __init__(self, session: Session, kind: str) -> None:
         self._session = session

@@ -17,9 +17,10 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts

@@ -7,8 +7,11 @@ import json
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
+from tpuctl.engine.ports import Document
+from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model.records import Cause, EnvironmentRef, Loss, RunRecord, SliceRecord, WorkerEnd
+from tpuctl.state.repository import decode
 
 
 def through_json(value):
@@ -41,3 +44,25 @@ def test_a_missing_field_without_default_is_named():
     del data["spec"]["zone"]
     with pytest.raises(ValueError, match=r"`zone` - at `\$.spec`"):
         from_data(SliceRecord, data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("owner",), 5, r"Expected `str`, got `int` - at `\$.owner`"),
+        (("spec", "hosts"), "two", r"Expected `int`, got `str` - at `\$.spec.hosts`"),
+        (("state",), "asleep", r"Invalid enum value 'asleep' - at `\$.state`"),
+        (("incarnation",), [], r"Expected `object \| null`, got `array` - at `\$.incarnation`"),
+    ],
+)
+def test_a_value_of_another_kind_names_the_record_the_field_and_what_to_do(path, value, said):
+    data = through_json(a_slice())
+    place = data
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(
+        DamagedRecordError, match=f"the record slices/big in the store is damaged: {said}"
+    ) as found:
+        decode(SliceRecord, Document("slices/big", 1, data))
+    assert found.value.hint == "bring it back from a backup of the store, or `tpuctl store forget slices/big`"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import LABELS, a_node, a_queued, a_run, a_slice, a_spec, an_attempt, an_incarnation
 from tests.support.builders import STORE as STORE_ID

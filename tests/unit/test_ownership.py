@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
 from tpuctl.inventory.ownership import claim_of, disprove

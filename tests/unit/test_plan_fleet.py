@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, a_spec, an_incarnation
 from tpuctl.fleet.plan import (

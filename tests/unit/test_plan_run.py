@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
 from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.model.records import Answer, Desired, Loss, Retry, SliceState

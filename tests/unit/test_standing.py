@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_slice, an_incarnation
 from tpuctl.model.records import Desired, Loss, SliceState
@@ -54,9 +55,7 @@ def test_only_what_is_not_as_it_should_be_is_remarked_on(state: SliceState, clou
 
 def test_a_direct_node_leaves_no_request_behind() -> None:
     spec = a_slice().spec
-    record = a_slice(
-        state=S.REMOVED, incarnation=an_incarnation(), spec=type(spec)(**{**vars(spec), "queued": False})
-    )
+    record = a_slice(state=S.REMOVED, incarnation=an_incarnation(), spec=replace(spec, queued=False))
     assert "queued resource" not in remark(record, "")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tpuctl.config.settings import BY_NAME, parse_value
 from tpuctl.errors import BadConfigError

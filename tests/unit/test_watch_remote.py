@@ -6,10 +6,10 @@ import io
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import BadConfigError, UsageError

@@ -10,8 +10,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
+
+from msgspec import Struct
 
 from tpuctl.cli.wrapping import MAX_WIDTH, hang, hint_lines, longest_word, terminal_width, wrap
 
@@ -33,8 +34,7 @@ _COLOURS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: `key` of the row, `title` in the header.
 
     The highest `give` is made narrow first; what does not fit goes on in the next line. `most`: cut after so

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
@@ -53,8 +54,7 @@ def with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetCh
     return [replace(change, hint=change.hint.replace("tpuctl apply", named)) for change in changes]
 
 
-@dataclass(frozen=True)
-class LoadedFleet:
+class LoadedFleet(Struct, frozen=True):
     """A fleet file, settled against settings and tables. `code` is by run."""
 
     file: FleetFile

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
+from msgspec import Struct, field
 
 
-@dataclass
-class Invocation:
+class Invocation(Struct):
     """What one command line said to all commands, and what an interruption has to tell."""
 
     profile: str | None = None

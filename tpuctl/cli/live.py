@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import terminal_width
@@ -73,16 +74,14 @@ def render_clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-@dataclass
-class _Pending:
+class _Pending(Struct):
     """A line that some workers have written and others may still write."""
 
     workers: list[int]
     since: float
 
 
-@dataclass
-class LineFolder:
+class LineFolder(Struct):
     """Chunks in, prefixed lines out. `put` and `flush` are called under one lock by the renderer.
 
     Lines of one worker keep their order: a line that cannot wait any longer pushes out all that were pending

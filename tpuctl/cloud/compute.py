@@ -7,11 +7,11 @@ it says in `unreachables` or as a warning of the scope; absence there proves not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from google.auth.credentials import Credentials
+from msgspec.structs import replace
 
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError

@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.config.proxy import check_ping_url
 from tpuctl.errors import BadConfigError, UsageError
@@ -47,8 +49,7 @@ OCCASION_NOTES: Mapping[Occasion, str] = {
 """For the documents; `test` is sent by `watch hooks --test` alone."""
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """One hook. `name` is its identity in the store: machines that share it tell each happening once."""
 
     name: str

@@ -7,10 +7,11 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from tpuctl.config.settings import (
     BY_NAME,

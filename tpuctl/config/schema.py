@@ -10,10 +10,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.config.yaml_positions import Kind, Marked, MarkedList, MarkedMapping, MarkedScalar, Place
 from tpuctl.errors import UsageError
@@ -23,8 +24,7 @@ ABOUT = "about"
 """Key of a field's metadata under which its `About` is kept."""
 
 
-@dataclass(frozen=True)
-class About:
+class About(Struct, frozen=True):
     """What a key means. `flags` are the options of the command line that say the same, if that is not
     `--its-name`; `text` takes numbers and truth values as they are written; `single` takes one value for a list
     of one; `check` raises UsageError for a value, `check_key` for a key of a mapping."""
@@ -47,10 +47,10 @@ def key(default: Any, help_text: str, **about: Any) -> Any:
     """
     metadata = {ABOUT: About(help_text, **about)}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
+        return dataclasses.field(default_factory=dict, metadata=metadata)
     if isinstance(default, type):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @cache
@@ -76,8 +76,7 @@ def required(shape: Any) -> frozenset[str]:
     )
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something wrong at one place of a file."""
 
     place: Place

@@ -6,9 +6,10 @@ Resolving is a pure merge of layers, highest first, that keeps where each value 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.config.proxy import check_jump_host, check_ping_url, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
@@ -25,8 +26,7 @@ PROJECT_FILE = "tpuctl.yaml"
 """The file of a project with its settings and its fleet."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting. `type` is `string`, `integer`, `boolean` or `list`; a list is written with commas in
     variables and flags. `check` raises UsageError."""
 
@@ -45,16 +45,14 @@ class Setting:
         return f"--{self.name.replace('_', '-')}"
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Values of one source. `origin` is shown to the user, e.g. `tpuctl.yaml` with its path."""
 
     origin: str
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Struct, frozen=True):
     """All settings, resolved. `origins` says where each came from; `state_base` is tpuctl's own directory."""
 
     project: str | None

@@ -8,17 +8,17 @@ would make other objects are refused, and so is a key that stands twice in one m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.errors import BadConfigError
 
 MERGE_KEY = "<<"
 
 
-@dataclass(frozen=True, order=True)
-class Place:
+class Place(Struct, frozen=True, order=True):
     """Line and column of a file, both from 1."""
 
     line: int
@@ -38,8 +38,7 @@ class Kind(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
-class MarkedScalar:
+class MarkedScalar(Struct, frozen=True):
     """`text` is what stands in the file, `value` what it reads as."""
 
     place: Place
@@ -48,14 +47,12 @@ class MarkedScalar:
     value: Any
 
 
-@dataclass(frozen=True)
-class MarkedList:
+class MarkedList(Struct, frozen=True):
     place: Place
     items: tuple[Marked, ...]
 
 
-@dataclass(frozen=True)
-class MarkedMapping:
+class MarkedMapping(Struct, frozen=True):
     """`keys` says where each key stands; `entries` are in the order of the file."""
 
     place: Place

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
@@ -21,8 +22,7 @@ from tpuctl.watch.heartbeat import Heartbeat
 from tpuctl.watch.pause import Pause
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(Struct, frozen=True):
     """What every reader of an enrolled machine needs."""
 
     public_key: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.result import Reading
@@ -23,8 +24,7 @@ from tpuctl.money.quotas import Holding
 from tpuctl.watch.heartbeat import Health
 
 
-@dataclass(frozen=True)
-class SharedStore:
+class SharedStore(Struct, frozen=True):
     """What the bucket of a shared store says of itself, and which permissions there are on it."""
 
     bucket: str
@@ -34,8 +34,7 @@ class SharedStore:
     permissions: Reading[frozenset[str]]
 
 
-@dataclass(frozen=True)
-class StoreRecords:
+class StoreRecords(Struct, frozen=True):
     """What the store says that matters here. `wanted` counts slices and runs that somebody must look after."""
 
     grants: tuple[Grant, ...] = ()
@@ -47,8 +46,7 @@ class StoreRecords:
     damaged: tuple[DamagedRecordError, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What the settings say will be asked for."""
 
     project: str
@@ -64,8 +62,7 @@ class Wanted:
     """The `gs://` place of a shared store."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Everything that was looked at; what could not be read says why."""
 
     wanted: Wanted

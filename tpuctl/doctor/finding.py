@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.errors import TpuctlError
 
@@ -18,8 +20,7 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of the report. `fix` is a command that mends it, None where there is nothing to do."""
 
     check: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
@@ -26,8 +27,7 @@ from tpuctl.money.quotas import (
 TPU_SERVICE = "tpu.googleapis.com"
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(Struct, frozen=True):
     """A kind of slice that somebody will ask for."""
 
     zone: str

@@ -7,9 +7,10 @@ that turned out to matter. A look that fails spoils no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from tpuctl.doctor.checks import ASKED_PERMISSIONS
 from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted

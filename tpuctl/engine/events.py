@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class StepStarted:
+class StepStarted(Struct, frozen=True):
     """A step that changes something is about to begin."""
 
     subject: str
@@ -14,8 +13,7 @@ class StepStarted:
     reason: str
 
 
-@dataclass(frozen=True)
-class StepDone:
+class StepDone(Struct, frozen=True):
     """That step has ended well. `seconds` is how long it took."""
 
     subject: str
@@ -24,16 +22,14 @@ class StepDone:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How long something has been on its way (since `begun`, epoch seconds), and how long it took before."""
 
     begun: float
     usual_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Nothing to do but wait for `why`. Times are epoch seconds; `until` is None when nobody knows."""
 
     subject: str
@@ -43,24 +39,21 @@ class Waiting:
     pace: Pace | None = None
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True):
     """Worth knowing."""
 
     subject: str
     text: str
 
 
-@dataclass(frozen=True)
-class Warn:
+class Warn(Struct, frozen=True):
     """Worth acting on."""
 
     subject: str
     text: str
 
 
-@dataclass(frozen=True)
-class WorkerOutput:
+class WorkerOutput(Struct, frozen=True):
     """A chunk of what a worker's program wrote; `stream` is "stdout" or "stderr"."""
 
     subject: str
@@ -71,8 +64,7 @@ class WorkerOutput:
     """How many workers take part, for folding identical lines."""
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """Contents on their way to workers: bytes that left this machine, bytes fetched from neighbours, workers
     that have everything. `back`: on their way from workers, which are done when we have everything of theirs.
     `seconds` since it began."""

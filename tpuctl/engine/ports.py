@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from msgspec import Struct
 
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.shell import Secret
@@ -228,8 +229,7 @@ def parse_document(key: str, generation: int, text: str | bytes) -> Document:
         return Document(key, generation, DamagedData(key, f"it is not JSON: {error}"))
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """One JSON document of the store. `generation` changes with every write and is never 0."""
 
     key: str
@@ -237,8 +237,7 @@ class Document:
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class StoredBlob:
+class StoredBlob(Struct, frozen=True):
     """A blob as it was listed. `written_at` by the store's own clock, as far as it is known (else None);
     `version` changes whenever it is written again."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.events import Pace, Waiting
 from tpuctl.engine.services import Services
@@ -19,8 +20,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, waiting_words
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What one pass over one subject came to. `acted` means something was changed: look again at once."""
 
     verdict: Verdict

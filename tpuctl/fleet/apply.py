@@ -7,7 +7,9 @@ goes on from where it stands. What may be destroyed was decided in the plan; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
@@ -37,8 +39,7 @@ from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_run, find_slice, get_run, get_slice, list_runs, list_slices, save
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(Struct, frozen=True):
     """What `apply_fleet` needs beyond the plan: the code of each run, and the check before money is spent."""
 
     wanted: WantedFleet

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, Limits, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
@@ -49,8 +51,7 @@ class Kind(StrEnum):
     RUN = "run"
 
 
-@dataclass(frozen=True)
-class WantedSlice:
+class WantedSlice(Struct, frozen=True):
     """A slice of the file, settled."""
 
     name: str
@@ -59,11 +60,10 @@ class WantedSlice:
     pay: bool
     script: bytes | None = None
     """The content of its startup script."""
-    limits: Limits = Limits()  # noqa: RUF009 - frozen
+    limits: Limits = Limits()
 
 
-@dataclass(frozen=True)
-class WantedRun:
+class WantedRun(Struct, frozen=True):
     """A run of the file, settled; `bundle` is the digest of its code as it is now."""
 
     name: str
@@ -79,8 +79,7 @@ class WantedRun:
         return run.fingerprint == self.fingerprint(run.policy)
 
 
-@dataclass(frozen=True)
-class WantedFleet:
+class WantedFleet(Struct, frozen=True):
     """All that a file asks for, settled and in its order."""
 
     name: str
@@ -88,8 +87,7 @@ class WantedFleet:
     runs: tuple[WantedRun, ...]
 
 
-@dataclass(frozen=True)
-class How:
+class How(Struct, frozen=True):
     """What the user allowed. `again` names runs to repeat though they have ended."""
 
     replace: bool = False
@@ -98,8 +96,7 @@ class How:
     again: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class FleetChange:
+class FleetChange(Struct, frozen=True):
     """One line of a plan. `record` is the id of the run that is meant, or ended first, if there is one."""
 
     kind: Kind
@@ -284,9 +281,9 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
         return told(Change.NONE, f"run {active.id} ends with its slice", hint)
     if active.policy != item.request.policy and not active.stop_asked:
         names = tuple(
-            name.name
-            for name in fields(Policy)
-            if getattr(active.policy, name.name) != getattr(item.request.policy, name.name)
+            name
+            for name in Policy.__struct_fields__
+            if getattr(active.policy, name) != getattr(item.request.policy, name)
         )
         return told(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
     return told(Change.NONE, f"run {active.id} is {active.state}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
@@ -26,8 +28,7 @@ UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
 EXIT_NO_COMMAND = 127
 
 
-@dataclass(frozen=True)
-class AgentReply:
+class AgentReply(Struct, frozen=True):
     """One worker's answer: `data`, or `error` (a code, the agent's or ours) with a message for a person.
 
     Codes of ours: the values of `FailureKind`, `no-python` and `malformed`.
@@ -45,8 +46,7 @@ class AgentReply:
         return self.result.failure in UNREACHED
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
+class Answer(Struct, Generic[T], frozen=True):
     """A parsed answer: `value`, or None with `reply.error` and `reply.message`."""
 
     worker: int

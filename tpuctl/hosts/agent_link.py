@@ -10,7 +10,8 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import Input, OutputSink, Remote, Stdin
 from tpuctl.hosts.commands import (

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 
 class AttemptState(StrEnum):
@@ -42,8 +43,7 @@ class MalformedReplyError(ValueError):
     """An answer of a host is not what the agent sends; the text says what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class Lockfile:
+class Lockfile(Struct, frozen=True):
     """The file with which libtpu guards a host's chips. `foreign`: it is another user's, so that ours cannot
     open it. `holders` are living processes with a lock on it."""
 
@@ -54,8 +54,7 @@ class Lockfile:
     holders_said: str
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """What a host says of itself."""
 
     boot_id: str
@@ -72,8 +71,7 @@ class HostFacts:
     lockfile: Lockfile | None = None
 
 
-@dataclass(frozen=True)
-class AttemptStatus:
+class AttemptStatus(Struct, frozen=True):
     """One attempt on one host; times by the host's clock.
 
     `stopped`: it was told to end, from outside. `stop_asked`: that was asked for; without it the host itself
@@ -105,8 +103,7 @@ class AttemptStatus:
     maintenance: str = ""
 
 
-@dataclass(frozen=True)
-class PrepareReply:
+class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks."""
 
     prepared: bool
@@ -115,24 +112,26 @@ class PrepareReply:
     missing: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CopyStatus:
+class CopyStatus(Struct, frozen=True):
     """A copy from host to host under the supervisor of one of them. `bytes` came so far to one that fetches;
     one that serves has a port, and a secret for those who may ask."""
 
     state: AttemptState
     bytes: int = 0
     port: int | None = None
-    token: str = field(default="", repr=False)
+    token: str = ""
     error: str = ""
+
+    def __repr__(self) -> str:
+        """Without the secret: errors and logs show values like this."""
+        return f"CopyStatus(state={self.state!r}, bytes={self.bytes}, port={self.port}, error={self.error!r})"
 
     @property
     def going(self) -> bool:
         return self.state in {AttemptState.STARTING, AttemptState.RUNNING}
 
 
-@dataclass(frozen=True)
-class LacksReply:
+class LacksReply(Struct, frozen=True):
     """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
     `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about."""
 
@@ -142,8 +141,7 @@ class LacksReply:
     copy: CopyStatus | None = None
 
 
-@dataclass(frozen=True)
-class StartReply:
+class StartReply(Struct, frozen=True):
     """`already` means that this attempt was started here before and nothing was done now."""
 
     state: AttemptState
@@ -151,8 +149,7 @@ class StartReply:
     already: bool
 
 
-@dataclass(frozen=True)
-class LogNews:
+class LogNews(Struct, frozen=True):
     """What the logs of an attempt have behind what is known, and whether there is more to ask for."""
 
     stdout: bytes = b""

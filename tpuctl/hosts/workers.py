@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class WorkerState(StrEnum):
@@ -34,8 +35,7 @@ class HostEvent(StrEnum):
     """The metadata server says that it is preempted."""
 
 
-@dataclass(frozen=True)
-class WorkerView:
+class WorkerView(Struct, frozen=True):
     """One look at one worker. `ran_s` is how long its program ran, by the host's clock; `survivors` names
     processes of the attempt that nobody watches."""
 

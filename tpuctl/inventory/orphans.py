@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, TpuctlError, TransientError
@@ -18,8 +19,7 @@ from tpuctl.state.leases import lease
 from tpuctl.state.repository import Loaded
 
 
-@dataclass(frozen=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """What became of one: whether its deletion was asked for, and why or why not."""
 
     name: str

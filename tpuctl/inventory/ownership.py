@@ -8,7 +8,8 @@ the server's identity instead, because queued resources can never be labelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.inventory.resources import Found
 from tpuctl.lib.names import label_value
@@ -16,8 +17,7 @@ from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER
 from tpuctl.model.records import Incarnation, SliceRecord
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What must be true of a TPU before it is deleted.
 
     `user` is the value of its user label, None for anybody's. `identity`, where set, stands for the labels.
@@ -28,8 +28,7 @@ class Claim:
     identity: str = ""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a TPU is not deleted, whose it is, and what to type."""
 
     why: str

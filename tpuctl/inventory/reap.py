@@ -8,7 +8,8 @@ are named, and nothing in them is touched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
@@ -28,8 +29,7 @@ ASK_AGAIN_S = 60.0
 """A deletion that has not shown after so long is asked for once more: its operation may have failed."""
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """Every TPU of the project with its fate, and the zones that could not be read."""
 
     judged: tuple[Judged, ...]
@@ -39,8 +39,7 @@ class Survey:
         return [each for each in self.judged if each.fate in fates]
 
 
-@dataclass(frozen=True)
-class Reaped:
+class Reaped(Struct, frozen=True):
     """What became of one: "gone", "kept" (it is wanted or another after all), "busy", "failed" or "pending"."""
 
     found: Found

@@ -7,8 +7,9 @@ nothing: what merely looks like ours is named and left alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, NodeInfo, QueuedInfo
@@ -28,8 +29,7 @@ class Fate(StrEnum):
     """Its zone could not be read whole."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """One queued resource with its nodes, or one node without a queued resource.
 
     `uid` is what tells it from a later one of the same name: a node's id, a queued resource's time of creation.
@@ -58,8 +58,7 @@ class Found:
         return self.kind, self.zone, self.name
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """A TPU, its fate and the evidence in words."""
 
     found: Found
@@ -67,8 +66,7 @@ class Judged:
     why: str
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Who asks: the store's id, the user, and whether all users' TPUs are meant."""
 
     store_id: str

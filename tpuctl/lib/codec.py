@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON documents and back, so that records have one definition.
+"""Frozen Structs to JSON documents and back, so that records have one definition.
 
 Unknown keys in a document are passed over: a reader must survive its successor. Missing keys take the field's
 default. A value of another kind than the field's is refused: a record is either as it was meant or damaged.
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def to_data(value: Any) -> Any:
-    """Plain JSON-able data of a dataclass, enum, tuple, mapping or scalar."""
+    """Plain JSON-able data of a Struct, enum, tuple, mapping or scalar."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
 def from_data(cls: type[T], data: Mapping[str, Any]) -> T:
-    """The dataclass `cls` from what `to_data` made of it.
+    """The Struct `cls` from what `to_data` made of it.
 
     Raises ValueError, which names the field that is missing, of another kind, or of an unknown enum value.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.errors import UsageError
 
@@ -124,8 +125,7 @@ def check_bucket_uri(uri: str) -> str:
     return uri.rstrip("/")
 
 
-@dataclass(frozen=True)
-class SecretReference:
+class SecretReference(Struct, frozen=True):
     """Where a secret's value is read, by whoever starts the run; never the value. `reference` is `env:VAR` or
     `file:PATH`."""
 

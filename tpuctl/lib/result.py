@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Reading(Generic[T]):
+class Reading(Struct, Generic[T], frozen=True):
     """Either `value` or `error`."""
 
     value: T | None = None
@@ -23,8 +23,7 @@ class Reading(Generic[T]):
         return "" if self.error is None else self.error.message
 
 
-@dataclass(frozen=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """Something that could not be read: what, why, and the command that mends it, if there is one."""
 
     what: str

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import suggest
@@ -19,8 +21,7 @@ ALL_SIZES = "*"
 _TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2}")
 
 
-@dataclass(frozen=True)
-class AcceleratorType:
+class AcceleratorType(Struct, frozen=True):
     """One size of one generation.
 
     `zones` are documented or known to work; `listed_zones` are only listed by the API, which lists too much, or
@@ -55,8 +56,7 @@ class AcceleratorType:
         return self.runtime_versions[0]
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """What all sizes of one generation share. Prices are USD per chip and hour, by region and tier."""
 
     name: str
@@ -71,8 +71,7 @@ class Generation:
     """Chips of the largest such topology."""
 
 
-@dataclass(frozen=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """All accelerator types, by name, in the order of the table."""
 
     types: Mapping[str, AcceleratorType]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class AssetKind(StrEnum):
@@ -18,8 +19,7 @@ class AssetKind(StrEnum):
     BUCKET = "bucket"
 
 
-@dataclass(frozen=True)
-class AssetInfo:
+class AssetInfo(Struct, frozen=True):
     """One resource as its API shows it. `location` is a zone, a region, `global` or a multi-region.
 
     `type` is the kind's own: disk type, machine type, address type, storage class. `size_gib` is None where the

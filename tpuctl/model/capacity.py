@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Tier
@@ -17,16 +19,14 @@ KEPT = 30
 """How many waits and lives are kept: enough for a median that follows the last days."""
 
 
-@dataclass(frozen=True)
-class HourStat:
+class HourStat(Struct, frozen=True):
     """How often capacity was asked for in one hour of the day, and how often it came."""
 
     asked: int = 0
     granted: int = 0
 
 
-@dataclass(frozen=True)
-class CapacityNote:
+class CapacityNote(Struct, frozen=True):
     """Everything known about one accelerator type in one zone and tier."""
 
     zone: str

@@ -8,9 +8,10 @@ raises.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from tpuctl.model.hosts import Endpoint as Endpoint
 from tpuctl.model.hosts import FailureKind as FailureKind
@@ -70,8 +71,7 @@ class QueuedState(StrEnum):
         return cls(value) if value in cls.__members__ else cls.UNKNOWN
 
 
-@dataclass(frozen=True)
-class CloudErrorInfo:
+class CloudErrorInfo(Struct, frozen=True):
     """An error reported inside an operation or a queued resource (google.rpc.Status); `details` as JSON."""
 
     code: int
@@ -79,8 +79,7 @@ class CloudErrorInfo:
     details: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """A node as the API shows it. `uid` is the server's numeric id, new for every incarnation."""
 
     name: str
@@ -101,8 +100,7 @@ class NodeInfo:
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
 
 
-@dataclass(frozen=True)
-class QueuedInfo:
+class QueuedInfo(Struct, frozen=True):
     """A queued resource as the API shows it; `labels` are those of its first node spec."""
 
     name: str
@@ -117,8 +115,7 @@ class QueuedInfo:
     create_time: str = ""
 
 
-@dataclass(frozen=True)
-class OperationInfo:
+class OperationInfo(Struct, frozen=True):
     """A cloud long-running operation; `name` is its full resource name."""
 
     name: str
@@ -127,8 +124,7 @@ class OperationInfo:
     target: str = ""
 
 
-@dataclass(frozen=True)
-class OfferInfo:
+class OfferInfo(Struct, frozen=True):
     """An accelerator type that the API lists for a zone. `config_type` and `topology` describe it."""
 
     name: str
@@ -136,8 +132,7 @@ class OfferInfo:
     topology: str
 
 
-@dataclass(frozen=True)
-class GuestHostKey:
+class GuestHostKey(Struct, frozen=True):
     """What a worker's guest attributes say about it. `public_key` is `ssh-ed25519 AAAA…`."""
 
     worker: int
@@ -145,8 +140,7 @@ class GuestHostKey:
     hostname: str = ""
 
 
-@dataclass(frozen=True)
-class NodeRequest:
+class NodeRequest(Struct, frozen=True):
     """Everything needed to ask for a node; sent directly or inside a queued resource's node spec."""
 
     name: str
@@ -178,16 +172,14 @@ class NodeRequest:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Listing(Generic[T]):
+class Listing(Struct, Generic[T], frozen=True):
     """A list answer. Zones in `unreachable` were not read: absence there proves nothing."""
 
     items: tuple[T, ...]
     unreachable: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class ObjectInfo:
+class ObjectInfo(Struct, frozen=True):
     """One object of a bucket. `generation` is the server's version of its content."""
 
     name: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
@@ -27,8 +28,7 @@ class ErrorKind(StrEnum):
     TRANSIENT = "transient"
 
 
-@dataclass(frozen=True)
-class MessageRule:
+class MessageRule(Struct, frozen=True):
     """A pattern searched in the message, ignoring case; the first match of the table wins."""
 
     pattern: re.Pattern[str]
@@ -37,8 +37,7 @@ class MessageRule:
     example: str
 
 
-@dataclass(frozen=True)
-class ErrorTable:
+class ErrorTable(Struct, frozen=True):
     """The rules in order."""
 
     rules: tuple[MessageRule, ...]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 
 
-@dataclass(frozen=True)
-class CredentialFacts:
+class CredentialFacts(Struct, frozen=True):
     """What the API is asked with.
 
     `kind` is the `type` of the credentials file, `token-file`, or `machine` for a Google VM's own account;
@@ -24,8 +23,7 @@ class CredentialFacts:
     """The project to which a person's login has its calls counted, empty for none; None for other kinds."""
 
 
-@dataclass(frozen=True)
-class KeyFacts:
+class KeyFacts(Struct, frozen=True):
     """This machine's SSH key. `mode` is None when there is no file; `error` says why it is no key."""
 
     path: str
@@ -33,8 +31,7 @@ class KeyFacts:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class ToolFacts:
+class ToolFacts(Struct, frozen=True):
     """A program or library; `version` is None when it is missing. `purpose` says what needs it."""
 
     name: str
@@ -44,8 +41,7 @@ class ToolFacts:
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class StoreFacts:
+class StoreFacts(Struct, frozen=True):
     """The store as a look from outside shows it, changing nothing. `holder` is who keeps it locked."""
 
     where: str
@@ -77,8 +73,7 @@ class StoreFacts:
         return not (self.locked or self.damage or other or self.foreign_project or absent or not self.writable)
 
 
-@dataclass(frozen=True)
-class WatchFacts:
+class WatchFacts(Struct, frozen=True):
     """What this machine has of a watchdog. None where the machine does not tell."""
 
     installed: bool
@@ -89,8 +84,7 @@ class WatchFacts:
     broken_hooks: tuple[TpuctlError, ...] = ()
 
 
-@dataclass(frozen=True)
-class BucketPlace:
+class BucketPlace(Struct, frozen=True):
     """Where a bucket is: `US-CENTRAL2`, `EU`, … and `region`, `dual-region` or `multi-region`."""
 
     location: str
@@ -99,16 +93,14 @@ class BucketPlace:
     """The regions of a dual-region of one's own choice, in lower case."""
 
 
-@dataclass(frozen=True)
-class Deletion:
+class Deletion(Struct, frozen=True):
     """A lifecycle rule of a bucket that removes live objects. No `prefixes`: everywhere in the bucket."""
 
     prefixes: tuple[str, ...] = ()
     age_days: int | None = None
 
 
-@dataclass(frozen=True)
-class BucketSettings:
+class BucketSettings(Struct, frozen=True):
     """What a bucket does with its objects. Spans in seconds; 0 means not at all."""
 
     storage_class: str = "STANDARD"

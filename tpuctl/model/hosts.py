@@ -5,8 +5,9 @@ Apart from them, because making a class takes time: a command on hosts needs non
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Tier(StrEnum):
@@ -19,8 +20,7 @@ class Tier(StrEnum):
     FLEX_START = "flex-start"
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """One worker's addresses; its index is its position in `NodeInfo.endpoints`."""
 
     internal_ip: str
@@ -42,8 +42,7 @@ class FailureKind(StrEnum):
     SIGNAL = "signal"
 
 
-@dataclass(frozen=True)
-class HostTarget:
+class HostTarget(Struct, frozen=True):
     """How to reach one worker: pinned host key included, so that nothing is trusted on first use."""
 
     slice_name: str
@@ -63,8 +62,7 @@ class HostTarget:
         return f"{self.slice_name}-{self.worker}"
 
 
-@dataclass(frozen=True)
-class RemoteResult:
+class RemoteResult(Struct, frozen=True):
     """What one worker did with a command; never loses information.
 
     `exit_status` is None when the command's own end was not seen; `failure` then says why and `detail` how.

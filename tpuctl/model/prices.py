@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType, Catalog
@@ -26,8 +27,7 @@ def price_per_hour(catalog: Catalog, accelerator: AcceleratorType, zone: str, ti
 HOURS_PER_MONTH = 730.0
 
 
-@dataclass(frozen=True)
-class OtherPrices:
+class OtherPrices(Struct, frozen=True):
     """The content of `manifests/tables/other_prices.yaml`, USD."""
 
     data: Mapping[str, Any]

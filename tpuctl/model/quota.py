@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.model.cloud import Tier
 
@@ -21,8 +22,7 @@ _QUOTA_ID = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class ComputeQuota:
+class ComputeQuota(Struct, frozen=True):
     """A quota of Compute Engine as the API shows it; `region` is empty for one of the whole project."""
 
     metric: str
@@ -39,8 +39,7 @@ class ComputeQuota:
         return self.region or "the project"
 
 
-@dataclass(frozen=True)
-class TpuQuota:
+class TpuQuota(Struct, frozen=True):
     """A quota of the TPU API in one zone or region, in the unit of its generation (chips or TensorCores).
 
     `serving` is the separate quota on which v5e slices of up to 8 chips may draw.
@@ -59,8 +58,7 @@ class TpuQuota:
         return self.generation == generation and self.preemptible is (tier in PREEMPTIBLE_TIERS)
 
 
-@dataclass(frozen=True)
-class ProjectInfo:
+class ProjectInfo(Struct, frozen=True):
     """The project in Compute Engine: its metadata (which every VM inherits) and its own quotas."""
 
     metadata: Mapping[str, str]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from tpuctl.model import timeouts
 from tpuctl.model.hosts import Endpoint, Tier
@@ -35,8 +36,7 @@ class SliceState(StrEnum):
     GONE = "gone"
 
 
-@dataclass(frozen=True)
-class SliceSpec:
+class SliceSpec(Struct, frozen=True):
     """What was asked for. Another spec under the same name is a conflict, not an update."""
 
     accelerator_type: str
@@ -68,8 +68,7 @@ class SliceSpec:
     """The sha256 of the blob with its text."""
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """How a worker was reachable when it was last pinned."""
 
     endpoint: Endpoint
@@ -77,8 +76,7 @@ class Worker:
     hostname: str = ""
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Something about a live incarnation is wrong since `since`; only time or evidence settles it."""
 
     since: float
@@ -97,8 +95,7 @@ class Answer(StrEnum):
     """No answer, or an internal error: it may have taken effect."""
 
 
-@dataclass(frozen=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """A `create` or `delete` that is made again until the cloud shows its effect: each may be refused while
     something is in flight, lost, or taken and dropped all the same."""
 
@@ -111,8 +108,7 @@ class Retry:
     said: str = ""
 
 
-@dataclass(frozen=True)
-class Incarnation:
+class Incarnation(Struct, frozen=True):
     """One life of a slice in the cloud. `cloud_name` is written here before the create and never used again."""
 
     number: int
@@ -152,8 +148,7 @@ class Incarnation:
         return self.request_name or self.cloud_name
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """How the last incarnation ended."""
 
     at: float
@@ -161,16 +156,14 @@ class Loss:
     detail: str
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How long a slice is wanted, as asked for: so many seconds, or until so many have passed without use."""
 
     ttl_s: float | None = None
     idle_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(Struct, frozen=True):
     """When a slice is to go by itself: at a moment (epoch seconds), or after so many seconds without use."""
 
     expires_at: float | None = None
@@ -179,8 +172,7 @@ class Lifetime:
     """The span that ends at `expires_at`, as it was asked for."""
 
 
-@dataclass(frozen=True)
-class SliceRecord:
+class SliceRecord(Struct, frozen=True):
     """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
 
     name: str
@@ -234,7 +226,7 @@ class SliceRecord:
 
         Where it is at the moment does not count while it may be in several zones.
         """
-        names = [item.name for item in fields(SliceSpec) if item.name != "zone"]
+        names = [name for name in SliceSpec.__struct_fields__ if name != "zone"]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
         return different if set(self.wished_zones) == set(zones or (spec.zone,)) else ("zone", *different)
 
@@ -301,8 +293,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
 """Budget and meaning of each cause, for the documents."""
 
 
-@dataclass(frozen=True)
-class WorkerEnd:
+class WorkerEnd(Struct, frozen=True):
     """How one worker of an attempt ended; both None when its end was never seen."""
 
     worker: int
@@ -314,8 +305,7 @@ class WorkerEnd:
     """Processes of it that its host still has: what a stop cannot reach, such as root's."""
 
 
-@dataclass(frozen=True)
-class TimelineEntry:
+class TimelineEntry(Struct, frozen=True):
     """One event of a run's story. `at` is seconds since the epoch."""
 
     at: float
@@ -323,8 +313,7 @@ class TimelineEntry:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One try of a run on one incarnation of its slice. `fence` is the lease counter under which it began."""
 
     number: int
@@ -353,8 +342,7 @@ class Attempt:
         return str(self.number)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """How often a run is started again, by cause."""
 
     max_failures: int = timeouts.MAX_FAILURES
@@ -368,8 +356,7 @@ class Policy:
         return max(self.max_failures, self.max_preemptions, self.max_restarts) > 0
 
 
-@dataclass(frozen=True)
-class CodeState:
+class CodeState(Struct, frozen=True):
     """Where the frozen bundle came from; `diff` is the blob of the uncommitted changes."""
 
     bundle: str
@@ -380,16 +367,14 @@ class CodeState:
     diff: str | None = None
 
 
-@dataclass(frozen=True)
-class EnvironmentRef:
+class EnvironmentRef(Struct, frozen=True):
     """The pinned environment of a run: `spec` is the blob with its definition."""
 
     name: str
     spec: str
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """One run: frozen at its first start, so that every later attempt from any machine is the same."""
 
     id: str

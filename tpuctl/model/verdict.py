@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """Desired and observed agree."""
 
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do now. `until` is when to look again at the latest, if known (epoch seconds)."""
 
     why: str
@@ -32,23 +31,20 @@ def waiting_words(why: str) -> str:
     return f"waiting: {why}" if _FINITE.search(why.partition(" (")[0]) else f"waiting for {why}"
 
 
-@dataclass(frozen=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Only a person can go on from here."""
 
     why: str
     hint: str | None = None
 
 
-@dataclass(frozen=True)
-class Blind:
+class Blind(Struct, frozen=True):
     """This machine may be cut off from the hosts, so it decides nothing; another one may know better."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The work ended without success."""
 
     error: TpuctlError

@@ -7,8 +7,9 @@ doing anything (a queued request, a node that starts) counts as if it were.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
@@ -35,8 +36,7 @@ class Payer(StrEnum):
     NOBODY = "nobody"
 
 
-@dataclass(frozen=True)
-class BillLine:
+class BillLine(Struct, frozen=True):
     """One resource. `per_hour` is USD, None where no price is known; 0 for what costs nothing as it stands."""
 
     kind: str
@@ -52,8 +52,7 @@ class BillLine:
     created: str = ""
 
 
-@dataclass(frozen=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """What could not be read, so that nothing is known about it."""
 
     what: str
@@ -61,8 +60,7 @@ class Unread:
     hint: str | None = None
 
 
-@dataclass(frozen=True)
-class Census:
+class Census(Struct, frozen=True):
     """All that was read of a project in one go."""
 
     nodes: Listing[NodeInfo]
@@ -71,8 +69,7 @@ class Census:
     unread: tuple[Unread, ...] = ()
 
 
-@dataclass(frozen=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """The lines and what they come to. `per_hour` sums up the known prices; `unpriced` counts the others."""
 
     lines: tuple[BillLine, ...]

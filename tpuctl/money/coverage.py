@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
@@ -20,8 +21,7 @@ _GIVEN_BACK = frozenset({NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERM
 """States in which a node holds no chips."""
 
 
-@dataclass(frozen=True)
-class Quote:
+class Quote(Struct, frozen=True):
     """What a slice costs and whether a grant covers it; `line` says it in words before the first create."""
 
     line: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType
@@ -43,8 +44,7 @@ _MONTH_FIRST = re.compile(r"\b([A-Z][a-z]{2,8})\.?\s+(\d{1,2})(?:st|nd|rd|th)?,?
 _DAY_FIRST = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?\s+([A-Z][a-z]{2,8})\.?,?\s+(\d{4})\b")
 
 
-@dataclass(frozen=True)
-class GrantLine:
+class GrantLine(Struct, frozen=True):
     """One line of a letter. `ends` is the last day on which it covers, if the letter says so."""
 
     chips: int
@@ -67,8 +67,7 @@ WARN_DAYS = (7, 1)
 """Days before the last day of a grant on which a pass warns."""
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A grant as the store keeps it. `ends` is its last day, `YYYY-MM-DD`, or None if unknown."""
 
     zone: str
@@ -84,8 +83,7 @@ class Grant:
         return f"grants/{self.zone}/{self.tier}/{self.generation}"
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Whether a create costs nothing. `until` is the last covered day, if known; `reason` says what decided."""
 
     covered: bool

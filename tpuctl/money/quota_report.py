@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
@@ -125,8 +126,7 @@ def _refusal(name: str, certain: Sequence[Shortage]) -> QuotaError:
     )
 
 
-@dataclass(frozen=True)
-class TpuRow:
+class TpuRow(Struct, frozen=True):
     """One TPU quota with its use, in `unit`s; `used` is None where something of unknown size draws on it."""
 
     quota: TpuQuota
@@ -138,8 +138,7 @@ class TpuRow:
         return None if self.used is None else max(0, self.quota.limit - self.used)
 
 
-@dataclass(frozen=True)
-class HoldingRow:
+class HoldingRow(Struct, frozen=True):
     """Something that is held, its price per hour in USD (None: not known), and how to get rid of a dead one."""
 
     holding: Holding
@@ -147,16 +146,14 @@ class HoldingRow:
     collect: str | None
 
 
-@dataclass(frozen=True)
-class GrantRow:
+class GrantRow(Struct, frozen=True):
     """A grant and the chips that live nodes draw from it; None when not everything was read."""
 
     grant: Grant
     live: int | None
 
 
-@dataclass(frozen=True)
-class QuotaReport:
+class QuotaReport(Struct, frozen=True):
     """Everything about quotas that could be read; `unread` names the rest."""
 
     tpu: tuple[TpuRow, ...]

@@ -8,7 +8,8 @@ Compute Engine's quotas; the use of TPU quotas is counted from what the project 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted
@@ -51,8 +52,7 @@ def quota_units(offer: AcceleratorType) -> int:
     return offer.cores if offer.quota_unit == "tensorcores" else offer.chips
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Something in the project that holds TPU quota: a node, or a queued resource without nodes.
 
     `units` and `chips` are None for a type that the table does not know. `dead` will never give chips again.
@@ -200,8 +200,7 @@ INTERNAL_IPS = (
 )
 
 
-@dataclass(frozen=True)
-class Shortage:
+class Shortage(Struct, frozen=True):
     """A side quota that has no room for a slice. Only where `certain` is the create known to be refused."""
 
     quota: ComputeQuota
@@ -248,8 +247,7 @@ def _shortage(
     return Shortage(quota, need, certain, (ask, *more))
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Struct, frozen=True):
     """How many more hosts (or nodes) a side quota allows now."""
 
     quota: ComputeQuota

@@ -8,7 +8,8 @@ crash in between repeats one event with the same id. Machines with different hoo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpuctl.config.hooks import Hook, Occasion
 from tpuctl.engine.ports import Document

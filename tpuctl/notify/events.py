@@ -8,8 +8,10 @@ Hooks come only from the user's own configuration file: what a shared store or a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.config.hooks import Occasion
 from tpuctl.lib.time import render_time
@@ -21,8 +23,7 @@ REMEMBERED = 20
 """Incarnations of a slice whose happenings are remembered as told; older ones are not told any more."""
 
 
-@dataclass(frozen=True)
-class Happening:
+class Happening(Struct, frozen=True):
     """Something to tell. `token` is its id within the subject."""
 
     occasion: Occasion
@@ -32,16 +33,14 @@ class Happening:
     detail: str
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """How far one subject was looked at: the generation of its record, and what was told of it."""
 
     generation: int
     told: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """What one hook was told. `holder` has it to itself until `expires` (store's time)."""
 
     seen: Mapping[str, Seen] = field(default_factory=dict)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import host_environment
@@ -30,24 +31,21 @@ _BEGUN = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING, HostAtt
 _ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """Every worker acknowledged. `hosts` is one row per worker, for the manifest."""
 
     coordinator: str
     hosts: tuple[Mapping[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Greeted:
+class Greeted(Struct, frozen=True):
     """Every worker answered, nothing is left of earlier attempts, and that took so long that the rest is for
     further steps. `hosts` is what of `Prepared.hosts` is known."""
 
     hosts: tuple[Mapping[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """What was new in logs. `more`: somebody has more of it. `unread` are workers whose answer was cut off by
     the end of the time, or not asked for any more: nothing is known of what they have left."""
 
@@ -56,8 +54,7 @@ class Fetched:
     unread: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A worker has something in the way that only a person can remove."""
 
     why: str

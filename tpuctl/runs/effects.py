@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpuctl import __version__
 from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
@@ -88,7 +89,7 @@ class RunWave:
         self._loaded = save(self._services, self._loaded, run)
 
     def _save_attempt(self, attempt: Attempt, **run_changes: object) -> None:
-        self._save(replace(self._run, attempt=attempt, **run_changes))  # type: ignore[arg-type]
+        self._save(replace(self._run, attempt=attempt, **run_changes))
 
     def _journal(self, action: str, reason: str) -> None:
         incarnation = self._slice.incarnation if self._slice else None

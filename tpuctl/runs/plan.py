@@ -8,8 +8,10 @@ hosts were probed; only then is one of the budgets charged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
 from tpuctl.lib.text import counted, fold_workers
@@ -51,8 +53,7 @@ class RunStep(StrEnum):
     FINISH = "finish"
 
 
-@dataclass(frozen=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True):
     """The next step and why; `cause` goes with DECIDE, `state` with FINISH; `verdict` holds without a step."""
 
     step: RunStep | None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Policy
 
 
-@dataclass(frozen=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True):
     """What a user asked to run. `workers` None means all."""
 
     slice_name: str
@@ -48,16 +48,16 @@ def fingerprint(request: RunRequest, bundle: str) -> str:
     What was left at its default is left out, so that a new kind of setting changes no old fingerprint.
     """
     environment = None if request.environment is None else hashlib.sha256(request.environment).hexdigest()
-    asked = {**_said(dataclasses.replace(request, environment=None)), "bundle": bundle}
+    asked = {**_said(replace(request, environment=None)), "bundle": bundle}
     if environment is not None:
         asked["environment"] = environment
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-def _said(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults, as plain data."""
+def _said(value: Struct) -> dict[str, Any]:
+    """The fields of a Struct that differ from their defaults, as plain data."""
     return {
-        item.name: _said(found) if dataclasses.is_dataclass(found) else to_data(found)
-        for item in dataclasses.fields(value)
+        item.name: _said(found) if isinstance(found, Struct) else to_data(found)
+        for item in fields(value)
         if (found := getattr(value, item.name)) != item.default
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
@@ -19,8 +20,7 @@ from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.tree import Content
 
 
-@dataclass(frozen=True)
-class FrozenCode:
+class FrozenCode(Struct, frozen=True):
     """The code of a run as content: `bundle` is the tree, `diff` the uncommitted changes."""
 
     bundle: Content

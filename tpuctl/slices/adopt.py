@@ -6,7 +6,8 @@ labelling may fail. Doing it again is a no-op, or does what is left to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
@@ -34,8 +35,7 @@ from tpuctl.state.repository import Loaded, find_slice, get_slice, list_slices, 
 from tpuctl.state.tombstones import retired_numbers
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A node that may be taken over, with the queued resource that it belongs to, and the slice it becomes."""
 
     name: str

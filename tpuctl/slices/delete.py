@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from tpuctl.engine.events import StepDone, StepStarted
 from tpuctl.engine.reconcile import Outcome

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError
@@ -124,8 +126,7 @@ def _orphaned(services: Services, record: SliceRecord) -> bool:
     return run is None or run.record.state.final
 
 
-@dataclass(frozen=True)
-class _Wish:
+class _Wish(Struct, frozen=True):
     """What was asked for, with several zones or none but `spec.zone`."""
 
     spec: SliceSpec

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
@@ -35,8 +37,7 @@ from tpuctl.state.repository import get_slice, save
 KEYS = "ssh-keys"
 
 
-@dataclass(frozen=True)
-class Machines:
+class Machines(Struct, frozen=True):
     """The public keys of the machines that may log in, and those that open nothing any more: of machines that
     were removed, or that have another one now.
 

@@ -7,7 +7,8 @@ is kept beside the slice, so that the next pass, on whatever machine, can tell w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError

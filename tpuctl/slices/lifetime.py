@@ -6,9 +6,11 @@ Whatever is not certain counts as use. Nothing goes without a warning ten minute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Lifetime, Limits
@@ -22,8 +24,7 @@ UNSEEN_MAX_S = 1200.0
 """A slice that nobody looked at for longer, and for more than half of the idle time, may have been used."""
 
 
-@dataclass(frozen=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True):
     """What a worker says of its use. `chips_unknown`: it could not be found out who has a chip open."""
 
     worker: int
@@ -33,8 +34,7 @@ class HostActivity:
     load_per_cpu: float
 
 
-@dataclass(frozen=True)
-class IdleWatch:
+class IdleWatch(Struct, frozen=True):
     """What passes remember of one incarnation: since when it is idle, and when its hosts were warned."""
 
     incarnation: int
@@ -52,8 +52,7 @@ class Step(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True)
-class LifetimeVerdict:
+class LifetimeVerdict(Struct, frozen=True):
     """The step, what to remember, and the reason in words."""
 
     step: Step

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from tpuctl.model import timeouts
 
@@ -20,8 +21,7 @@ class Life(StrEnum):
     """They had heartbeats, and these stand still."""
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(Struct, frozen=True):
     """One worker's heartbeat as it was read last, `reads` times in a row with this `value`. `moved`: it had
     another one before."""
 
@@ -37,8 +37,7 @@ class Beat:
         return Life.MOVING if self.moved else Life.UNKNOWN
 
 
-@dataclass(frozen=True)
-class Beats:
+class Beats(Struct, frozen=True):
     """What was read of the heartbeats of one incarnation, last at `read_at` by the store's clock. `told` is
     what they were last taken for."""
 

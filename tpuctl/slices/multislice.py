@@ -7,7 +7,8 @@ which is the process id that libtpu's megascale and JAX derive (jax cloud_tpu_cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpuctl.model.cloud import NodeInfo, NodeState
 

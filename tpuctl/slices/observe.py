@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
@@ -37,8 +38,7 @@ _HAD_A_NODE = {
 """States in which the cloud has shown the slice before, so that its absence has to be proved."""
 
 
-@dataclass(frozen=True)
-class SliceLook:
+class SliceLook(Struct, frozen=True):
     """One slice as seen in this pass."""
 
     loaded: Loaded[SliceRecord]

@@ -7,9 +7,10 @@ Only a size that nobody knows, and a zone that the API itself does not know, are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError, TpuctlError
@@ -21,8 +22,7 @@ from tpuctl.slices.request import refused, told
 from tpuctl.slices.resolve import AUTO
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(Struct, frozen=True):
     """What was asked for: a size by its name, or a generation by its topology."""
 
     accelerator: str

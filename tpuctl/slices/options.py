@@ -95,13 +95,15 @@ class PolicyWish:
     """When a run is started again, and how it is stopped. `grace` is in seconds."""
 
     max_failures: int = key(
-        Policy.max_failures,
+        Policy().max_failures,
         "Restarts after failures of the program; two alike within a minute of its start are enough.",
         minimum=0,
         examples=(1,),
     )
-    max_preemptions: int = key(Policy.max_preemptions, "Restarts after preemptions.", minimum=0, examples=(20,))
-    grace: float = key(Policy.grace_s, "Between TERM and KILL at a stop.", minimum=0, examples=(60,))
+    max_preemptions: int = key(
+        Policy().max_preemptions, "Restarts after preemptions.", minimum=0, examples=(20,)
+    )
+    grace: float = key(Policy().grace_s, "Between TERM and KILL at a stop.", minimum=0, examples=(60,))
 
     def policy(self) -> Policy:
         return Policy(max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace)

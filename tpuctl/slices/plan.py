@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
 from tpuctl.model import timeouts
@@ -17,8 +17,7 @@ _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, SliceState.BOOTING, Sli
 """States in which nothing else tells a person of a slice that does not come on."""
 
 
-@dataclass(frozen=True)
-class SlicePlan:
+class SlicePlan(Struct, frozen=True):
     """The state the record should be in, the effect to perform (if any), and the verdict if there is none."""
 
     state: SliceState

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from http import HTTPStatus
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
@@ -23,8 +25,7 @@ SAMPLED_SLICES = 5
 """Of how many other slices one host each is tried before this machine takes itself for cut off."""
 
 
-@dataclass(frozen=True)
-class HostAnswers:
+class HostAnswers(Struct, frozen=True):
     """How many workers answered the agent's greeting, and what is wrong with the others, in words."""
 
     answered: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.names import check_zone_name
@@ -34,8 +35,7 @@ RUN_END_SLACK_S = 900.0
 interval of the watchdog or more."""
 
 
-@dataclass(frozen=True)
-class SliceChoice:
+class SliceChoice(Struct, frozen=True):
     """A spec, and every zone in which the slice may be, in order; `spec.zone` is the first of them."""
 
     spec: SliceSpec

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.model.cloud import Tier
 from tpuctl.slices.request import Ask, refused
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """One flag: what it asks for, what it cannot stand with, what it needs, and how the API is told."""
 
     flag: str

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.model.cloud import (
@@ -62,8 +63,7 @@ class Effect(StrEnum):
     RENEW = "renew"
 
 
-@dataclass(frozen=True)
-class To:
+class To(Struct, frozen=True):
     """Where a transition leads and what is done on the way."""
 
     state: SliceState
@@ -177,8 +177,7 @@ FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 
 
-@dataclass(frozen=True)
-class CloudView:
+class CloudView(Struct, frozen=True):
     """One look at one incarnation: None means the API said not-found, `unread` what could not be read."""
 
     node: NodeInfo | None = None
@@ -196,8 +195,7 @@ class CloudView:
         return self.operation.error if self.operation is not None else None
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """The event an observation amounts to, and the evidence in words."""
 
     event: SliceEvent

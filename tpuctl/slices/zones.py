@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.model.capacity import CapacityNote
 
@@ -11,8 +12,7 @@ REMEMBERED_S = 86_400.0
 """For a day the zone where capacity was last found comes first; after that the user's order counts again."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The zone to ask, and from when on (epoch seconds; 0 for now)."""
 
     zone: str

@@ -7,8 +7,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 PRIVATE_NAME = "ssh_ed25519"
 COMMENT = "tpuctl"
 
 
-@dataclass(frozen=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True):
     """`public_line` is `ssh-ed25519 AAAA… tpuctl`, as `ssh-keys` metadata wants it behind `USER:`."""
 
     private_path: Path

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tpuctl.model.hosts import FailureKind, HostTarget
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, load_private_key, open_connection, read_host_key
@@ -20,16 +21,19 @@ BOOT_RETRY_S = 10.0
 """How long a refused connection is retried when the host may still be booting."""
 
 
-@dataclass(frozen=True)
-class Access:
+CONNECT_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class Access(Struct, frozen=True):
     """How connections are made: with which key, through which command, and how long each part may take.
 
     `boot_retry` keeps trying a refused connection for a while: a host that is READY may not have its sshd yet.
     """
 
     private_key_path: Path
-    connect_timeout_s: float = 5.0
-    handshake_timeout_s: float = 10.0
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     boot_retry: bool = False
     proxy: tuple[str, ...] = ()
 

@@ -20,7 +20,7 @@ from tpuctl.model.hosts import HostTarget, RemoteResult
 from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, Collected, pump, queued
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
 from tpuctl.ssh.errors import ConnectError
-from tpuctl.ssh.pool import Access, ConnectionPool
+from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
 from tpuctl.ssh.session import Ending, Feed, exchange
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class SshRemote:
         self,
         private_key_path: Path,
         *,
-        connect_timeout_s: float = Access.connect_timeout_s,
-        handshake_timeout_s: float = Access.handshake_timeout_s,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         silence_s: float = LINK_SILENCE_S,
         heartbeat_s: float = HEARTBEAT_S,
         boot_retry: bool = False,

@@ -7,8 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tpuctl.hosts.commands import HEARTBEAT_S
 from tpuctl.model.hosts import FailureKind
@@ -23,8 +24,7 @@ STDIN_RETRY_MS = 5
 """How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
 
 
-@dataclass
-class Ending:
+class Ending(Struct):
     """How a command ended; exactly one of `exit_status` and `failure` is set."""
 
     exit_status: int | None = None

@@ -8,7 +8,8 @@ references are read again before each handful, and a blob is only removed as it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tpuctl.engine.ports import Store, StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError
@@ -23,8 +24,7 @@ HANDFUL = 100
 """Blobs that are removed after one look at the references."""
 
 
-@dataclass(frozen=True)
-class Waste:
+class Waste(Struct, frozen=True):
     """What may go: blobs, and names of slices whose records go. `blobs_kept` are all the others."""
 
     blobs: tuple[StoredBlob, ...] = ()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.time import parse_duration, render_duration
@@ -94,8 +96,7 @@ def other_referrers(keys: Iterable[str]) -> tuple[str, ...]:
 # Slices that are gone.
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """Where counting goes on when a name comes back: the last incarnation, and the fence of its lease."""
 
     incarnation: int = 0
@@ -105,16 +106,14 @@ class Numbers:
         return Numbers(max(self.incarnation, other.incarnation), max(self.fence, other.fence))
 
 
-@dataclass(frozen=True)
-class Resting:
+class Resting(Struct, frozen=True):
     """A slice that is gone, and since when (by the store's clock) its record is in this generation."""
 
     generation: int
     since: float
 
 
-@dataclass(frozen=True)
-class Retired:
+class Retired(Struct, frozen=True):
     """The document that stands for all slices whose records were removed, and for those that will be."""
 
     numbers: Mapping[str, Numbers] = field(default_factory=dict)

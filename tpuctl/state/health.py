@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from tpuctl.model.facts import StoreFacts
 from tpuctl.state.migrations import MIGRATIONS

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError
@@ -17,8 +18,7 @@ from tpuctl.state.repository import decode
 from tpuctl.state.tombstones import retired_numbers
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A held lease. `fence` is its counter."""
 
     name: str
@@ -26,8 +26,7 @@ class Lease:
     generation: int
 
 
-@dataclass(frozen=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """What the store says of a lease."""
 
     owner: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tpuctl.engine.ports import Store
 from tpuctl.errors import ConflictError
@@ -21,8 +22,7 @@ from tpuctl.state.repository import load_run, load_slice
 _OF_A_RUN = ("manifests", "attempts")
 
 
-@dataclass(frozen=True)
-class OldRecords:
+class OldRecords(Struct, frozen=True):
     """Keys of entries by the subject of their journal (`slices/NAME`, `runs/ID`), and ids of runs."""
 
     journals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
@@ -17,8 +18,7 @@ R = TypeVar("R", SliceRecord, RunRecord)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Loaded(Generic[R]):
+class Loaded(Struct, Generic[R], frozen=True):
     """A record and the generation it was read at (0: not stored yet)."""
 
     record: R

@@ -14,9 +14,10 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from tpuctl.config.settings import PROJECT_FILE
 from tpuctl.engine.ports import Store
@@ -39,8 +40,7 @@ SERVICE_ACCOUNT_MAX_BYTES = 1 << 20
 SHOWN_FILES = 5
 
 
-@dataclass(frozen=True)
-class CodeBundle:
+class CodeBundle(Struct, frozen=True):
     """A frozen tree. Its bytes depend on names, modes and contents only, and `sha256` is its digest.
 
     `directory` is where the run's directory is within the tree (`.` for its top). `size_bytes` is that of all

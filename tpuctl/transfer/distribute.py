@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.hosts.agent import AgentReply, HostAgent
@@ -33,8 +34,7 @@ from tpuctl.transfer.tree import Content
 SERVE_WAIT_S = 20.0
 
 
-@dataclass(frozen=True)
-class Distributed:
+class Distributed(Struct, frozen=True):
     """`failed` holds the answer of every worker that lacks something still; bytes and seconds are ours."""
 
     failed: Mapping[int, AgentReply]

@@ -7,8 +7,9 @@ themselves say.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.hosts.protocol import AttemptState, CopyStatus
 from tpuctl.model.cloud import HostTarget
@@ -26,8 +27,7 @@ POLL_MAX_S = 2.0
 _NOT_BEGUN = CopyStatus(AttemptState.ABSENT)
 
 
-@dataclass(frozen=True)
-class CopyJob:
+class CopyJob(Struct, frozen=True):
     """Whose copies they are: one attempt of a run, or the installation of its environment."""
 
     owner: str

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.ports import Clock, EventSink
@@ -33,8 +34,7 @@ OVERTIME_S = 4.0
 """For what is in the pipes when the time is up."""
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(Struct, frozen=True):
     """Where contents go on the hosts. With `destination` a file that lies there already need not travel."""
 
     area: str
@@ -45,8 +45,7 @@ class Where:
 CODE = Where("blobs")
 
 
-@dataclass
-class State:
+class State(Struct):
     """What is known about each worker: what it lacks (None: it has not seen the tree), why it was given up, and
     how the copy stands that it makes by itself."""
 

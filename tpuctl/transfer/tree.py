@@ -9,23 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 SCHEMA = 1
 PLAIN_MODE = 0o644
 
 
-@dataclass(frozen=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """One content. `size` in bytes."""
 
     sha256: str
     size: int
 
 
-@dataclass(frozen=True)
-class TreeFile:
+class TreeFile(Struct, frozen=True):
     """`mtime` (seconds since the epoch) only where it is to be kept; code has none, so that it compares."""
 
     path: str
@@ -34,14 +33,12 @@ class TreeFile:
     mtime: int | None = None
 
 
-@dataclass(frozen=True)
-class TreeLink:
+class TreeLink(Struct, frozen=True):
     path: str
     target: str
 
 
-@dataclass(frozen=True)
-class TreeFolder:
+class TreeFolder(Struct, frozen=True):
     path: str
     mode: int
 
@@ -51,8 +48,7 @@ ReadBlob = Callable[[str], Iterable[bytes]]
 """The content with a given sha256, in pieces."""
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(Struct, frozen=True):
     """A tree and a way to read what is in it."""
 
     tree: bytes

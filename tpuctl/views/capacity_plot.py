@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from msgspec import Struct
 
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_moment
@@ -47,8 +48,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 """
 
 
-@dataclass(frozen=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     """A strip for spans: logarithmic between its first and last mark, what lies outside is put at the edge."""
 
     title: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError
@@ -29,8 +31,7 @@ FLEET = "fleet"
 """The subject of a pass that could not look at any slice."""
 
 
-@dataclass(frozen=True)
-class PassReport:
+class PassReport(Struct, frozen=True):
     """What one pass did. `error` is what kept it from looking at all; `previous` was in the store before."""
 
     lines: tuple[Line, ...]

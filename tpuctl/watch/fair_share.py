@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """Something whose hosts are to be connected to. `in_need`: it is not usable until they were."""
 
     key: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError, UsageError
@@ -17,8 +18,7 @@ from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Loaded
 
 
-@dataclass(frozen=True)
-class GrantNews:
+class GrantNews(Struct, frozen=True):
     """Something that a pass did or found out about a grant or a slice under it."""
 
     subject: str

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
@@ -39,8 +41,7 @@ class Line(Protocol):
     def acted(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """Something that passes could not mend. `passes` counts those that saw it in a row."""
 
     subject: str
@@ -50,8 +51,7 @@ class Trouble:
     passes: int = 1
 
 
-@dataclass(frozen=True)
-class Watcher:
+class Watcher(Struct, frozen=True):
     """Who passes: a machine, and the interval that it was installed with (None: by hand)."""
 
     machine: str
@@ -61,8 +61,7 @@ class Watcher:
     interval_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The last pass of one machine over one store."""
 
     machine: str
@@ -147,7 +146,7 @@ def worth_writing(previous: Heartbeat | None, fresh: Heartbeat) -> bool:
     if previous is None:
         return True
     ignored = {"at": 0.0, "seconds": 0.0, "passes": 0}
-    if replace(previous, **ignored) != replace(fresh, **ignored):  # type: ignore[arg-type]
+    if replace(previous, **ignored) != replace(fresh, **ignored):
         return True
     return fresh.at - previous.at >= (fresh.interval_s or timeouts.WATCH_INTERVAL_S) / 2
 
@@ -160,8 +159,7 @@ class Verdict(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(Struct, frozen=True):
     """What the heartbeats of a store prove. `why` is a sentence; `last` the newest heartbeat."""
 
     verdict: Verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError
@@ -14,8 +14,7 @@ from tpuctl.state.repository import decode
 KEY = "pause"
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """A pause of all watchdogs. `until` is in seconds since the epoch by the store's time, None for no end."""
 
     by: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.ports import Document
@@ -46,8 +47,7 @@ _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
 """Their dead requests eat quota until they are deleted, so they have the first turn."""
 
 
-@dataclass(frozen=True)
-class PassLine:
+class PassLine(Struct, frozen=True):
     """What one pass did for one subject: "done", "waiting", "blocked", "busy", "blind", "paused", "later" or
     "failed", and why."""
 
@@ -123,8 +123,7 @@ def _readable(
     return found, lines
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(Struct, frozen=True):
     """What the lists show of a slice, and what follows from it."""
 
     look: SliceLook

@@ -9,8 +9,10 @@ import json
 import posixpath
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import TpuctlError
@@ -66,8 +68,7 @@ class Landing(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Pulled:
+class Pulled(Struct, frozen=True):
     """Results in the order of the targets; one of which not everything could be copied is not ok.
 
     `files` and `size_bytes` are what is here now from `workers` of them, of which `received_bytes` came just
@@ -107,8 +108,7 @@ def pull(
     return _Pull(agent, targets, host_path(path), clock, emit).run(open_landing)
 
 
-@dataclass
-class _Source:
+class _Source(Struct):
     """One worker: its list, where it goes, and what is wrong with it."""
 
     landing: Landing

@@ -6,7 +6,9 @@ Local files are the caller's, who gives a tree and a way to read its contents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import UsageError
@@ -19,8 +21,7 @@ from tpuctl.transfer.tree import Content
 COPY_TIMEOUT_S = 6 * 3600.0
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """Results in the order of the targets. `sent_bytes` left this machine; `relayed`: workers passed it on."""
 
     results: tuple[RemoteResult, ...]

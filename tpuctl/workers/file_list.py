@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.protocol import MalformedReplyError
@@ -31,22 +32,19 @@ MAX_UNREAD = 100
 MAX_WORDS = 300
 
 
-@dataclass(frozen=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     name: str
     mode: int
     size: int
     mtime_ns: int
 
 
-@dataclass(frozen=True)
-class FoundLink:
+class FoundLink(Struct, frozen=True):
     name: str
     target: str
 
 
-@dataclass(frozen=True)
-class FoundFolder:
+class FoundFolder(Struct, frozen=True):
     name: str
     mode: int
 
@@ -54,16 +52,14 @@ class FoundFolder:
 Found = FoundFile | FoundLink | FoundFolder
 
 
-@dataclass(frozen=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """Something that could not be copied, and why."""
 
     name: str
     why: str
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """What lies there: `left_out` counts sockets, pipes and devices, `unread_count` what could not be read, of
     which `unread` names some."""
 
@@ -73,8 +69,7 @@ class Survey:
     unread_count: int
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What the list of one worker may come to."""
 
     entries: int

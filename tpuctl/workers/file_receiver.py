@@ -12,9 +12,10 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
+
+from msgspec import Struct
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.lib.text import sized
@@ -30,8 +31,7 @@ LOOK_EVERY = 64 << 20
 PARTS = ".tpuctl-part."
 
 
-@dataclass
-class _Arriving:
+class _Arriving(Struct):
     """The file that comes just now."""
 
     want: Want

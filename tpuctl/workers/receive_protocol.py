@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.protocol import MalformedReplyError
@@ -22,8 +23,7 @@ CHANGED = "changed"
 """The code of a file that was written to while it was read: another try may succeed."""
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(Struct, frozen=True):
     """A file that is asked for. `have` bytes of it lie here with this digest: all of it, or its beginning."""
 
     name: str
@@ -32,8 +32,7 @@ class Want:
     whole: bool = False
 
 
-@dataclass(frozen=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """The file with this number in the request comes, from byte `start`; `size` is that of the whole."""
 
     number: int
@@ -43,19 +42,16 @@ class Begin:
     mtime_ns: int
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     data: bytes
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     number: int
     sha256: str
 
 
-@dataclass(frozen=True)
-class GivenUp:
+class GivenUp(Struct, frozen=True):
     """The worker could not send this file."""
 
     number: int
@@ -63,16 +59,14 @@ class GivenUp:
     message: str
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """Nothing more comes."""
 
 
 Frame = Begin | Piece | End | GivenUp | Done
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Struct, frozen=True):
     """How much is still to come to a place, and what is free in the file system that `path` shares with all
     places of the same `device`."""
 

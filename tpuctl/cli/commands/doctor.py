@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from msgspec.structs import replace
 
 from tpuctl.cli.console import Console, paint, wants_colour
 from tpuctl.cli.context import AppContext, open_context

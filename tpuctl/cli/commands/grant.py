@@ -71,7 +71,7 @@ def import_(
 
     Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from tpuctl.lib.codec import to_data
     from tpuctl.model.data import load_accelerators
@@ -114,7 +114,7 @@ def add(
 
     It replaces the one for the same zone, tier and generation.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from tpuctl.lib.names import check_zone_name
     from tpuctl.money.coverage import list_grants

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from tpuctl.config.settings import SETTINGS, Config
 from tpuctl.errors import UsageError
@@ -43,8 +44,7 @@ PATHS = frozenset({"GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "SSL_CER
 _WITH_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
-@dataclass(frozen=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """What a pass will authenticate with. `kind` is the `type` of the credentials file, "token-file", "none"
     (nothing found: a Google VM's own account, if this is one), or "unreadable"."""
 
@@ -52,8 +52,7 @@ class Credentials:
     path: str = ""
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What the machine says of itself; None where it does not say."""
 
     cron_runs: bool | None

@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from tpuctl.cli.commands.watch.remote import install_on, uninstall_on
 from tpuctl.cli.confirm import confirm
@@ -29,8 +29,7 @@ On = Annotated[
 Systemd = Annotated[bool, typer.Option("--systemd", help="A systemd user timer instead of cron.")]
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """All that an install would write. `units` is None for cron."""
 
     script: str
