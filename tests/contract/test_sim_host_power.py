@@ -210,6 +210,38 @@ def test_an_orderly_shutdown_gives_programs_their_time_and_no_more_than_they_nee
     assert alive(other)
 
 
+def test_the_shutdown_script_runs_to_its_end_while_programs_are_told_to_end(empty):
+    empty.metadata["attributes/shutdown-script"] = (
+        "trap 'echo told >> ~/trace' TERM\nsleep 0.5\necho end of $(hostname) in $HOME >> ~/trace\n"
+    )
+    populate(empty, 2)
+    traces = [empty.home("root", worker) / "trace" for worker in (0, 1)]
+    for _ in range(2):  # each time that the host goes down
+        (empty.home() / "up").unlink(missing_ok=True)
+        pid = background(empty, POLITE)
+        empty.hosts.shutdown(NODE, 30.0, [0])
+        assert not alive(pid)
+        empty.hosts.stop(NODE, [0])
+        empty.hosts.shutdown(NODE, 30.0, [0])  # what is off runs nothing
+        empty.hosts.start(NODE)
+    lines = traces[0].read_text().splitlines()
+    assert [line.split("/")[0] for line in lines] == ["end of t1v-n-abc-w-0 in "] * 2
+    assert not traces[1].exists()
+
+
+def test_a_shutdown_script_that_takes_too_long_is_cut_with_the_power(empty):
+    empty.metadata["attributes/shutdown-script"] = "echo $$ > ~/pid; sleep 600; echo late > ~/late"
+    populate(empty, 1)
+    began = time.monotonic()
+    empty.hosts.shutdown(NODE, 0.8)
+    assert 0.7 < time.monotonic() - began < 20.0
+    (pid,) = empty.pids([int((empty.home("root") / "pid").read_text())])
+    assert alive(pid)
+    empty.hosts.stop(NODE)
+    assert not alive(pid)
+    assert not (empty.home("root") / "late").exists()
+
+
 def test_who_ignores_a_shutdown_is_left_until_the_power_is_cut(lab):
     pid = background(lab, "trap '' TERM; echo $$ > up; while :; do sleep 0.05; done")
     lab.hosts.shutdown(NODE, 0.2)

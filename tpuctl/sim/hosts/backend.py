@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tpuctl.sim.hosts.metadata import Values
 
-STARTUP_SCRIPT = "instance/attributes/startup-script"
-"""Where the metadata has what every boot runs."""
+STARTUP_SCRIPT = "startup-script"
+SHUTDOWN_SCRIPT = "shutdown-script"
+"""Keys of the metadata: what Google's guest agent runs as root at every boot, and when a host is shut down in
+order (docs.cloud.google.com/compute/docs/shutdownscript). Those of a `-url` are not fetched."""
+
+
+def find_script(metadata: Values, key: str) -> str:
+    """The script under that key; empty where there is none."""
+    return str(metadata.get(f"instance/attributes/{key}") or "")
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class HostBackend(Protocol):
     def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
         """Orderly, as systemd does it when the power button is pressed (ACPI soft-off): SIGTERM to every
         process, and `window_s` real seconds to end, less when all have ended before. Of all workers, or of
-        `workers`.
+        `workers`. What the metadata key `shutdown-script` holds runs meanwhile; it gets no SIGTERM.
 
         What is left then goes on until the power is cut: by `stop` or `kill`.
         """

@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from tpuctl.model.data import read_template
-from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostSpec
 from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
 from tpuctl.sim.hosts.isolated.network import Bridge
@@ -121,8 +121,9 @@ class IsolatedHosts(HostBackend):
         return {host.spec.worker: host for host in self._nodes[node_key]}[worker]
 
     def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
+        overrides = self._environment()
         with self._lock(node_key):
-            self._each(self._chosen(node_key, workers), lambda host: host.shutdown(window_s))
+            self._each(self._chosen(node_key, workers), lambda host: host.shutdown(window_s, overrides))
 
     def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
         with self._lock(node_key):
@@ -173,7 +174,7 @@ class IsolatedHosts(HostBackend):
             sock = self._spawner.submit(listen_in_namespace, host.pid).result()
             self._servers[host.cable.number] = self._relays.metadata(sock, host.spec)
         overrides = self._environment()
-        self._each(hosts, lambda host: host.run_startup_script(overrides))
+        self._each(hosts, lambda host: host.run_script(STARTUP_SCRIPT, overrides))
 
     def _power_off(self, hosts: list[IsolatedHost]) -> None:
         """The cable first: clients must see silence, not the last words of dying processes."""

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, WORLD_VARIABLE, HostAddress, HostSpec
+from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, WORLD_VARIABLE, HostAddress, HostSpec, find_script
 from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.init import children_of
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
@@ -83,7 +83,7 @@ class IsolatedHost:
         self._place = place
         self._key = Ed25519PrivateKey.generate()
         self._process: subprocess.Popen[bytes] | None = None
-        self._startup: subprocess.Popen[bytes] | None = None
+        self._scripts: list[subprocess.Popen[bytes]] = []
         self._users: dict[str, int] = {}
         self._write_files()
 
@@ -177,19 +177,19 @@ class IsolatedHost:
         why = said[-1] if said else "it said nothing"
         return TpuctlError(f"isolated host {self.spec.hostname} {what}: {why}")
 
-    def run_startup_script(self, overrides: Mapping[str, str]) -> None:
-        """Starts what the metadata key `startup-script` holds, as root, without waiting for it: like Google's
-        guest agent, once per boot, as a file of its own. Its output goes to /var/log/startup-script.log."""
-        script = self.spec.metadata().get(STARTUP_SCRIPT)
+    def run_script(self, key: str, overrides: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+        """Starts what a key of the metadata holds, as root, without waiting for it: like Google's guest agent,
+        as a file of its own. Its output goes to a log in /var/log. None where there is no script."""
+        script = find_script(self.spec.metadata(), key)
         if not script:
-            return
+            return None
         first = self.processes()[0]
-        file = Path(f"/proc/{first}/root/run/startup-script")
-        file.write_text(str(script))
+        file = Path(f"/proc/{first}/root/run/{key}")
+        file.write_text(script)
         file.chmod(0o700)
         # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
-        line = "cd; exec /bin/sh -c /run/startup-script >> /var/log/startup-script.log 2>&1"
-        self._startup = subprocess.Popen(
+        line = f"cd; exec /bin/sh -c /run/{key} >> /var/log/{key}.log 2>&1"
+        started = subprocess.Popen(
             [*("nsenter", "-t", str(first), "-m", "-u", "-i", "-n", "-p", "-r", "/bin/sh", "-c", line)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -198,6 +198,8 @@ class IsolatedHost:
             env={**self.variables(overrides), "HOME": "/root"},
             start_new_session=True,
         )
+        self._scripts.append(started)
+        return started
 
     def cut(self) -> None:
         """Kills the processes of SSH connections, not what was started through them."""
@@ -221,13 +223,18 @@ class IsolatedHost:
                 found.append(int(entry.name))
         return found
 
-    def shutdown(self, window_s: float) -> None:
-        """SIGTERM to all but process 1, the listening sshd, which ends with the power; returns when they have
-        ended or the time is up."""
+    def shutdown(self, window_s: float, overrides: Mapping[str, str]) -> None:
+        """SIGTERM to all but process 1, the listening sshd, which ends with the power; returns when they and
+        the script for this have ended, or the time is up."""
+        if not self.running:
+            return
+        deadline = time.monotonic() + window_s
         for pid in self.processes()[1:]:
             _kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + window_s
-        while len(self.processes()) > 1 and time.monotonic() < deadline:
+        script = self.run_script(SHUTDOWN_SCRIPT, overrides)
+        while time.monotonic() < deadline:
+            if len(self.processes()) <= 1 and (script is None or script.poll() is not None):
+                return
             time.sleep(POLL_S * 4)
 
     def power_off(self) -> None:
@@ -242,10 +249,10 @@ class IsolatedHost:
         except subprocess.TimeoutExpired:
             raise TpuctlError("a process of a simulated host does not die, not even of SIGKILL") from None
         self._process = None
-        if self._startup is not None:
-            self._startup.kill()
-            self._startup.wait()
-            self._startup = None
+        for script in self._scripts:
+            script.kill()
+            script.wait()
+        self._scripts.clear()
 
     def variables(self, overrides: Mapping[str, str]) -> dict[str, str]:
         """What programs on the host see besides what sshd sets."""

@@ -100,14 +100,15 @@ class HostProcesses:
         if session in self._exits:
             hostinit.send_message(self._control, {"op": "signal", "id": session, "signal": number})
 
-    async def terminate_all(self, window_s: float) -> None:
-        """SIGTERM to every process of the host, and up to `window_s` seconds until all have ended."""
-        if not self._open:
-            return
+    def terminate_all(self) -> asyncio.Future[bool]:
+        """SIGTERM to every process of the host; the future is done when all have ended."""
         quiet: asyncio.Future[bool] = self._loop.create_future()
-        self._quieting.append(quiet)
-        hostinit.send_message(self._control, {"op": "terminate"})
-        await asyncio.wait([quiet], timeout=window_s)
+        if self._open:
+            self._quieting.append(quiet)
+            hostinit.send_message(self._control, {"op": "terminate"})
+        else:
+            quiet.set_result(True)
+        return quiet
 
     async def kill_all(self) -> None:
         """Every process of the host dies, daemons included."""

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
 from tpuctl.errors import BugError
-from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostSpec
+from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddress, HostSpec, find_script
 from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.process.addresses import AddressPool, Place
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
@@ -131,33 +132,33 @@ class Worker:
         self._processes = self._nursery.new_host(asyncio.get_running_loop())
         self._metadata = await asyncio.start_server(self._serve_metadata, sock=metadata)
         await self._listen(ssh)
-        await self._run_startup_script()
+        await self._run_script(STARTUP_SCRIPT)
 
     async def start(self) -> None:
         if not self._acceptors and self._at is not None:
             self._boot_id = str(uuid.uuid4())
             await self._listen(self._at.listen(self._addresses.ssh_port))
-            await self._run_startup_script()
+            await self._run_script(STARTUP_SCRIPT)
 
-    async def _run_startup_script(self) -> None:
-        """Starts what the metadata key `startup-script` holds, and does not wait for it: like Google's guest
-        agent, once per boot, as a file of its own, in root's home. There is no root in this tier: it runs as
-        everything else does. Its output goes to `startup-script.log` beside the homes.
+    async def _run_script(self, key: str) -> asyncio.Future[int] | None:
+        """Starts what a key of the metadata holds: like Google's guest agent, as a file of its own, in root's
+        home. There is no root in this tier: it runs as everything else does. Its output goes to a log beside
+        the homes. The future is done when it has ended; None where there is no script.
         """
-        script = (await self._look_up()).get(STARTUP_SCRIPT)
+        script = find_script(await self._look_up(), key)
         if not script or self._processes is None:
-            return
+            return None
         home = self._home("root")
-        file = self.place.folder / "startup-script"
-        file.write_text(str(script))
+        file = self.place.folder / key
+        file.write_text(script)
         file.chmod(0o700)
         env = await self._environment(home)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(self.place.folder / "startup-script.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(self.place.folder / f"{key}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # Through a shell, which takes a script without a first line of `#!` for its own, as bash does.
             argv = [SHELL, "-c", shlex.quote(str(file))]
-            self._processes.spawn(SHELL, argv, env=env, cwd=str(home), fds=[nothing, log, log])
+            return self._processes.spawn(SHELL, argv, env=env, cwd=str(home), fds=[nothing, log, log])[1]
         finally:
             os.close(nothing)
             os.close(log)
@@ -165,8 +166,14 @@ class Worker:
     async def shutdown(self, window_s: float) -> None:
         """Ends in order. Its SSH server answers as long as anything runs, which is the harder case for clients:
         that of a real host ends at about the same time as the programs of its users."""
-        if self._processes is not None:
-            await self._processes.terminate_all(window_s)
+        if self._processes is None or not self._acceptors:
+            return
+        deadline = asyncio.get_running_loop().time() + window_s
+        ending: list[asyncio.Future[Any]] = [self._processes.terminate_all()]
+        script = await self._run_script(SHUTDOWN_SCRIPT)
+        if script is not None:
+            ending.append(script)
+        await asyncio.wait(ending, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
         """Power off. The metadata socket stays ours, so that nobody else gets the address."""
