@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from collections.abc import Iterator
@@ -335,6 +336,10 @@ def test_a_retention_policy_keeps_objects_until_their_time_is_over(bucket, endpo
             act()
     refused = requests.delete(f"{endpoint}/storage/v1/b/team-bucket/o/a", timeout=5).json()["error"]
     assert refused["errors"][0]["reason"] == "retentionPolicyNotMet"
+    kept = datetime.timedelta(hours=1)
+    [listed] = bucket.list_blobs()
+    for shown in (blob, bucket.get_blob("a"), listed):
+        assert shown.retention_expiration_time == shown.time_created + kept
     clock.ahead = 3601
     blob.delete()
     assert generations(bucket) == []

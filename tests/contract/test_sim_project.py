@@ -220,13 +220,13 @@ def test_a_quota_refusal_names_every_limit_that_is_in_the_way(sim: RunningSim) -
     assert status == 429
     region, zone = (f"TPUV4sPodPerProjectPer{kind}ForTPUAPI" for kind in ("Region", "Zone"))
     assert body["error"]["message"].startswith(
-        f"Quota limit '{region},{zone}' has been exceeded. Limit: 4,4 in "
+        f"Quota limit '{region},{zone}' has been exceeded. Limit: 8,8 in "
     )
     [failure] = [each for each in body["error"]["details"] if "violations" in each]
     assert [each["description"] for each in failure["violations"]] == [
-        f"Quota '{region}' exhausted. Limit 4 in region us-central2",
-        f"Quota '{zone}' exhausted. Limit 4 in zone {ZONE}",
-    ]
+        f"Quota '{region}' exhausted. Limit 8 in region us-central2",
+        f"Quota '{zone}' exhausted. Limit 8 in zone {ZONE}",
+    ], "4 chips of v4 are 8 TensorCores, as the Cloud Quotas API counts them"
 
 
 def test_googles_own_accounts_and_quotas_go_by_the_projects_number(sim: RunningSim) -> None:

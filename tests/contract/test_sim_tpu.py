@@ -406,7 +406,7 @@ def test_dead_queued_resources_keep_eating_the_quota(tmp_path: Path) -> None:
         create_queued(client, sim, "q", "v4-16")
         sim.preempt("q")
         assert sim.world.settle()
-        with pytest.raises(exceptions.TooManyRequests, match=r"Limit: 8 in zone us-central2-b\."):
+        with pytest.raises(exceptions.TooManyRequests, match=r"Limit: 16 in zone us-central2-b\."):
             client.create_node(parent=PARENT, node_id="a", node=node())
         client.delete_queued_resource(name=f"{PARENT}/queuedResources/q").result(polling=FAST)
         client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.sim.gcs.lifecycle import check_rules
-from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented, timestamp
+from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented, seconds_of, timestamp
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -176,6 +176,15 @@ def is_versioned(bucket: Mapping[str, Any]) -> bool:
 
 def retention_s(bucket: Mapping[str, Any]) -> int:
     return int((bucket.get("retentionPolicy") or {}).get("retentionPeriod", 0))
+
+
+def retention(bucket: Mapping[str, Any], object_data: Mapping[str, Any]) -> Data:
+    """`retentionExpirationTime` of an object as its bucket's policy is now; nothing without one, and under an
+    event-based hold, at whose end the time begins (https://cloud.google.com/storage/docs/object-holds)."""
+    seconds = retention_s(bucket)
+    if not seconds or object_data.get("eventBasedHold"):
+        return {}
+    return {"retentionExpirationTime": timestamp(seconds_of(object_data["timeCreated"]) + seconds)}
 
 
 def is_locked(bucket: Mapping[str, Any]) -> bool:

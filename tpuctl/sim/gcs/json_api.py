@@ -162,7 +162,9 @@ class JsonMethods:
             limit=_limit(call),
             token=query.get("pageToken", ""),
         )
-        return json_response(_object_page(list_page(self._store, asked), call.request))
+        return json_response(
+            _object_page(list_page(self._store, asked), call.request, self._store.get_bucket(call.bucket))
+        )
 
     def _get_object(self, call: Call) -> Response:
         deleted = call.query.get("softDeleted", False)
@@ -173,7 +175,7 @@ class JsonMethods:
                 raise invalid("Soft-deleted objects cannot be read; restore the object.")
             return self.media(call.where, call.conditions(), call.request)
         found = self._store.get(call.where, call.conditions(), deleted=deleted)
-        return json_response(public_object(found, call.request))
+        return json_response(show_object(self._store, found, call.request))
 
     def media(self, where: ObjectName, conditions: Preconditions, request: Request) -> Response:
         """The content or a range of it."""
@@ -183,7 +185,7 @@ class JsonMethods:
     def _update_object(self, call: Call) -> Response:
         whole = call.method.verb == "PUT"
         data = self._store.update(call.where, call.body, call.conditions(), whole=whole)
-        return json_response(public_object(data, call.request))
+        return json_response(show_object(self._store, data, call.request))
 
     def _delete_object(self, call: Call) -> Response:
         self._store.delete(call.where, call.conditions())
@@ -194,19 +196,19 @@ class JsonMethods:
             raise GcsError(400, "Required parameter: generation", reason="required")
         conditions = Preconditions.of({**call.query, "generation": 0})
         data = self._store.restore(call.where, int(call.query["generation"]), conditions)
-        return json_response(public_object(data, call.request))
+        return json_response(show_object(self._store, data, call.request))
 
     def _move(self, call: Call) -> Response:
         target = check_name(call.bucket, call.names[2])
         data = self._store.move(call.where, call.conditions("Source"), target, call.conditions())
-        return json_response(public_object(data, call.request))
+        return json_response(show_object(self._store, data, call.request))
 
     def _copied(self, call: Call) -> Data:
         target = check_name(call.names[2], call.names[3])
         return self._store.copy(call.where, call.conditions("Source"), target, call.body, call.conditions())
 
     def _copy(self, call: Call) -> Response:
-        return json_response(public_object(self._copied(call), call.request))
+        return json_response(show_object(self._store, self._copied(call), call.request))
 
     def _rewrite(self, call: Call) -> Response:
         """Always done in one call."""
@@ -216,7 +218,7 @@ class JsonMethods:
             "totalBytesRewritten": data["size"],
             "objectSize": data["size"],
             "done": True,
-            "resource": public_object(data, call.request),
+            "resource": show_object(self._store, data, call.request),
         }
         return json_response(answer)
 
@@ -240,9 +242,8 @@ class JsonMethods:
             fields.pop(digest, None)
         content = self._store.files.save(piece for _, part in found for piece in pieces_of(part))
         composed = content.of_components(components)
-        return json_response(
-            public_object(self._store.write(target, composed, fields, call.conditions()), call.request)
-        )
+        data = self._store.write(target, composed, fields, call.conditions())
+        return json_response(show_object(self._store, data, call.request))
 
     def _read_source(self, bucket: str, source: Mapping[str, Any]) -> tuple[Data, memoryview]:
         if not source.get("name"):
@@ -286,17 +287,22 @@ def public_bucket(data: Data, request: Request) -> Data:
     return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
 
 
-def public_object(data: Data, request: Request) -> Data:
+def show_object(store: ObjectStore, data: Data, request: Request) -> Data:
+    """An object as the API shows it."""
+    return _public_object(data, request, store.get_bucket(data["bucket"]))
+
+
+def _public_object(data: Data, request: Request, bucket: Data) -> Data:
     place = f"storage/v1/b/{quote(data['bucket'], safe='')}/o/{quote(data['name'], safe='')}"
     base = base_url(request)
     media = f"{base}/download/{place}?generation={data['generation']}&alt=media"
-    return {**data, "selfLink": f"{base}/{place}", "mediaLink": media}
+    return {**data, **gcs_buckets.retention(bucket, data), "selfLink": f"{base}/{place}", "mediaLink": media}
 
 
-def _object_page(found: Page, request: Request) -> Data:
+def _object_page(found: Page, request: Request, bucket: Data) -> Data:
     page: Data = {"kind": "storage#objects"}
     if found.items:
-        page["items"] = [public_object(item, request) for item in found.items]
+        page["items"] = [_public_object(item, request, bucket) for item in found.items]
     if found.prefixes:
         page["prefixes"] = list(found.prefixes)
     if found.token:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tpuctl.sim.gcs.content import pieces_of, unzipped
-from tpuctl.sim.gcs.json_api import check_name, public_object
+from tpuctl.sim.gcs.json_api import check_name, show_object
 from tpuctl.sim.gcs.methods import Call, read_body, read_resource
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, base_url, invalid, not_implemented
@@ -64,7 +64,7 @@ class Uploads:
         stored = self._store.files.save(pieces_of(content))
         fields |= header_digests(request)
         return json_response(
-            public_object(self._store.write(where, stored, fields, call.conditions()), request)
+            show_object(self._store, self._store.write(where, stored, fields, call.conditions()), request)
         )
 
     def _begin(self, call: Call) -> Response:
@@ -93,7 +93,7 @@ class Uploads:
                     session.done = self._store.write(session.where, content, fields, session.conditions)
                 finally:
                     self._sessions.end(upload_id, keep=session.done is not None)
-            return json_response(public_object(session.done, request))
+            return json_response(show_object(self._store, session.done, request))
 
     def _cancel(self, upload_id: str) -> Response:
         """499, as the documentation of resumable uploads says."""

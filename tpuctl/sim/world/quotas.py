@@ -57,6 +57,11 @@ def quota_id(generation: str, chips: int, kind: str, *, preemptible: bool) -> st
     return f"{name}PerProjectPer{kind.capitalize()}ForTPUAPI"
 
 
+def quota_units(offer: AcceleratorType, chips: int) -> int:
+    """So many chips in the unit of their quota, in which the service counts and speaks."""
+    return chips * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
+
+
 def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
     """Raises UsageError for a key that limits nothing, or a limit below zero."""
     zones = set(catalog.zones())
@@ -146,7 +151,7 @@ class Quotas:
         for place, offer in self._offers(generation, kind).items():
             chips = self._chips(place, generation)
             if chips is not None:
-                found[place] = chips * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
+                found[place] = quota_units(offer, chips)
         return found
 
     def _offers(self, generation: str, kind: str) -> dict[str, AcceleratorType]:

@@ -11,7 +11,7 @@ from tpuctl.sim.wire.status import ApiError, Code, Json, bad_request
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.paths import ResourcePath, check_labels
-from tpuctl.sim.world.quotas import quota_id
+from tpuctl.sim.world.quotas import quota_id, quota_units
 from tpuctl.sim.world.state import Kernel, Node, Queued, copy_json
 
 _INPUT_FIELDS = frozenset(
@@ -150,7 +150,7 @@ def check_quota(kernel: Kernel, path: ResourcePath, offer: AcceleratorType, chip
             used = _used_chips(kernel.nodes.values(), kernel.queued.values(), place, generation)
             if limit is not None and used + chips > limit:
                 name = quota_id(offer.generation, chips, kind, preemptible=spot)
-                exceeded.append((name, limit, f"{kind} {place}"))
+                exceeded.append((name, quota_units(offer, limit), f"{kind} {place}"))
                 break
     if not exceeded:
         return
