@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +88,19 @@ def test_sftp_and_the_startup_script_of_a_root_simulator_change_nothing_either(
     lab.hosts.start(NODE)
     wait_until(lambda: lab.run("cat booted", user="root")[1] == f"{NOBODY}\n")
     assert precious.exists()
+
+
+@as_root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux has setpriv")
+@pytest.mark.parametrize("withheld", [True, False])
+def test_sim_up_warns_where_programs_must_stay_root(tmp_path: Path, withheld: bool) -> None:
+    """Docker withholds the capability unless it is told otherwise."""
+    program = [str(Path(sys.executable).with_name("tpuctl")), "sim"]
+    less = ["setpriv", "--inh-caps", "-dac_read_search", "--bounding-set", "-dac_read_search"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
+    try:
+        command = [*(less if withheld else []), *program, "up", "--instant"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
+    finally:
+        subprocess.run([*program, "down"], env=env, capture_output=True, check=True, timeout=60)
+    assert ("--cap-add DAC_READ_SEARCH" in done.stderr) == withheld

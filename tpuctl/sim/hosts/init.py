@@ -86,6 +86,11 @@ the hosts' own folders are often below root's home. A container that withholds t
 CAP_DAC_READ_SEARCH) could not run them otherwise, so they stay root there."""
 
 
+def keeps_root() -> bool:
+    """Whether programs of hosts stay root, so that what cleans up there cleans up this machine."""
+    return os.geteuid() == 0 and not RIGHTS_DROPPED
+
+
 def _keep_only(*capabilities: int) -> None:
     """Of the calling thread; see capset(2)."""
     low = sum(1 << each for each in capabilities)

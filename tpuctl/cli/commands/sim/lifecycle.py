@@ -66,8 +66,9 @@ def up(
 
     Options with which that one was not started are refused.
     """
+    from tpuctl.sim.hosts.init import keeps_root
     from tpuctl.sim.server import control
-    from tpuctl.sim.server.options import SimOptions
+    from tpuctl.sim.server.options import PROCESS, SimOptions
 
     running = control.status(sim_state_dir())
     values: dict[str, Any] = {
@@ -83,6 +84,11 @@ def up(
     typed = {name for name in values if _was_typed(ctx, words.get(name, name))}
     before = SimOptions() if running is None else SimOptions(**running.options)
     options = replace(before, **{name: values[name] for name in typed})
+    if options.hosts == PROCESS and keeps_root():
+        console_of(ctx).warn(
+            "programs on simulated hosts run as root of this machine, as it withholds CAP_DAC_READ_SEARCH from "
+            "the simulator; with Docker: --cap-add DAC_READ_SEARCH, or run tpuctl as another user"
+        )
     if foreground:
         from tpuctl.sim.server.supervisor import run_foreground
 
