@@ -21,6 +21,8 @@ WORK = "echo begin; sleep 0.5; echo end; echo err >&2; exit 3"
 FAMILY = "sleep 300 & echo parent; exit 4"
 WHERE = 'pwd | sed "s,.*/,,"; cat main.py; echo "$COLOUR $TPU_WORKER_ID"'
 LATE = "sleep 1; echo quiet but alive"
+LATE_WORD = 'sleep 2; echo \'{"word": "late"}\''
+NO_ROOM = "echo no room >&2; exit 3"
 FLOOD_PIECES, FLOOD_PIECE = 200, 262144
 
 
@@ -98,6 +100,18 @@ def _work(process: Process) -> Steps:
     return 3
 
 
+def _late_word(process: Process) -> Steps:
+    yield 2.0
+    process.print('{"word": "late"}')
+    return 0
+
+
+def _no_room(process: Process) -> Steps:
+    process.print("no room", "stderr")
+    return 3
+    yield
+
+
 def _family(process: Process) -> Steps:
     process.spawn(idle)
     process.print("parent")
@@ -128,6 +142,8 @@ MEANINGS: dict[str, Program] = {
     FLOOD: _flood,
     UNTIL_EOF: _until_eof,
     LATE: _late,
+    LATE_WORD: _late_word,
+    NO_ROOM: _no_room,
     DEAF: _deaf,
     WORK: _work,
     FAMILY: _family,

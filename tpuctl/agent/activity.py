@@ -101,22 +101,29 @@ def look_as_root():
     return done.stdout.decode(errors="replace").splitlines() or None
 
 
-def chip_users(prefixes=CHIP_DEVICES):
-    """How many processes have a chip open, and whether that could not be found out."""
+def chip_holders(prefixes=CHIP_DEVICES):
+    """The processes that have a chip open, and whether there may be more that could not be found out."""
     if not have_devices(prefixes):
-        return 0, False
-    users, hidden = 0, False
+        return set(), False
+    users, hidden = set(), False
     for pid in processes():
         links = open_files(pid)
         hidden = hidden or links is None
-        users += any(link.startswith(tuple(prefixes)) for link in links or ())
+        if any(link.startswith(tuple(prefixes)) for link in links or ()):
+            users.add(pid)
     if users or not hidden:
         return users, False
     lines = look_as_root()
     if lines is None:
-        return 0, True
+        return set(), True
     found = [line.partition(" ") for line in lines]
-    return len({where for where, _, link in found if link.startswith(tuple(prefixes))}), False
+    return {int(where.split("/")[2]) for where, _, link in found if link.startswith(tuple(prefixes))}, False
+
+
+def chip_users(prefixes=CHIP_DEVICES):
+    """How many processes have a chip open, and whether that could not be found out."""
+    holders, unknown = chip_holders(prefixes)
+    return len(holders), unknown
 
 
 def activity(_request, _stdin):

@@ -75,7 +75,7 @@ def placement(request):
 
 def destinations(entries, find):
     """Content to the places where it belongs."""
-    places = {}
+    places: dict = {}
     for entry in entries:
         if entry[0] == "f":
             places.setdefault(entry[3], []).append(find(entry[1]))
@@ -92,7 +92,7 @@ def place(request, _stdin):
     find = placement(request)
     keep_reused(entries, find, area)
     os.umask(USER_UMASK)
-    groups = {}
+    groups: dict = {}
     for entry in entries:
         groups.setdefault(entry[1].split(b"/")[0], []).append(entry)
     for name, group in groups.items():

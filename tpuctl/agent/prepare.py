@@ -12,17 +12,32 @@ MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked w
 def prepare(request, _stdin):
     attempt, fence = Attempt(request), need(request, "fence", int)
     bundle = request.get("bundle")
-    entries = []
-    if bundle is not None:
-        entries = find_tree("blobs", need_sha(bundle))
-        if entries is None:
-            return {"missing": [bundle]}
-        check_tree(entries, links_inside=True)
-        lacking = [digest for digest, size in blobs_of(entries) if not has_blob("blobs", digest, size)]
-        if lacking:
-            return {"missing": lacking[:MISSING_NAMED]}
+    entries, missing = read_bundle(bundle)
+    if missing:
+        return {"missing": missing}
     attempt.locked()
     attempt.check_fence(fence)
+    make_prepared(attempt, fence, bundle, entries)
+    answer = {"prepared": True, "work_dir": attempt.path("work")}
+    if request.get("want_port"):
+        answer["free_port"] = free_port()
+    return answer
+
+
+def read_bundle(bundle):
+    """The entries of a tree, none without one, and the contents of it that are missing here."""
+    if bundle is None:
+        return [], []
+    entries = find_tree("blobs", need_sha(bundle))
+    if entries is None:
+        return [], [bundle]
+    check_tree(entries, links_inside=True)
+    lacking = [digest for digest, size in blobs_of(entries) if not has_blob("blobs", digest, size)]
+    return entries, lacking[:MISSING_NAMED]
+
+
+def make_prepared(attempt, fence, bundle, entries):
+    """Prepares an attempt whose lock this process holds, or finds that this was done."""
     prepared = read_json(attempt.path("prepared.json"))
     if prepared is None:
         make_work(attempt, entries)
@@ -30,10 +45,6 @@ def prepare(request, _stdin):
         sweep(attempt)
     elif prepared.get("bundle") != bundle:
         raise Refused("conflict", "attempt %s was prepared with other code" % attempt.number)
-    answer = {"prepared": True, "work_dir": attempt.path("work")}
-    if request.get("want_port"):
-        answer["free_port"] = free_port()
-    return answer
 
 
 def free_port():

@@ -8,7 +8,7 @@ import time
 from mask import USER_UMASK
 
 try:
-    import _signal as signal  # without the enumerations, whose import takes longer than all else here
+    import _signal as signal  # type: ignore[import-not-found] # without the enumerations, whose import takes longer than all else here
 except ImportError:
     import signal
 
@@ -130,7 +130,7 @@ class Tree:
         `grace` is asked again and again, so that a second, more impatient stop counts.
         """
         began = time.monotonic()
-        told = set()
+        told: set = set()
         while True:
             alive = descendants(os.getpid()) if self.reap() else set()
             if not alive:
@@ -170,7 +170,7 @@ def become(argv, env, cwd, streams, tell):
                 os.dup2(wanted, handle)
         os.execvpe(argv[0], argv, env)
     except OSError as error:
-        number = error.errno
+        number = error.errno or number
     finally:
         os.write(tell, b"%d" % number)
         os._exit(1)

@@ -49,8 +49,8 @@ def serve(request, _stdin):
     ends, idle = time.monotonic() + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
     asked = time.monotonic()
     while time.monotonic() < min(ends, asked + idle) and not (lifeline and lifeline.is_cut()):
-        readable = select.select([listener, 0] if lifeline else [listener], [], [], 1.0)[0]
-        if 0 in readable:
+        readable = select.select([listener, *([0] if lifeline else [])], [], [], 1.0)[0]
+        if lifeline and 0 in readable:
             lifeline.listen()
         if listener in readable and threading.active_count() < SERVED_AT_ONCE:
             connection = listener.accept()[0]

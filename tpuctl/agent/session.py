@@ -44,13 +44,13 @@ def session():
         if stdin is not None:
             os.close(stdin)  # with the command's, the last: who feeds it learns that nobody reads any more
     except OSError as error:
-        write_all(2, b"tpuctl: cannot run %s: %s\n" % (argv[0], os.fsencode(error.strerror)))
+        write_all(2, b"tpuctl: cannot run %s: %s\n" % (argv[0], os.fsencode(str(error.strerror))))
         os._exit(not_started(error))
     wait()
     tree.end_all(lambda: grace)
     tree.reap()
     code, number = split_status(tree.main_status) if tree.main_status is not None else (None, signal.SIGKILL)
-    os._exit(code if number is None else 128 + number)
+    os._exit(128 + number if code is None else code)
 
 
 def read_request(stdin):
@@ -60,5 +60,5 @@ def read_request(stdin):
     number = int(count)
     argv = words[:number] or [os.fsencode(os.environ.get("SHELL") or "/bin/sh"), b"-c", text]
     env = dict(os.environb)
-    env.update(word.split(b"=", 1) for word in words[number:])
+    env.update((name, value) for name, value in (word.split(b"=", 1) for word in words[number:]))
     return float(grace), Lifeline(float(silence)), cwd, pipe.decode(), argv, env

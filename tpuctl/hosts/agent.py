@@ -18,6 +18,7 @@ from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
+from tpuctl.hosts.facts import Facts, Job, parse_facts, parse_job
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
@@ -86,6 +87,14 @@ class HostAgent(AgentLink):
 
     def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
         return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
+
+    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Answer[Facts]]:
+        """What each host is and has: the `sections` of the request, all without."""
+        return _parse(self.call(targets, "facts", request), parse_facts)
+
+    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Answer[Job]]:
+        """Begins a provisioning job on each host, or finds it begun; see `tpuctl/agent/provision.py`."""
+        return _parse(self.call(targets, "provision", request), parse_job)
 
     def converse(
         self,

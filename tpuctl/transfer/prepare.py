@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
+from tpuctl.hosts.deadline import is_late
 from tpuctl.hosts.protocol import AttemptState as HostAttemptState
 from tpuctl.hosts.protocol import AttemptStatus, PrepareReply
+from tpuctl.hosts.provision import Deliver
 from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
+from tpuctl.model.verdict import Wait
+from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.distribute import distribute_in_steps
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.lacking import OVERTIME_S
-from tpuctl.transfer.tree import Content
+from tpuctl.transfer.tree import Content, make_tree
 
 T = TypeVar("T")
 
@@ -196,3 +200,27 @@ def _send_code(
     # What is left of the time may be too little for their word that nothing is lacking: the next step asks.
     unfinished = len(sent.unfinished) or (len(lacking) if services.clock.now() >= until else 0)
     return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""
+
+
+def deliver_files(services: Services, agent: HostAgent, until: float | None = None) -> Deliver:
+    """How a provisioning job gets its files: as a run gets its code. Raises as `prepare_on` does."""
+
+    def deliver(
+        targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
+    ) -> str | Wait:
+        bundle = store_content(services.store, make_tree(dict(files)))
+        prepared = prepare_on(
+            services,
+            agent,
+            targets,
+            run=run,
+            attempt=attempt,
+            fence=fence,
+            bundle=bundle,
+            owner=f"{run}-{attempt}",
+            until=until,
+            send_first=is_late(services.clock, until),
+        )
+        return Wait(prepared) if isinstance(prepared, str) else bundle
+
+    return deliver

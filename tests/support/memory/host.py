@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from tests.support.memory.files import Files
 from tests.support.memory.process import NEVER, Process, Program, Steps
+from tests.support.memory.provision import Job
 from tpuctl.engine.ports import Clock
 from tpuctl.model import timeouts
 from tpuctl.sim.hosts.backend import HostAddress, HostSpec
@@ -62,6 +63,8 @@ class MemoryAttempt:
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     status: dict[str, object] = field(default_factory=dict)
+    job: Job | None = None
+    """What a provisioning job does."""
 
     def log(self, stream: str) -> bytearray:
         return self.stdout if stream == "stdout" else self.stderr
@@ -118,6 +121,8 @@ class MemoryHost:
 
     def _wipe(self) -> None:
         self.files = Files()
+        self.told: dict[str, object] = {}
+        """Sections of `facts` that are not as on any other host."""
         self.agents: set[str] = set()
         self.blobs: dict[str, dict[str, bytes]] = {"blobs": {}, "incoming": {}}
         self.runs: dict[str, MemoryRun] = {}

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.support.memory import placing, sending
+from tests.support.memory import placing, provision, sending
 from tests.support.memory.host import MemoryAttempt, MemoryRun
 from tests.support.memory.process import Killed, Process, Program, Steps, Terminated, Wait, end_tree
 from tests.support.memory.requests import (
@@ -163,26 +163,36 @@ def look(host: MemoryHost, request: Json) -> dict[str, Any]:
     return answer
 
 
+def read_bundle(host: MemoryHost, bundle: str | None) -> tuple[Sequence[Row], list[str]]:
+    """The entries of a tree, and the contents of it that are missing."""
+    if bundle is None:
+        return [], []
+    entries = find_tree(host, "blobs", bundle)
+    if entries is None:
+        return [], [bundle]
+    lacking = [digest for digest, size in blobs_of(entries) if not has_blob(host, "blobs", digest, size)]
+    return entries, lacking[:MISSING_NAMED]
+
+
+def make_prepared(host: MemoryHost, request: Json, entries: Sequence[Row]) -> MemoryAttempt:
+    run, number = ids(request)
+    attempts = host.runs.setdefault(run, MemoryRun()).attempts
+    if number not in attempts:
+        attempts[number] = MemoryAttempt(request.get("bundle"), request["fence"], host.time)
+        write_tree(host, entries, work_dir(host, run, number))
+    elif attempts[number].bundle != request.get("bundle"):
+        raise Refused("conflict", f"attempt {number} was prepared with other code")
+    return attempts[number]
+
+
 def prepare(host: MemoryHost, request: Json) -> Json:
     run, number = ids(request)
-    fence, bundle = need(request, "fence", int), request.get("bundle")
-    entries: Sequence[Row] = []
-    if bundle is not None:
-        found = find_tree(host, "blobs", bundle)
-        if found is None:
-            return {"missing": [bundle]}
-        entries = found
-        lacking = [digest for digest, size in blobs_of(entries) if not has_blob(host, "blobs", digest, size)]
-        if lacking:
-            return {"missing": lacking[:MISSING_NAMED]}
-    record = host.runs.setdefault(run, MemoryRun())
-    check_fence(record, fence)
-    attempt = record.attempts.get(number)
-    if attempt is None:
-        record.attempts[number] = MemoryAttempt(bundle, fence, host.time)
-        write_tree(host, entries, work_dir(host, run, number))
-    elif attempt.bundle != bundle:
-        raise Refused("conflict", f"attempt {number} was prepared with other code")
+    fence = need(request, "fence", int)
+    entries, missing = read_bundle(host, request.get("bundle"))
+    if missing:
+        return {"missing": missing}
+    check_fence(host.runs.setdefault(run, MemoryRun()), fence)
+    make_prepared(host, request, entries)
     answer: dict[str, Any] = {"prepared": True, "work_dir": work_dir(host, run, number)}
     if request.get("want_port"):
         answer["free_port"] = FREE_PORT
@@ -342,6 +352,45 @@ def stands(host: MemoryHost, request: Json) -> Json:
     told = json.loads(lines[-1]) if lines else {}
     kept = {key: told[key] for key in ("bytes", "port", "token", "error", "message") if key in told}
     return {"state": look(host, request)["state"], **kept}
+
+
+def facts(host: MemoryHost, request: Json) -> Json:
+    known = [(run, number) for run, number, attempt in list_attempts(host) if attempt.job is not None]
+    jobs = [job_stands(host, {"run": run, "attempt": number}) for run, number in known]
+    return provision.facts_of(host, request, jobs)
+
+
+def job_stands(host: MemoryHost, request: Json) -> Json:
+    attempt, found = find_attempt(host, request), look(host, request)
+    told = ("run", "attempt", "state", "exit_status", "detail", "started_at", "ended_at")
+    job = attempt.job.stands() if attempt is not None and attempt.job is not None else {}
+    return {**{name: found[name] for name in told}, **job}
+
+
+def begin_job(host: MemoryHost, request: Json) -> Json:
+    """`provision`: the job, unless it was begun."""
+    run, number = ids(request)
+    need(request, "fence", int)
+    provision.check_request(request)
+    entries, missing = read_bundle(host, request.get("bundle"))
+    if missing:
+        return {"missing": missing}
+    record, tries = host.runs.setdefault(run, MemoryRun()), 1
+    check_fence(record, request["fence"])
+    state = look(host, request)["state"]
+    if state in ENDED and request.get("anew"):
+        before = record.attempts.pop(number).job
+        tries, state = 1 + (before.tries if before is not None else 0), "absent"
+    if state in ("absent", "prepared"):
+        for other, other_number, attempt in list_attempts(host):
+            going = look(host, {"run": other, "attempt": other_number})["state"] in ("starting", "running")
+            if attempt.job is not None and going:
+                raise Refused("busy", f"{other} is at work: {attempt.job.doing}")
+        attempt = make_prepared(host, request, entries)
+        attempt.job = provision.Job(list(request["operations"]), tries)
+        body = provision.work(attempt.job, work_dir(host, run, number))
+        launch(host, attempt, body, ["work", run, number], {"HOME": host.home, **host.environment()}, 5.0)
+    return job_stands(host, request)
 
 
 def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
@@ -561,6 +610,8 @@ def receive(process: Process, request: Json) -> Generator[Wait | float, None, Js
 
 VERBS: dict[str, Program] = {
     "hello": at_once(hello),
+    "facts": at_once(facts),
+    "provision": at_once(begin_job),
     "activity": at_once(activity),
     "warn": at_once(warn),
     "prepare": at_once(prepare),

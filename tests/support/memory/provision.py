@@ -1,0 +1,141 @@
+"""The verbs `facts` and `provision` on a host in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.support.memory.process import Process, Program, Steps, Wait
+from tests.support.memory.requests import Json, Refused, need
+
+if TYPE_CHECKING:
+    from tests.support.memory.host import MemoryHost
+
+PROVISION = "provision-"
+MARKER = "/tpuctl-env.json"
+
+
+@dataclass
+class Job:
+    """What a provisioning job was asked to do and how far it got."""
+
+    operations: list[Json]
+    tries: int = 1
+    done: int = 0
+    doing: str = ""
+    failed: Json | None = None
+    results: list[Any] = field(default_factory=list)
+
+    def stands(self) -> dict[str, Any]:
+        told = {name: getattr(self, name) for name in ("tries", "done", "doing", "failed", "results")}
+        return {**told, "of": len(self.operations)}
+
+
+class OperationFailed(Exception):
+    """An operation did not succeed."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
+    """What a TPU VM would say; `host.told` replaces sections."""
+    envs = f"{host.home}/.tpuctl/envs/"
+    marks = [path for path in host.files.below(envs) if path.endswith(MARKER)]
+    sections: dict[str, Any] = {
+        "jobs": jobs,
+        "host": {
+            "hostname": host.hostname,
+            "user": host.user,
+            "home": host.home,
+            "root": "sudo",
+            "kernel": "6.8.0-memory",
+            "os": "Ubuntu 22.04.5 LTS",
+            "cpus": 240,
+            "uptime_s": 600.0,
+            "worker_id": host.environment().get("TPU_WORKER_ID"),
+        },
+        "pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}],
+        "space": [{"path": host.home, "total_bytes": 100 << 30, "free_bytes": 80 << 30, "free_files": 1 << 20}],
+        "blocks": [{"name": "sda", "size_bytes": 100 << 30, "read_only": False, "device": "8:0"}],
+        "mounts": [],
+        "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
+        "envs": [
+            {"key": path[len(envs) : -len(MARKER)], "mark": json.loads(host.files.read(path))} for path in marks
+        ],
+        "kernel": {
+            "transparent_hugepages": "madvise",
+            "hugepages_defrag": "madvise",
+            "memlock_bytes": [None, None],
+            "open_files": [1024, 1 << 20],
+            "max_map_count": 65530,
+        },
+        "packages": {"tool": "apt", "locked_by": "", "interrupted": False, "installed": {}},
+        **host.told,
+    }
+    wanted = request.get("sections") or list(sections)
+    unknown = [name for name in wanted if name not in sections]
+    if unknown:
+        raise Refused("bad-request", f"no such sections: {', '.join(unknown)}")
+    told = {name: sections[name] for name in wanted}
+    return {"schema": 1, "boot_id": host.boot_id, "time": host.time, "failed": {}, **told}
+
+
+def check_request(request: Json) -> None:
+    operations, lasts = need(request, "operations", list), need(request, "deadline_s", int)
+    if not str(request.get("run")).startswith(PROVISION) or not operations or lasts < 1:
+        raise Refused("bad-request", f"no such job: {request.get('run')!r}")
+    for operation in operations:
+        if operation.get("kind") not in OPERATIONS:
+            raise Refused("bad-request", f"no such operation: {operation!r}")
+
+
+def work(job: Job, folder: str) -> Program:
+    """The job: its operations, one after the other."""
+
+    def program(process: Process) -> Steps:
+        for operation in job.operations:
+            job.doing = str(operation.get("title") or operation["kind"])
+            process.print(job.doing, "stderr")
+            try:
+                result = yield from OPERATIONS[operation["kind"]](process, operation["parameters"], folder)
+            except OperationFailed as error:
+                job.failed = {"title": job.doing, "message": str(error), "permanent": error.permanent}
+                return 1
+            job.done += 1
+            job.results.append(result)
+        job.doing = ""
+        return 0
+
+    return program
+
+
+def run(process: Process, parameters: Json, folder: str) -> Steps:
+    argv, said = list(parameters["argv"]), {"stdout": bytearray(), "stderr": bytearray()}
+    body = process.host.network.find_program(process.host, argv)
+    if body is None:
+        raise OperationFailed(f"cannot run {argv[0]}: No such file or directory", permanent=True)
+    child = process.host.start(body, argv=argv, env={**process.env, "PWD": folder}, tree=process.tree)
+
+    def emit(stream: str, data: bytes) -> None:
+        said[stream].extend(data)
+        process.write(data, "stderr")
+
+    child.outbox, child.emit = None, emit
+    while child.alive:
+        yield Wait(change=(child,))
+    if child.exit_status != 0:
+        lines = (said["stderr"] or said["stdout"]).decode().strip().splitlines()
+        raise OperationFailed(lines[-1] if lines else f"exit status {child.exit_status}")
+    answers: Iterator[str] = (
+        line for line in reversed(said["stdout"].decode().splitlines()) if line[:1] == "{"
+    )
+    line = next(answers, None)
+    return json.loads(line) if line else None
+
+
+OPERATIONS: dict[str, Callable[[Process, Json, str], Steps]] = {"run": run}
+"""How operations of each kind are performed; tests may add some."""

@@ -1,0 +1,170 @@
+"""`facts`: what this host is and has, in one answer. A client asks for the sections that it wants.
+
+Nothing here changes anything, waits for a lock, or hangs with a dead file system: what may hang is tried in a
+child, and what takes too long is given up. A section that cannot be had says why in place of its value.
+"""
+
+import importlib
+import os
+import time
+
+from base import Refused, read_json, root
+from processes import boot_id
+from rooted import how_root, output_of
+
+SECTIONS = {
+    "jobs": "provision",  # first: what else is told was read after these had their states
+    "host": "facts",
+    "pythons": "facts",
+    "space": "facts_storage",
+    "blocks": "facts_storage",
+    "mounts": "facts_storage",
+    "chips": "facts_chips",
+    "envs": "facts",
+    "kernel": "facts",
+    "packages": "facts",
+}
+"""Each is answered by the function `NAME_facts` of its module, in this order."""
+MARKER = "tpuctl-env.json"
+DPKG = "/var/lib/dpkg"
+DPKG_LOCK = DPKG + "/lock-frontend"
+HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/"
+
+
+def facts(request, _stdin):
+    wanted = request.get("sections") or list(SECTIONS)
+    unknown = [name for name in wanted if name not in SECTIONS]
+    if unknown:
+        raise Refused("bad-request", "no such sections: %s" % ", ".join(map(str, unknown)))
+    answer, failed = {"schema": 1, "boot_id": boot_id()}, {}
+    for name, module in SECTIONS.items():
+        if name in wanted:
+            try:
+                answer[name] = getattr(importlib.import_module(module), name + "_facts")(request)
+            except Exception as error:
+                # One odd host file must not hide all else that is known.
+                failed[name] = "%s: %s" % (type(error).__name__, error)
+    return dict(answer, failed=failed, time=time.time())
+
+
+def host_facts(_request):
+    import pwd
+
+    name = os.uname()
+    with open("/proc/uptime") as file:
+        uptime = float(file.read().split()[0])
+    return {
+        "hostname": name.nodename,
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "home": os.path.expanduser("~"),
+        "root": how_root(),
+        "kernel": name.release,
+        "os": os_name(),
+        "cpus": os.cpu_count() or 1,
+        "uptime_s": uptime,
+        "worker_id": os.environ.get("TPU_WORKER_ID"),
+    }
+
+
+def os_name():
+    """PRETTY_NAME of os-release(5)."""
+    try:
+        with open("/etc/os-release") as file:
+            for line in file:
+                if line.startswith("PRETTY_NAME="):
+                    return line.partition("=")[2].strip().strip('"')
+    except OSError:
+        pass  # optional by its manual
+    return ""
+
+
+def pythons_facts(_request):
+    """Interpreters on PATH, each once, by the name that one types."""
+    names = ["python3"] + ["python3.%d" % minor for minor in range(8, 20)]
+    found, seen = [], set()
+    for folder in (os.environ.get("PATH") or os.defpath).split(os.pathsep):
+        for name in names:
+            path = os.path.join(folder, name)
+            real = os.path.realpath(path)
+            if real in seen or not os.access(path, os.X_OK):
+                continue
+            seen.add(real)
+            said = output_of([path, "-I", "-S", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
+            if said is not None:
+                found.append({"path": path, "version": said.strip()})
+    return found
+
+
+def envs_facts(_request):
+    """Environments below ~/.tpuctl/envs with what was written down when they were last verified."""
+    folder = root("envs")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [
+        {"key": name, "mark": mark_of(os.path.join(folder, name))}
+        for name in names
+        if not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
+    ]
+
+
+def mark_of(folder):
+    try:
+        return read_json(os.path.join(folder, MARKER))
+    except ValueError:
+        return None  # damaged: as good as none
+
+
+def kernel_facts(_request):
+    import resource
+
+    def words(path):
+        try:
+            with open(path) as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def limit(which):
+        return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
+
+    return {
+        "transparent_hugepages": chosen(words(HUGEPAGES + "enabled")),
+        "hugepages_defrag": chosen(words(HUGEPAGES + "defrag")),
+        "memlock_bytes": limit(resource.RLIMIT_MEMLOCK),
+        "open_files": limit(resource.RLIMIT_NOFILE),
+        "max_map_count": int(words("/proc/sys/vm/max_map_count") or 0),
+    }
+
+
+def chosen(line):
+    """`madvise` of `always [madvise] never`."""
+    return line.partition("[")[2].partition("]")[0] or line
+
+
+def packages_facts(request):
+    """The package tool, who holds its lock, whether it was interrupted, and versions of named `packages`."""
+    import shutil
+
+    import lockfile
+
+    if shutil.which("dpkg-query") is None:
+        return {"tool": "", "locked_by": "", "interrupted": False, "installed": {}}
+    try:
+        held = lockfile.describe(lockfile.holders(os.stat(DPKG_LOCK).st_ino))
+    except OSError:
+        held = ""
+    updates = DPKG + "/updates"
+    return {
+        "tool": "apt",
+        "locked_by": held,
+        "interrupted": os.path.isdir(updates) and any(name.isdigit() for name in os.listdir(updates)),
+        "installed": installed(request.get("packages") or []),
+    }
+
+
+def installed(names):
+    if not names:
+        return {}
+    form = "-f=${Package} ${Version} ${db:Status-Status}\\n"
+    said = output_of(["dpkg-query", "-W", form, "--", *names], any_status=True) or ""
+    rows = [line.split() for line in said.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}

@@ -1,0 +1,68 @@
+"""What operations of all kinds share, and the one that runs a program."""
+
+import json
+import os
+import subprocess
+import sys
+
+from mask import USER_UMASK
+from rooted import as_root
+
+TAIL = 4000
+
+
+class Failed(Exception):
+    """An operation did not succeed. `permanent`: trying again without a change is in vain."""
+
+    def __init__(self, message, permanent=False):
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class Job:
+    """The job that an operation is part of. `folder` has the files that came with it, and is its to write in;
+    `log` is where what it says goes."""
+
+    def __init__(self, folder, log):
+        self.folder = folder
+        self.log = log
+
+    def run(self, argv, root=False, seconds=None):
+        """Runs a program to its end and returns what it wrote to standard output; all its output is logged.
+
+        Raises Failed, with what it said last, for any exit status but 0.
+        """
+        argv = as_root(argv) if root else list(argv)
+        begin = os.stat(self.log).st_size
+        try:
+            done = subprocess.run(
+                argv,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=seconds,
+                preexec_fn=lambda: os.umask(USER_UMASK),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Failed("%s took longer than %d s" % (argv[0], seconds)) from error
+        except OSError as error:
+            raise Failed("cannot run %s: %s" % (argv[0], error.strerror), permanent=True) from error
+        out = done.stdout.decode(errors="replace")
+        with open(self.log, "rb") as log:
+            log.seek(max(begin, os.fstat(log.fileno()).st_size - TAIL))
+            complaint = log.read().decode(errors="replace").strip()
+        sys.stderr.write(out)
+        sys.stderr.flush()
+        if done.returncode != 0:
+            said = (complaint or out.strip()).splitlines()[-1:] or ["exit status %d" % done.returncode]
+            raise Failed(said[0])
+        return out
+
+
+def run(parameters, job):
+    """`argv`; `root`; `seconds`. The result is the last line of its output that is a JSON object, if any."""
+    out = job.run(parameters["argv"], bool(parameters.get("root")), parameters.get("seconds"))
+    for line in reversed(out.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    return None

@@ -1,0 +1,217 @@
+"""What a host is and has: the agent's verb `facts`, read into types.
+
+A section that was not asked for, or that the host could not find out, is None; `failed` says why. Times are by
+the host's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tpuctl.hosts.protocol import MalformedReplyError
+
+
+class Section(StrEnum):
+    """What can be asked for alone; the fields of `Facts`."""
+
+    JOBS = "jobs"
+    HOST = "host"
+    PYTHONS = "pythons"
+    SPACE = "space"
+    BLOCKS = "blocks"
+    MOUNTS = "mounts"
+    CHIPS = "chips"
+    ENVS = "envs"
+    KERNEL = "kernel"
+    PACKAGES = "packages"
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """Fields that we do not know are passed over: an agent may tell more."""
+
+
+class FailedOperation(Fact, frozen=True):
+    """`permanent`: in vain until something else changes."""
+
+    title: str
+    message: str
+    permanent: bool = False
+
+
+class Job(Fact, frozen=True):
+    """A provisioning job on this host; `done` of its operations ended well, with `results`."""
+
+    run: str
+    attempt: str
+    state: str
+    exit_status: int | None = None
+    detail: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    tries: int = 1
+    of: int = 0
+    done: int = 0
+    doing: str = ""
+    failed: FailedOperation | None = None
+    results: tuple[Any, ...] = ()
+
+    @property
+    def going(self) -> bool:
+        return self.state in {"starting", "running"}
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "exited" and self.exit_status == 0
+
+
+class Host(Fact, frozen=True):
+    """`root` is how this user becomes root: `root`, `sudo` (without a password), or not at all."""
+
+    hostname: str
+    user: str
+    home: str
+    root: str
+    kernel: str
+    os: str
+    cpus: int
+    uptime_s: float
+    worker_id: str | None = None
+
+
+class Interpreter(Fact, frozen=True):
+    path: str
+    version: str
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+class Space(Fact, frozen=True):
+    """How much a user may still write below `path`; `error` where that cannot be had."""
+
+    path: str
+    error: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    free_files: int = 0
+
+
+class Block(Fact, frozen=True):
+    """A disk or partition. `fs` is empty for nothing, None where nobody may know; `links` are its names in
+    /dev/disk/by-id, `backing` the file of a loop device."""
+
+    name: str
+    size_bytes: int
+    read_only: bool
+    device: str
+    partition_of: str = ""
+    links: tuple[str, ...] = ()
+    backing: str = ""
+    fs: str | None = ""
+    uuid: str = ""
+    label: str = ""
+
+
+class Mount(Fact, frozen=True):
+    """`alive`: a look at it came back in time, well or with `error`."""
+
+    path: str
+    source: str
+    fs: str
+    device: str
+    options: tuple[str, ...]
+    read_only: bool
+    alive: bool
+    error: str
+
+
+class ChipHolder(Fact, frozen=True):
+    pid: int
+    user: str
+    command: str
+    since: float
+
+
+class ChipLock(Fact, frozen=True):
+    """The file with which libtpu guards a host's chips; `foreign`: another user's."""
+
+    path: str
+    owner: str
+    foreign: bool
+    holders: tuple[int, ...] = ()
+    holders_said: str = ""
+
+
+class Chips(Fact, frozen=True):
+    """`unknown`: there may be holders that this user cannot see."""
+
+    devices: tuple[str, ...]
+    holders: tuple[ChipHolder, ...]
+    unknown: bool
+    lockfile: ChipLock | None = None
+
+
+class Environment(Fact, frozen=True):
+    """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one."""
+
+    key: str
+    mark: Mapping[str, Any] | None = None
+
+
+class Kernel(Fact, frozen=True):
+    """Limits as (soft, hard), None for none."""
+
+    transparent_hugepages: str
+    hugepages_defrag: str
+    memlock_bytes: tuple[int | None, int | None]
+    open_files: tuple[int | None, int | None]
+    max_map_count: int
+
+
+class Packages(Fact, frozen=True):
+    """`tool` is `apt` or empty; `installed` has the versions of those packages that were asked about."""
+
+    tool: str
+    locked_by: str
+    interrupted: bool
+    installed: Mapping[str, str]
+
+
+class Facts(Fact, frozen=True):
+    """One host's answer."""
+
+    time: float
+    boot_id: str
+    failed: Mapping[str, str] = {}
+    jobs: tuple[Job, ...] | None = None
+    host: Host | None = None
+    pythons: tuple[Interpreter, ...] | None = None
+    space: tuple[Space, ...] | None = None
+    blocks: tuple[Block, ...] | None = None
+    mounts: tuple[Mount, ...] | None = None
+    chips: Chips | None = None
+    envs: tuple[Environment, ...] | None = None
+    kernel: Kernel | None = None
+    packages: Packages | None = None
+
+
+def parse_facts(data: Mapping[str, Any]) -> Facts:
+    """The answer of the verb `facts`. MalformedReplyError for what is none."""
+    try:
+        return msgspec.convert(data, Facts)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise MalformedReplyError(f"the host told of itself what makes no sense: {error}") from error
+
+
+def parse_job(data: Mapping[str, Any]) -> Job:
+    """The answer of the verb `provision`; a host that lost contents meanwhile has begun nothing.
+    MalformedReplyError for what is none."""
+    try:
+        return Job(run="", attempt="", state="absent") if "missing" in data else msgspec.convert(data, Job)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise MalformedReplyError(f"the host answered of a job what makes no sense: {error}") from error

@@ -1,0 +1,311 @@
+"""Provisioning: the one loop that brings hosts to what is asked of them, whatever kind of thing that is.
+
+Facts → plan → one job per host → facts again. A `Kind` knows what is asked and plans, purely, from the facts of
+one host; this loop asks, begins jobs and judges how they went. Nothing is remembered here: the host itself
+tells which job it works on and how far that got, so any pass of any machine goes on where the last one stopped.
+
+A job is named after its operations: the same plan finds its job again, another one waits until that has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tpuctl.hosts.agent import AgentReply, HostAgent
+from tpuctl.hosts.facts import Facts, Job, Section
+from tpuctl.lib.text import counted
+from tpuctl.model.hosts import HostTarget
+from tpuctl.model.verdict import Blocked, Wait
+
+PROVISION = "provision-"
+"""Begins the name of a run that is a provisioning job."""
+DEADLINE_S = 3600
+"""A job that takes longer hangs; its host ends it."""
+RETRY_FIRST_S = 15.0
+RETRY_MAX_S = 600.0
+KILLED_MAX = 3
+"""Jobs that were killed are begun again so often where failures are not."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing to do on a host; `kind` names it in the agent's table OPERATIONS. `title` is for a person, as
+    what is being done: `installing environment a`. `files` are put into the folder in which it is done."""
+
+    kind: str
+    title: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Kind(Protocol):
+    """One thing that hosts are asked to have, bound to what exactly is asked: `EnvironmentKind(spec)`."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for a person: `environment a`."""
+        ...
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        """What of the facts `plan` and `row` read."""
+        ...
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        """What has to be done on this host, in order; nothing where all is as asked; Blocked where only a
+        person can go on, such as without root. Pure, and of the facts alone: same facts, same operations."""
+        ...
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        """What the manifest says of this host; asked once `plan` finds nothing to do."""
+        ...
+
+
+class Deliver(Protocol):
+    """Brings the files of a job to hosts, as far as the step has time for it."""
+
+    def __call__(
+        self, targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
+    ) -> str | Wait:
+        """The digest of the tree that they make, once all `targets` have it; else what is waited for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """Every host is as asked, as it says itself; `rows` are for the manifest, one per target."""
+
+    rows: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an operation came to on one worker, `tries` times by now. `log` is a file below the home directory
+    there."""
+
+    worker: int
+    title: str
+    message: str
+    tries: int
+    permanent: bool
+    log: str
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Some workers did not get what was asked. Others may be done, or at work."""
+
+    failures: tuple[Failure, ...]
+
+    @property
+    def why(self) -> str:
+        first = self.failures[0]
+        return f"{first.title} failed on {counted(len(self.failures), 'worker')}: {first.message}"
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """Some workers did not answer, or with nonsense."""
+
+    replies: tuple[AgentReply, ...]
+
+
+Verdict = Provisioned | Wait | Blocked | Failures | Unanswered
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What comes next on one host. `begin` are operations to begin now, `waits` what it is busy with,
+    `failure` what its last job came to, `blocked` what stops it; none of them: it is as asked."""
+
+    begin: tuple[Operation, ...] = ()
+    anew: bool = False
+    waits: str = ""
+    failure: Failure | None = None
+    blocked: Blocked | None = None
+
+
+def plan_host(worker: int, facts: Facts, kinds: Sequence[Kind], run: str, *, retry: bool = True) -> HostPlan:
+    """Pure. `run` is the name of our jobs. Without `retry` a job that failed is not begun again; one that was
+    killed is."""
+    jobs = facts.jobs or ()
+    for job in jobs:
+        if job.going:
+            ours = "" if job.run == run else f" for {job.run.removeprefix(PROVISION)}"
+            return HostPlan(waits=f"{job.doing or 'provisioning'}{ours} ({job.done} of {job.of} done)")
+    operations: list[Operation] = []
+    blocked: Blocked | None = None
+    for kind in kinds:
+        hidden = next((facts.failed[each] for each in sorted(kind.sections) if each in facts.failed), None)
+        planned = (
+            kind.plan(facts) if hidden is None else Blocked(f"{kind.name}: the host cannot tell: {hidden}")
+        )
+        if isinstance(planned, Blocked):
+            blocked = blocked or planned
+        else:
+            operations += planned
+    if not operations:
+        return HostPlan(blocked=blocked)
+    begin = tuple(operations)
+    last = next((job for job in jobs if (job.run, job.attempt) == (run, job_id(begin))), None)
+    if last is None or last.state in {"absent", "prepared"}:
+        return HostPlan(begin=begin, blocked=blocked)
+    failure = _failure(worker, last, begin)
+    again = retry or (last.failed is None and last.tries < KILLED_MAX)
+    if again and facts.time >= _due_at(last):
+        return HostPlan(begin=begin, anew=True, failure=failure if last.tries > 1 else None, blocked=blocked)
+    return HostPlan(failure=failure, blocked=blocked)
+
+
+def _failure(worker: int, job: Job, operations: Sequence[Operation]) -> Failure:
+    log = f".tpuctl/runs/{job.run}/{job.attempt}/stderr.log"
+    if job.failed is not None:
+        return Failure(worker, job.failed.title, job.failed.message, job.tries, job.failed.permanent, log)
+    why = job.detail or f"it was ended (exit status {job.exit_status})"
+    message = "it ended well, but the host is not as asked" if job.succeeded else why
+    return Failure(worker, job.doing or operations[0].title, message, job.tries, False, log)
+
+
+def _due_at(job: Job) -> float:
+    """When a job that ended is begun again; what was killed, or undone since, at once the first time."""
+    ended = job.ended_at or 0.0
+    if job.failed is None and job.tries < 2:
+        return ended
+    return ended + min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(job.tries - 1, 10))
+
+
+def render_operations(operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """As the agent reads them."""
+    return [{"kind": o.kind, "title": o.title, "parameters": dict(o.parameters)} for o in operations]
+
+
+def files_of(operations: Sequence[Operation]) -> dict[str, bytes]:
+    """All files of a job. ValueError for two of one name: operations of one job share a folder."""
+    found: dict[str, bytes] = {}
+    for operation in operations:
+        for name, content in operation.files.items():
+            if found.setdefault(name, content) != content:
+                raise ValueError(f"two operations bring a file {name}")
+    return found
+
+
+def job_id(operations: Sequence[Operation]) -> str:
+    """16 hex digits that name a job by all that it does."""
+    files = {name: hashlib.sha256(data).hexdigest() for name, data in files_of(operations).items()}
+    content = json.dumps([render_operations(operations), files], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def provision(
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    kinds: Callable[[HostTarget], Sequence[Kind]],
+    *,
+    owner: str,
+    fence: int,
+    deliver: Deliver,
+    retry: bool = True,
+) -> Verdict:
+    """One step: looks at all hosts, begins what is to be begun, and says where that leaves them. It is called
+    again and again, and blocks no longer than its calls to hosts.
+
+    `owner` names whose jobs these are (a store); `fence` is that of the lease under which this is called: a
+    host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
+    """
+    asked = {target.worker: tuple(kinds(target)) for target in targets}
+    if not any(asked.values()):
+        return Provisioned(tuple({} for _ in targets))
+    run = PROVISION + owner
+    sections = {target.worker: _sections(asked[target.worker]) for target in targets}
+    answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
+    silent = tuple(answer.reply for answer in answers if answer.value is None)
+    known = [
+        (target, answer.value)
+        for target, answer in zip(targets, answers, strict=True)
+        if answer.value is not None
+    ]
+    plans = [
+        (target, facts, plan_host(target.worker, facts, asked[target.worker], run, retry=retry))
+        for target, facts in known
+    ]
+    begun = _begin(agent, [(t, plan) for t, _, plan in plans if plan.begin], run, fence, deliver)
+    if silent:
+        return Unanswered(silent)
+    return _judge(plans, begun, asked)
+
+
+def _sections(kinds: Sequence[Kind]) -> list[str]:
+    return sorted({Section.JOBS, *(section for kind in kinds for section in kind.sections)})
+
+
+def _judge(
+    plans: Sequence[tuple[HostTarget, Facts, HostPlan]],
+    begun: Wait | Unanswered | None,
+    asked: Mapping[int, Sequence[Kind]],
+) -> Verdict:
+    if isinstance(begun, Unanswered):
+        return begun
+    for target, _, plan in plans:
+        if plan.blocked is not None:
+            return Blocked(f"worker {target.worker}: {plan.blocked.why}", plan.blocked.hint)
+    failures = tuple(plan.failure for _, _, plan in plans if plan.failure is not None)
+    if failures:
+        return Failures(failures)
+    busy = [plan.waits for _, _, plan in plans if plan.waits]
+    if isinstance(begun, Wait) and not busy:
+        return begun
+    working = len(busy) + sum(bool(plan.begin) for _, _, plan in plans)
+    if working:
+        what = busy[0] if busy else next(plan.begin[0].title for _, _, plan in plans if plan.begin)
+        return Wait(f"{counted(working, 'worker')}: {what}")
+    return Provisioned(tuple(_row(facts, asked[target.worker]) for target, facts, _ in plans))
+
+
+def _row(facts: Facts, kinds: Sequence[Kind]) -> dict[str, str]:
+    return {key: value for kind in kinds for key, value in kind.row(facts).items()}
+
+
+def _begin(
+    agent: HostAgent,
+    plans: Sequence[tuple[HostTarget, HostPlan]],
+    run: str,
+    fence: int,
+    deliver: Deliver,
+) -> Wait | Unanswered | None:
+    """Begins the jobs of hosts; those that do the same get their files together."""
+    ready: dict[int, str | None] = {}
+    waits: Wait | None = None
+    same: dict[str, list[tuple[HostTarget, HostPlan]]] = {}
+    for target, plan in plans:
+        same.setdefault(job_id(plan.begin), []).append((target, plan))
+    for name, group in same.items():
+        files = files_of(group[0][1].begin)
+        bundle = deliver([target for target, _ in group], run, name, fence, files) if files else None
+        if isinstance(bundle, Wait):
+            waits = bundle
+        else:
+            ready.update((target.worker, bundle) for target, _ in group)
+    begin = {target.worker: plan for target, plan in plans if target.worker in ready}
+    if not begin:
+        return waits
+
+    def request(target: HostTarget) -> dict[str, Any]:
+        plan = begin[target.worker]
+        return {
+            "run": run,
+            "attempt": job_id(plan.begin),
+            "fence": fence,
+            "operations": render_operations(plan.begin),
+            "bundle": ready[target.worker],
+            "deadline_s": DEADLINE_S,
+            "anew": plan.anew,
+        }
+
+    chosen = [target for target, _ in plans if target.worker in begin]
+    answers = agent.provision(chosen, request)
+    bad = tuple(answer.reply for answer in answers if answer.value is None and answer.error != "busy")
+    return Unanswered(bad) if bad else waits
