@@ -48,8 +48,9 @@ def serve(request, _stdin):
     lifeline = Lifeline(float(held)) if held else None
     ends, idle = time.monotonic() + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
     asked = time.monotonic()
+    handles: list = [listener, *([0] if lifeline else [])]
     while time.monotonic() < min(ends, asked + idle) and not (lifeline and lifeline.is_cut()):
-        readable = select.select([listener, *([0] if lifeline else [])], [], [], 1.0)[0]
+        readable = select.select(handles, [], [], 1.0)[0]
         if lifeline and 0 in readable:
             lifeline.listen()
         if listener in readable and threading.active_count() < SERVED_AT_ONCE:
