@@ -12,7 +12,7 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.compute import GoogleInventory
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.model.assets import AssetKind
+from tpuctl.model.cloud import BESIDE_TPUS, ResourceKind
 from tpuctl.model.data import load_accelerators, load_other_prices
 from tpuctl.money.bill_report import bill_data, bill_of
 
@@ -50,7 +50,7 @@ def make_disk(rest: RestClient, name: str, zone: str = ZONE, **fields: object) -
 def test_disks_of_all_zones_are_listed_and_gone_when_deleted(rest, inventory):
     make_disk(rest, "one", labels={"tpuctl-user": "ada"})
     make_disk(rest, "two", "us-east1-d")
-    found = inventory.list_assets(AssetKind.DISK)
+    found = inventory.list_assets(ResourceKind.DISK)
     assert {(disk.name, disk.location, disk.type, disk.size_gib) for disk in found.items} == {
         ("one", ZONE, "pd-balanced", 200.0),
         ("two", "us-east1-d", "pd-balanced", 200.0),
@@ -58,14 +58,14 @@ def test_disks_of_all_zones_are_listed_and_gone_when_deleted(rest, inventory):
     assert found.unreachable == frozenset()
     assert next(disk for disk in found.items if disk.name == "one").labels == {"tpuctl-user": "ada"}
     rest.change("DELETE", f"{ROOT}/zones/{ZONE}/disks/one", "delete a disk")
-    assert [disk.name for disk in inventory.list_assets(AssetKind.DISK).items] == ["two"]
+    assert [disk.name for disk in inventory.list_assets(ResourceKind.DISK).items] == ["two"]
 
 
 def test_a_zone_that_cannot_be_read_is_named_and_not_empty(sim, rest, inventory):
     make_disk(rest, "one")
     make_disk(rest, "two", "us-east1-d")
     sim.fault(kind="unreachable", zone=ZONE, times=0)
-    found = inventory.list_assets(AssetKind.DISK)
+    found = inventory.list_assets(ResourceKind.DISK)
     assert [disk.name for disk in found.items] == ["two"]
     assert found.unreachable == frozenset({ZONE})
 
@@ -77,18 +77,18 @@ def test_snapshots_addresses_and_images_are_listed(rest, inventory):
     rest.change("POST", f"{ROOT}/global/images", "make", {"name": "i", **source})
     rest.change("POST", f"{ROOT}/regions/us-central2/addresses", "make", {"name": "a"})
     rest.change("POST", f"{ROOT}/global/addresses", "make", {"name": "g"})
-    names = {kind: {item.name for item in inventory.list_assets(kind).items} for kind in AssetKind}
-    assert names[AssetKind.SNAPSHOT] == {"s"}
-    assert names[AssetKind.IMAGE] == {"i"}
-    assert names[AssetKind.ADDRESS] == {"a", "g"}
-    assert names[AssetKind.INSTANCE] == set()
+    names = {kind: {item.name for item in inventory.list_assets(kind).items} for kind in BESIDE_TPUS}
+    assert names[ResourceKind.SNAPSHOT] == {"s"}
+    assert names[ResourceKind.IMAGE] == {"i"}
+    assert names[ResourceKind.ADDRESS] == {"a", "g"}
+    assert names[ResourceKind.INSTANCE] == set()
 
 
 def test_buckets_are_listed_with_their_size(services, inventory):
-    (empty,) = inventory.list_assets(AssetKind.BUCKET).items
+    (empty,) = inventory.list_assets(ResourceKind.BUCKET).items
     assert (empty.state, empty.size_gib) == ("empty", 0.0)
     services.objects.write("gs://sim-bucket/x", b"0" * 1024)
-    (full,) = inventory.list_assets(AssetKind.BUCKET).items
+    (full,) = inventory.list_assets(ResourceKind.BUCKET).items
     assert (full.state, full.at_least) == ("", False)
     assert full.size_gib == pytest.approx(1024 / 2**30)
 
@@ -128,7 +128,7 @@ def test_the_simulated_api_refuses_what_the_real_one_refuses(sim, rest):
 def test_a_reset_of_the_simulator_empties_it(rest, inventory):
     make_disk(rest, "one")
     rest.change("POST", "/_sim/reset", "reset")
-    assert inventory.list_assets(AssetKind.DISK).items == ()
+    assert inventory.list_assets(ResourceKind.DISK).items == ()
 
 
 def the_bill(services, inventory):
@@ -140,18 +140,20 @@ def test_the_bill_goes_on_where_one_list_is_denied_and_says_so(sim, rest, servic
     assert not the_bill(services, inventory).zero
     sim.fault(kind="error", method="disks.aggregatedList", code=7, message="no compute.disks.list", times=0)
     with pytest.raises(DeniedError):
-        inventory.list_assets(AssetKind.DISK)
+        inventory.list_assets(ResourceKind.DISK)
     bill = the_bill(services, inventory)
     assert [(each.what, "no compute.disks.list" in each.why) for each in bill.unread] == [("disks", True)]
     assert not bill.zero
-    assert [line.kind for line in bill.lines] == ["bucket"]
+    assert [line.resource.kind for line in bill.lines] == ["bucket"]
 
 
 def test_a_bucket_that_may_not_be_looked_into_is_billed_without_a_size(sim, services, inventory):
     # The list of buckets passes, the list of objects is refused.
     sim.fault(kind="error", method="storage.get", code=7, message="no storage.objects.list", skip=1)
     bill = the_bill(services, inventory)
-    assert [(line.name, line.payer, line.per_hour) for line in bill.lines] == [("sim-bucket", "you", None)]
+    assert [(line.resource.name, line.payer, line.per_hour) for line in bill.lines] == [
+        ("sim-bucket", "you", None)
+    ]
 
 
 def test_a_bill_changes_nothing_and_its_data_holds_what_was_read(sim, services, inventory):

@@ -28,8 +28,7 @@ from tpuctl.errors import (
     QuotaError,
     TpuctlError,
 )
-from tpuctl.model.assets import AssetKind
-from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, ResourceKind, Tier
 
 ZONE = "us-central1-a"
 PLAIN = "tpuvirtualmachine-minimal-x1y2z3"
@@ -283,7 +282,7 @@ CASES: Sequence[Case] = (
     Case(
         "inventory.list_assets",
         ["compute/aggregated_disks:list"],
-        lambda c: c.inventory.list_assets(AssetKind.DISK),
+        lambda c: c.inventory.list_assets(ResourceKind.DISK),
         sees={
             **{"items.0.name": "disk-1", "items.0.location": ZONE, "items.0.type": "pd-balanced"},
             **{"items.0.size_gib": 32.0, "items.0.state": "READY", "items.0.used_by": ()},
@@ -293,7 +292,7 @@ CASES: Sequence[Case] = (
     Case(
         "inventory.list_assets",
         ["compute/aggregated_instances:list"],
-        lambda c: c.inventory.list_assets(AssetKind.INSTANCE),
+        lambda c: c.inventory.list_assets(ResourceKind.INSTANCE),
         sees={
             **{"items.0.name": "test-ingwar", "items.0.type": "n1-standard-1", "items.0.state": "TERMINATED"},
             "unreachable": frozenset(),
@@ -302,13 +301,13 @@ CASES: Sequence[Case] = (
     Case(
         "inventory.list_assets",
         ["compute/aggregated_addresses:list"],
-        lambda c: c.inventory.list_assets(AssetKind.ADDRESS),
+        lambda c: c.inventory.list_assets(ResourceKind.ADDRESS),
         sees={"items.0.name": "new1", "items.0.location": "us-central1", "items.0.state": "RESERVED"},
     ),
     Case(
         "inventory.list_assets",
         ["storage/bucket:list", "storage/upload:empty"],
-        lambda c: [(b.name, b.location, b.state) for b in c.inventory.list_assets(AssetKind.BUCKET).items],
+        lambda c: [(b.name, b.location, b.state) for b in c.inventory.list_assets(ResourceKind.BUCKET).items],
         returns=[("gcsfs-testing", "us", "empty")],
     ),
     Case(

@@ -17,6 +17,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.session import ROOT, Session
 from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.ssh.keys import ensure_keypair
 
 FOLDER = ROOT / "tests" / "data" / "store"
 RECORDED: Mapping[str, Any] = json.loads((FOLDER / "recorded.json").read_text())
@@ -35,8 +36,11 @@ class RecordedStore:
         self._age_s = int(time.time() - RECORDED["at"])
         session.environ["TPUCTL_USER"] = "tester"
         (session.root / "state" / "machine").write_text(RECORDED["machine"])
-        shutil.copy(FOLDER / "tpuctl.yaml", session.work)
-        self._ids = self._make_cloud()
+        for name, text in RECORDED["work"].items():
+            (session.work / name).write_text(text)
+        key = ensure_keypair(session.root / "state").public_line.split()[1]
+        self._today = {RECORDED["public_key"]: key}
+        self._today |= self._make_cloud()
         if kind == "sqlite":
             self._write_sqlite()
         else:
@@ -47,7 +51,7 @@ class RecordedStore:
         text = _MOMENT.sub(lambda found: repr(float(found[0]) + self._age_s), text)
         moved = timedelta(seconds=self._age_s)
         text = _TIME.sub(lambda found: (datetime.fromisoformat(found[0]) + moved).isoformat(), text)
-        for then, now in self._ids.items():
+        for then, now in self._today.items():
             text = text.replace(then, now)
         return text
 
@@ -95,7 +99,8 @@ class RecordedStore:
         self._session.type("sim", "capacity", "us-central2-b=32")
         for queued in RECORDED["cloud"]["queued"]:
             parent, _, name = queued["name"].rpartition("/")
-            self._api(f"{parent}?queuedResourceId={name}", queued["body"])
+            body = json.loads(self.today(json.dumps(queued["body"])))
+            self._api(f"{parent}?queuedResourceId={name}", body)
         for queued in RECORDED["cloud"]["queued"]:
             self._await_state(
                 queued["name"], "WAITING_FOR_RESOURCES" if "waiting" in queued["name"] else "ACTIVE"

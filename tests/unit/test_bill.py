@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import ZONE, a_node, a_queued
-from tpuctl.model.assets import AssetInfo, AssetKind
-from tpuctl.model.cloud import Listing, NodeState, QueuedState, Tier
+from tpuctl.model.cloud import CloudResource, Listing, NodeState, QueuedState, ResourceKind, Tier
 from tpuctl.model.data import load_accelerators, load_other_prices
 from tpuctl.money.bill import Census, Payer, Unread, make_bill
 from tpuctl.money.grants import Grant
@@ -31,7 +30,7 @@ def test_a_grant_covers_the_oldest_nodes_up_to_its_chips():
         a_node(name="old", create_time="2026-01-01"),
     ]
     bill = the_bill(nodes, grants=[Grant(ZONE, Tier.SPOT, "v4", 8)])
-    assert {line.name: line.payer for line in bill.lines} == {"old": Payer.GRANT, "young": Payer.YOU}
+    assert {line.resource.name: line.payer for line in bill.lines} == {"old": Payer.GRANT, "young": Payer.YOU}
     assert bill.per_hour == pytest.approx(8 * 0.966)
     assert not bill.zero
 
@@ -70,16 +69,16 @@ def test_every_other_state_may_cost_money(state):
 
 def test_a_request_counts_once_with_its_node_and_alone_while_it_waits():
     both = the_bill([a_node()], [a_queued()])
-    assert [line.kind for line in both.lines] == ["node"]
+    assert [line.resource.kind for line in both.lines] == ["node"]
     waiting = the_bill(queued=[a_queued(state=QueuedState.WAITING_FOR_RESOURCES)])
-    assert [(line.kind, line.payer) for line in waiting.lines] == [("queued", Payer.YOU)]
+    assert [(line.resource.kind, line.payer) for line in waiting.lines] == [("queued", Payer.YOU)]
     dead = the_bill(queued=[a_queued(state=QueuedState.SUSPENDED)])
     assert dead.zero
 
 
 def test_a_node_of_the_same_name_in_another_zone_does_not_hide_a_request():
     bill = the_bill([a_node(zone="us-east1-d")], [a_queued(state=QueuedState.ACCEPTED)])
-    assert sorted(line.kind for line in bill.lines) == ["node", "queued"]
+    assert sorted(line.resource.kind for line in bill.lines) == ["node", "queued"]
 
 
 def test_a_type_that_no_table_has_is_billed_without_a_price():
@@ -89,16 +88,16 @@ def test_a_type_that_no_table_has_is_billed_without_a_price():
 
 
 ASSETS = [
-    (AssetInfo(AssetKind.DISK, "d", ZONE, "pd-balanced", size_gib=730.0), 0.1),
-    (AssetInfo(AssetKind.DISK, "d", ZONE, "pd-new", size_gib=730.0), None),
-    (AssetInfo(AssetKind.DISK, "d", ZONE, "hyperdisk-ml", size_gib=730.0, throughput_mib_s=730), 0.2),
-    (AssetInfo(AssetKind.SNAPSHOT, "s", "us", size_gib=73.0), 0.005),
-    (AssetInfo(AssetKind.SNAPSHOT, "s", "us"), None),
-    (AssetInfo(AssetKind.ADDRESS, "a", "us-central2", "EXTERNAL", "RESERVED"), 0.01),
-    (AssetInfo(AssetKind.INSTANCE, "vm", ZONE, "e2-micro", "RUNNING"), None),
-    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0), 0.01),
-    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0, at_least=True), None),
-    (AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", "not readable"), None),
+    (CloudResource(ResourceKind.DISK, "d", ZONE, "pd-balanced", size_gib=730.0), 0.1),
+    (CloudResource(ResourceKind.DISK, "d", ZONE, "pd-new", size_gib=730.0), None),
+    (CloudResource(ResourceKind.DISK, "d", ZONE, "hyperdisk-ml", size_gib=730.0, throughput_mib_s=730), 0.2),
+    (CloudResource(ResourceKind.SNAPSHOT, "s", "us", size_gib=73.0), 0.005),
+    (CloudResource(ResourceKind.SNAPSHOT, "s", "us"), None),
+    (CloudResource(ResourceKind.ADDRESS, "a", "us-central2", "EXTERNAL", "RESERVED"), 0.01),
+    (CloudResource(ResourceKind.INSTANCE, "vm", ZONE, "e2-micro", "RUNNING"), None),
+    (CloudResource(ResourceKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0), 0.01),
+    (CloudResource(ResourceKind.BUCKET, "b", "us", "STANDARD", size_gib=365.0, at_least=True), None),
+    (CloudResource(ResourceKind.BUCKET, "b", "us", "STANDARD", "not readable"), None),
 ]
 
 
@@ -113,8 +112,8 @@ def test_no_grant_covers_what_is_not_a_tpu(asset, per_hour):
 @pytest.mark.parametrize(
     "asset",
     [
-        AssetInfo(AssetKind.BUCKET, "b", "us", "STANDARD", "empty", size_gib=0.0),
-        AssetInfo(AssetKind.ADDRESS, "a", "us-central2", "INTERNAL", "RESERVED"),
+        CloudResource(ResourceKind.BUCKET, "b", "us", "STANDARD", "empty", size_gib=0.0),
+        CloudResource(ResourceKind.ADDRESS, "a", "us-central2", "INTERNAL", "RESERVED"),
     ],
     ids=lambda asset: asset.kind,
 )

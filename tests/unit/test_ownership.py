@@ -7,17 +7,16 @@ from msgspec.structs import replace
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
 from tpuctl.inventory.ownership import claim_of, disprove
-from tpuctl.inventory.resources import Found, node_found, queued_found
-from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL, CloudResource
 
 ADAS = {**LABELS, USER_LABEL: "ada"}
 
 
-def read(**changes: object) -> Found:
-    return node_found(a_node(**{"labels": ADAS, **changes}))
+def read(**changes: object) -> CloudResource:
+    return a_node(**{"labels": ADAS, **changes}).resource
 
 
-def refused(again: Found, first: Found | None = None, **record: object) -> str:
+def refused(again: CloudResource, first: CloudResource | None = None, **record: object) -> str:
     slice_record = a_slice(**record)
     claim = claim_of(slice_record, slice_record.incarnation, STORE, again.kind)
     found = disprove(first or again, again, claim)
@@ -26,7 +25,7 @@ def refused(again: Found, first: Found | None = None, **record: object) -> str:
 
 def test_what_carries_all_labels_of_the_intent_and_was_read_before_is_ours():
     assert refused(read()) == ""
-    assert refused(queued_found(a_queued(labels=ADAS))) == ""
+    assert refused(a_queued(labels=ADAS).resource) == ""
 
 
 def test_another_node_of_that_name_is_not():
@@ -51,7 +50,7 @@ def test_whose_it_is_and_what_to_type_is_said():
 
 
 def test_what_cannot_be_adopted_as_it_is_names_the_command_that_deletes_it():
-    dead = queued_found(a_queued(labels={**ADAS, USER_LABEL: "bob"}))
+    dead = a_queued(labels={**ADAS, USER_LABEL: "bob"}).resource
     assert "gcloud compute tpus queued-resources delete --force big-1 --zone us-central2-b" in refused(dead)
 
 
@@ -68,10 +67,10 @@ def test_the_adopted_is_known_by_its_identity_whatever_its_request_was_labelled(
     old = {**ADAS, STORE_LABEL: "lost", USER_LABEL: "bob"}
     born = "2026-01-01T00:00:00Z"
     life = an_incarnation(adopted_uid="42", adopted_request=born)
-    assert refused(queued_found(a_queued(labels=old, create_time=born)), incarnation=life) == ""
+    assert refused(a_queued(labels=old, create_time=born).resource, incarnation=life) == ""
     assert refused(read(labels={}), incarnation=life) == ""
     assert "it is bob's" in refused(read(labels={USER_LABEL: "bob"}), incarnation=life)
-    later = queued_found(a_queued(labels=old, create_time="2026-02-01T00:00:00Z"))
+    later = a_queued(labels=old, create_time="2026-02-01T00:00:00Z").resource
     assert "is not the queued that was adopted" in refused(later, incarnation=life)
 
 

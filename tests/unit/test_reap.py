@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
-from tpuctl.inventory.resources import Caller, Fate, gather, judge, node_found
+from tpuctl.inventory.resources import Caller, Fate, gather, judge
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
 from tpuctl.model.records import Desired, SliceState
 
@@ -16,7 +16,7 @@ DOWN = a_slice(desired=Desired.DOWN, state=SliceState.GONE)
 
 
 def fate(node, *records, caller=ME) -> Fate:
-    return judge(node_found(node), {record.name: record for record in records}, caller).fate
+    return judge(node.resource, {record.name: record for record in records}, caller).fate
 
 
 def test_what_a_wanted_slice_stands_for_stays():

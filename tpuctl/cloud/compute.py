@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.model.assets import AssetInfo, AssetKind
-from tpuctl.model.cloud import Listing
+from tpuctl.model.cloud import CloudResource, Listing, ResourceKind
 
 GIB = 1 << 30
 _QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
@@ -33,8 +32,8 @@ class GoogleInventory:
         self._compute = RestClient(endpoint_compute, credentials)
         self._storage = RestClient(endpoint_storage, credentials)
 
-    def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
-        if kind is AssetKind.BUCKET:
+    def list_assets(self, kind: ResourceKind) -> Listing[CloudResource]:
+        if kind is ResourceKind.BUCKET:
             return Listing(tuple(self._buckets()))
         collection, parse, aggregated = _COLLECTIONS[kind]
         if aggregated:
@@ -44,9 +43,9 @@ class GoogleInventory:
         return Listing(tuple(parse(item) for page in pages for item in page.get("items", ())))
 
     def _aggregated(
-        self, kind: AssetKind, collection: str, parse: Callable[[Data], AssetInfo]
-    ) -> Listing[AssetInfo]:
-        found: list[AssetInfo] = []
+        self, kind: ResourceKind, collection: str, parse: Callable[[Data], CloudResource]
+    ) -> Listing[CloudResource]:
+        found: list[CloudResource] = []
         unread: set[str] = set()
         path = f"/compute/v1/projects/{self._project}/aggregated/{collection}"
         # Partial answers instead of none when one zone is down: what is missing is named.
@@ -60,7 +59,7 @@ class GoogleInventory:
                     unread.add(_last(scope))
         return Listing(tuple(found), frozenset(unread))
 
-    def _buckets(self) -> Iterator[AssetInfo]:
+    def _buckets(self) -> Iterator[CloudResource]:
         pages = self._storage.pages("/storage/v1/b", "list buckets", {"project": self._project})
         for page in pages:
             for item in page.get("items", ()):
@@ -90,7 +89,7 @@ def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _common(kind: AssetKind, item: Data) -> dict[str, Any]:
+def _common(kind: ResourceKind, item: Data) -> dict[str, Any]:
     place = item.get("zone") or item.get("region") or "global"
     return {
         "kind": kind,
@@ -98,7 +97,7 @@ def _common(kind: AssetKind, item: Data) -> dict[str, Any]:
         "location": _last(str(place)),
         "state": str(item.get("status", "")),
         "labels": dict(item.get("labels", {})),
-        "create_time": str(item.get("creationTimestamp", "")),
+        "created": str(item.get("creationTimestamp", "")),
     }
 
 
@@ -106,9 +105,9 @@ def _number(value: Any) -> int | None:
     return None if value in (None, "") else int(value)
 
 
-def _parse_disk(item: Data) -> AssetInfo:
-    return AssetInfo(
-        **_common(AssetKind.DISK, item),
+def _parse_disk(item: Data) -> CloudResource:
+    return CloudResource(
+        **_common(ResourceKind.DISK, item),
         type=_last(str(item.get("type", ""))),
         size_gib=float(item["sizeGb"]) if "sizeGb" in item else None,
         used_by=tuple(_last(str(user)) for user in item.get("users", ())),
@@ -117,48 +116,48 @@ def _parse_disk(item: Data) -> AssetInfo:
     )
 
 
-def _parse_copy(kind: AssetKind, bytes_key: str) -> Callable[[Data], AssetInfo]:
+def _parse_copy(kind: ResourceKind, bytes_key: str) -> Callable[[Data], CloudResource]:
     """Snapshots and images are billed by what they store, not by the size of their disk."""
 
-    def parse(item: Data) -> AssetInfo:
+    def parse(item: Data) -> CloudResource:
         stored = _number(item.get(bytes_key))
         common = _common(kind, item)
         places = item.get("storageLocations") or [common["location"]]
-        return AssetInfo(
+        return CloudResource(
             **{**common, "location": str(places[0])}, size_gib=None if stored is None else stored / GIB
         )
 
     return parse
 
 
-def _parse_bucket(item: Data) -> AssetInfo:
-    return AssetInfo(
-        kind=AssetKind.BUCKET,
+def _parse_bucket(item: Data) -> CloudResource:
+    return CloudResource(
+        kind=ResourceKind.BUCKET,
         name=str(item["name"]),
         location=str(item.get("location", "")).lower(),
         type=str(item.get("storageClass", "")),
         labels=dict(item.get("labels", {})),
-        create_time=str(item.get("timeCreated", "")),
+        created=str(item.get("timeCreated", "")),
     )
 
 
-def _parse_address(item: Data) -> AssetInfo:
-    return AssetInfo(
-        **_common(AssetKind.ADDRESS, item),
+def _parse_address(item: Data) -> CloudResource:
+    return CloudResource(
+        **_common(ResourceKind.ADDRESS, item),
         type=str(item.get("addressType", "")),
         used_by=tuple(_last(str(user)) for user in item.get("users", ())),
     )
 
 
-def _parse_instance(item: Data) -> AssetInfo:
-    return AssetInfo(**_common(AssetKind.INSTANCE, item), type=_last(str(item.get("machineType", ""))))
+def _parse_instance(item: Data) -> CloudResource:
+    return CloudResource(**_common(ResourceKind.INSTANCE, item), type=_last(str(item.get("machineType", ""))))
 
 
-_COLLECTIONS: Mapping[AssetKind, tuple[str, Callable[[Data], AssetInfo], bool]] = {
-    AssetKind.DISK: ("disks", _parse_disk, True),
-    AssetKind.SNAPSHOT: ("snapshots", _parse_copy(AssetKind.SNAPSHOT, "storageBytes"), False),
-    AssetKind.IMAGE: ("images", _parse_copy(AssetKind.IMAGE, "archiveSizeBytes"), False),
-    AssetKind.ADDRESS: ("addresses", _parse_address, True),
-    AssetKind.INSTANCE: ("instances", _parse_instance, True),
+_COLLECTIONS: Mapping[ResourceKind, tuple[str, Callable[[Data], CloudResource], bool]] = {
+    ResourceKind.DISK: ("disks", _parse_disk, True),
+    ResourceKind.SNAPSHOT: ("snapshots", _parse_copy(ResourceKind.SNAPSHOT, "storageBytes"), False),
+    ResourceKind.IMAGE: ("images", _parse_copy(ResourceKind.IMAGE, "archiveSizeBytes"), False),
+    ResourceKind.ADDRESS: ("addresses", _parse_address, True),
+    ResourceKind.INSTANCE: ("instances", _parse_instance, True),
 }
 """Kind → collection, parser, and whether there is a list over all locations; the others are global."""

@@ -17,8 +17,8 @@ from tpuctl.lib.shell import Secret
 from tpuctl.model.hosts import HostTarget
 
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
-    from tpuctl.model.assets import AssetInfo, AssetKind
     from tpuctl.model.cloud import (
+        CloudResource,
         GuestHostKey,
         Listing,
         NodeInfo,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         OfferInfo,
         OperationInfo,
         QueuedInfo,
+        ResourceKind,
     )
     from tpuctl.model.facts import (
         BucketPlace,
@@ -105,7 +106,7 @@ class Cloud(Protocol):
 class Inventory(Protocol):
     """What the project holds besides TPUs. Reads only."""
 
-    def list_assets(self, kind: AssetKind) -> Listing[AssetInfo]:
+    def list_assets(self, kind: ResourceKind) -> Listing[CloudResource]:
         """All of one kind, in all locations."""
         ...
 

@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 from tpuctl.engine.services import Services
 from tpuctl.inventory.ownership import Claim, Refusal, disprove
-from tpuctl.inventory.resources import Found, node_found, queued_found
+from tpuctl.model.cloud import CloudResource
 
-Decide = Callable[[Found], Refusal | None]
+Decide = Callable[[CloudResource], Refusal | None]
 """The caller's last word on what was read: writes the decision down, or says why it is not to be."""
 
 
-def find_tpu(services: Services, found: Found) -> Found | None:
+def find_tpu(services: Services, found: CloudResource) -> CloudResource | None:
     """What the API shows now under the name of `found`."""
     if found.kind == "queued":
-        queued = services.cloud.find_queued(found.zone, found.name)
-        return None if queued is None else queued_found(queued)
-    node = services.cloud.find_node(found.zone, found.name)
-    return None if node is None else node_found(node)
+        queued = services.cloud.find_queued(found.location, found.name)
+        return None if queued is None else queued.resource
+    node = services.cloud.find_node(found.location, found.name)
+    return None if node is None else node.resource
 
 
-def delete_tpu(services: Services, first: Found, claim: Claim, decide: Decide) -> Refusal | None:
+def delete_tpu(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> Refusal | None:
     """Asks for the deletion of what was read as `first`, if a read right now agrees and proves it ours.
 
     What is not found any more is as wanted, what is being deleted will be. Returns why nothing was deleted
@@ -37,7 +37,7 @@ def delete_tpu(services: Services, first: Found, claim: Claim, decide: Decide) -
     if refused is not None:
         return refused
     if first.kind == "queued":
-        services.cloud.delete_queued(first.zone, first.name)
+        services.cloud.delete_queued(first.location, first.name)
     else:
-        services.cloud.delete_node(first.zone, first.name)
+        services.cloud.delete_node(first.location, first.name)
     return None

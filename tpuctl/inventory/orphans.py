@@ -10,9 +10,9 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_tpu
 from tpuctl.inventory.ownership import Claim, Refusal
-from tpuctl.inventory.resources import Found, gather
+from tpuctl.inventory.resources import gather
 from tpuctl.lib.names import label_value
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, NodeInfo, QueuedInfo
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import lease
@@ -49,7 +49,7 @@ def collect_obsolete(
     return [each for each in found if each is not None]
 
 
-def _left_behind(found: Found, record: SliceRecord, store_id: str) -> str:
+def _left_behind(found: CloudResource, record: SliceRecord, store_id: str) -> str:
     """Why `found` is certainly ours and certainly not wanted, or an empty string."""
     number = found.labels.get(INCARNATION_LABEL, "")
     if found.labels.get(STORE_LABEL) != store_id or not (number.isascii() and number.isdigit()):
@@ -68,18 +68,18 @@ def _named(name: str, base: str) -> bool:
     return name == base or (name.startswith(f"{base}-") and name.removeprefix(f"{base}-").isdigit())
 
 
-def _claim(found: Found, record: SliceRecord, store_id: str) -> Claim:
+def _claim(found: CloudResource, record: SliceRecord, store_id: str) -> Claim:
     labels = {OWNER_LABEL: record.name, INCARNATION_LABEL: found.labels[INCARNATION_LABEL]}
     return Claim({**labels, STORE_LABEL: store_id}, None if record.any_user else label_value(record.owner))
 
 
-def _collect(services: Services, found: Found, record: SliceRecord, why: str) -> Collected | None:
+def _collect(services: Services, found: CloudResource, record: SliceRecord, why: str) -> Collected | None:
     """Asks for the deletion of one of them; trouble with it does not stop the pass."""
-    text = f"{found.name} in {found.zone}: {why}; listed and read"
+    text = f"{found.name} in {found.location}: {why}; listed and read"
     try:
         with lease(services, record.name) as held:
 
-            def decide(_again: Found) -> Refusal | None:
+            def decide(_again: CloudResource) -> Refusal | None:
                 record_decision(services, record.key, "collect", text, incarnation=found.name, fence=held.fence)
                 return None
 

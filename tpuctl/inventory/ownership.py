@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from tpuctl.inventory.resources import Found
 from tpuctl.lib.names import label_value
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, CloudResource
 from tpuctl.model.records import Incarnation, SliceRecord
 
 
@@ -42,7 +41,7 @@ def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind:
     return Claim(owner_labels(record, incarnation, store_id), user, adopted)
 
 
-def disprove(first: Found, again: Found, claim: Claim) -> Refusal | None:
+def disprove(first: CloudResource, again: CloudResource, claim: Claim) -> Refusal | None:
     """Why `again`, read right before a deletion, is not what `first` was or `claim` says; None if it is."""
     if again.uid != first.uid:
         return Refusal("the second read shows another of that name", "tpuctl ls")
@@ -56,7 +55,7 @@ def disprove(first: Found, again: Found, claim: Claim) -> Refusal | None:
     return None
 
 
-def _disprove_adopted(again: Found, claim: Claim) -> Refusal | None:
+def _disprove_adopted(again: CloudResource, claim: Claim) -> Refusal | None:
     """The labels of a queued resource are those it was made with, whoever has adopted it since."""
     if again.uid != claim.identity:
         return Refusal(f"{_place(again)} is not the {again.kind} that was adopted", "tpuctl ls")
@@ -65,33 +64,33 @@ def _disprove_adopted(again: Found, claim: Claim) -> Refusal | None:
     return None
 
 
-def _of_another(found: Found, user: str) -> Refusal:
+def _of_another(found: CloudResource, user: str) -> Refusal:
     carries = f"carries {USER_LABEL}={found.user}" if found.user else f"carries no label {USER_LABEL}"
     return Refusal(f"{_place(found)} {carries}: {whose(found)}, not {user}'s", _hint(found))
 
 
-def whose(found: Found) -> str:
+def whose(found: CloudResource) -> str:
     """To whom the labels of a TPU say that it belongs."""
     user = f"{found.user}'s" if found.user else "nobody's by its labels"
     store = found.labels.get(STORE_LABEL)
     return f"it is {user}" + (f", of the fleet {store}" if store else "")
 
 
-def _hint(found: Found) -> str:
+def _hint(found: CloudResource) -> str:
     """What makes it ours again where that can be, and what deletes it otherwise."""
     slice_name = found.labels.get(OWNER_LABEL)
     ways = [f"ask them, or tpuctl down {slice_name} --all-users"] if found.user and slice_name else []
     if found.kind == "node" and found.state == "READY":
-        ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.zone}")
+        ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
-        where = f"{found.name} --zone {found.zone}"
+        where = f"{found.name} --zone {found.location}"
         verb = "tpu-vm delete" if found.kind == "node" else "queued-resources delete --force"
         ways.append(f"if it is yours: gcloud compute tpus {verb} {where}")
     return "; ".join(ways)
 
 
-def _place(found: Found) -> str:
-    return f"{found.name} in {found.zone}"
+def _place(found: CloudResource) -> str:
+    return f"{found.name} in {found.location}"
 
 
 def owner_labels(record: SliceRecord, incarnation: Incarnation, store_id: str) -> dict[str, str]:

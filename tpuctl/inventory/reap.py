@@ -16,10 +16,10 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_tpu, find_tpu
 from tpuctl.inventory.ownership import Claim, Refusal
-from tpuctl.inventory.resources import Caller, Fate, Found, Judged, gather, judge
+from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource
 from tpuctl.model.records import SliceRecord
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import lease
@@ -42,7 +42,7 @@ class Survey(Struct, frozen=True):
 class Reaped(Struct, frozen=True):
     """What became of one: "gone", "kept" (it is wanted or another after all), "busy", "failed" or "pending"."""
 
-    found: Found
+    found: CloudResource
     result: str
     why: str
 
@@ -54,8 +54,8 @@ def survey(services: Services, *, all_users: bool = False) -> Survey:
     records = _records(services)
     dark = nodes.unreachable | queued.unreachable
     judged = tuple(
-        Judged(found, Fate.UNKNOWN, f"{found.zone} could not be read whole")
-        if found.zone in dark
+        Judged(found, Fate.UNKNOWN, f"{found.location} could not be read whole")
+        if found.location in dark
         else judge(found, records, caller)
         for found in gather(nodes.items, queued.items)
     )
@@ -106,11 +106,13 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> str:
     key = f"slices/{found.slice_name}"
     with lease(services, found.slice_name) as held:
 
-        def decide(again: Found) -> Refusal | None:
+        def decide(again: CloudResource) -> Refusal | None:
             verdict = judge(again, _records(services), caller)
             if verdict.fate is not Fate.DELETE:
                 return Refusal(verdict.why, "tpuctl ls")
-            why = f"{found.kind} {found.name} in {found.zone}: {verdict.why}; listed and read, id {found.uid}"
+            why = (
+                f"{found.kind} {found.name} in {found.location}: {verdict.why}; listed and read, id {found.uid}"
+            )
             record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
             services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
             return None
@@ -119,7 +121,7 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> str:
     return "" if refused is None else refused.why
 
 
-def _claim(found: Found, caller: Caller) -> Claim:
+def _claim(found: CloudResource, caller: Caller) -> Claim:
     """The labels that condemned it, of the caller's own unless all users' are meant."""
     labels = {label: found.labels.get(label, "") for label in (OWNER_LABEL, INCARNATION_LABEL)}
     user = None if caller.all_users else label_value(caller.user)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from tpuctl.lib.names import label_value, parse_cloud_name
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, NodeInfo, QueuedInfo
+from tpuctl.model.cloud import INCARNATION_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
 from tpuctl.model.records import Desired, SliceRecord, SliceState
 
 
@@ -29,39 +29,10 @@ class Fate(StrEnum):
     """Its zone could not be read whole."""
 
 
-class Found(Struct, frozen=True):
-    """One queued resource with its nodes, or one node without a queued resource.
-
-    `uid` is what tells it from a later one of the same name: a node's id, a queued resource's time of creation.
-    """
-
-    kind: str
-    name: str
-    zone: str
-    uid: str
-    state: str
-    accelerator_type: str
-    tier: str
-    labels: Mapping[str, str]
-    created: str = ""
-
-    @property
-    def user(self) -> str:
-        return self.labels.get(USER_LABEL, "")
-
-    @property
-    def slice_name(self) -> str:
-        return self.labels.get(OWNER_LABEL, "")
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return self.kind, self.zone, self.name
-
-
 class Judged(Struct, frozen=True):
     """A TPU, its fate and the evidence in words."""
 
-    found: Found
+    found: CloudResource
     fate: Fate
     why: str
 
@@ -74,44 +45,16 @@ class Caller(Struct, frozen=True):
     all_users: bool = False
 
 
-def node_found(node: NodeInfo) -> Found:
-    return Found(
-        "node",
-        node.name,
-        node.zone,
-        node.uid,
-        str(node.state),
-        node.accelerator_type,
-        str(node.tier),
-        node.labels,
-        node.create_time,
-    )
-
-
-def queued_found(queued: QueuedInfo) -> Found:
-    return Found(
-        "queued",
-        queued.name,
-        queued.zone,
-        queued.create_time,
-        str(queued.state),
-        queued.accelerator_type,
-        str(queued.tier),
-        queued.labels,
-        queued.create_time,
-    )
-
-
-def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[Found]:
+def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[CloudResource]:
     """Everything that is deleted by itself: a node goes with its queued resource, if that is there."""
     requests = list(queued)
     standing = {(request.zone, request.name) for request in requests}
     direct = [node for node in nodes if (node.zone, node.queued_resource) not in standing]
-    found = [*map(queued_found, requests), *map(node_found, direct)]
+    found = [*(request.resource for request in requests), *(node.resource for node in direct)]
     return sorted(found, key=lambda each: each.place)
 
 
-def judge(found: Found, records: Mapping[str, SliceRecord], caller: Caller) -> Judged:
+def judge(found: CloudResource, records: Mapping[str, SliceRecord], caller: Caller) -> Judged:
     """The fate of one TPU. `records` must have been read after it: an intent is written before its create."""
     store, name = found.labels.get(STORE_LABEL), found.slice_name
     adopter = next((each for each in records.values() if _adopted(each, found)), None)
@@ -129,14 +72,14 @@ def judge(found: Found, records: Mapping[str, SliceRecord], caller: Caller) -> J
     return Judged(found, Fate.DELETE, _unwanted(found, records.get(name)))
 
 
-def _adopted(record: SliceRecord, found: Found) -> bool:
+def _adopted(record: SliceRecord, found: CloudResource) -> bool:
     incarnation = record.incarnation
-    if incarnation is None or record.state is SliceState.GONE or record.spec.zone != found.zone:
+    if incarnation is None or record.state is SliceState.GONE or record.spec.zone != found.location:
         return False
     return bool(found.uid) and found.uid in (incarnation.adopted_uid, incarnation.adopted_request)
 
 
-def _judge_unlabelled(found: Found, records: Mapping[str, SliceRecord]) -> Judged:
+def _judge_unlabelled(found: CloudResource, records: Mapping[str, SliceRecord]) -> Judged:
     parsed = parse_cloud_name(found.name)
     record = records.get(parsed[0]) if parsed else None
     if parsed is not None and record is not None and parsed[1] <= record.last_incarnation:
@@ -145,12 +88,12 @@ def _judge_unlabelled(found: Found, records: Mapping[str, SliceRecord]) -> Judge
     return Judged(found, Fate.UNMANAGED, "made without tpuctl")
 
 
-def _number(found: Found) -> int | None:
+def _number(found: CloudResource) -> int | None:
     text = found.labels.get(INCARNATION_LABEL, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _wanted(found: Found, record: SliceRecord | None) -> str:
+def _wanted(found: CloudResource, record: SliceRecord | None) -> str:
     """Why this must stay, or an empty string. Whatever is not clear stays."""
     number = _number(found)
     if number is None:
@@ -166,7 +109,7 @@ def _wanted(found: Found, record: SliceRecord | None) -> str:
     return ""
 
 
-def _unwanted(found: Found, record: SliceRecord | None) -> str:
+def _unwanted(found: CloudResource, record: SliceRecord | None) -> str:
     if record is None:
         return f"no intent for a slice {found.slice_name} in this store"
     if record.desired is Desired.DOWN or record.state is SliceState.GONE:

@@ -79,6 +79,59 @@ class CloudErrorInfo(Struct, frozen=True):
     details: tuple[Mapping[str, Any], ...] = ()
 
 
+class ResourceKind(StrEnum):
+    """The kinds of things that are read; nothing else of a project is looked at."""
+
+    NODE = "node"
+    QUEUED = "queued"
+    DISK = "disk"
+    SNAPSHOT = "snapshot"
+    IMAGE = "image"
+    ADDRESS = "address"
+    INSTANCE = "instance"
+    BUCKET = "bucket"
+
+
+BESIDE_TPUS = tuple(kind for kind in ResourceKind if kind not in (ResourceKind.NODE, ResourceKind.QUEUED))
+
+
+class CloudResource(Struct, frozen=True):
+    """One thing in a project that can cost money. `location` is a zone, a region, `global` or a multi-region.
+
+    `type` is the kind's own: accelerator type, disk type, machine type, address type, storage class. `uid`
+    tells it from a later one of the same name: a node's id, a queued resource's time of creation. `size_gib` is
+    None where the API does not tell; `at_least` says that there is more than that. `used_by` names the machines
+    on a disk.
+    """
+
+    kind: ResourceKind
+    name: str
+    location: str
+    type: str = ""
+    state: str = ""
+    uid: str = ""
+    tier: Tier | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created: str = ""
+    size_gib: float | None = None
+    at_least: bool = False
+    used_by: tuple[str, ...] = ()
+    throughput_mib_s: int | None = None
+    iops: int | None = None
+
+    @property
+    def user(self) -> str:
+        return self.labels.get(USER_LABEL, "")
+
+    @property
+    def slice_name(self) -> str:
+        return self.labels.get(OWNER_LABEL, "")
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.kind, self.location, self.name
+
+
 class NodeInfo(Struct, frozen=True):
     """A node as the API shows it. `uid` is the server's numeric id, new for every incarnation."""
 
@@ -99,6 +152,10 @@ class NodeInfo(Struct, frozen=True):
     parts: tuple[NodeInfo, ...] = ()
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
 
+    @property
+    def resource(self) -> CloudResource:
+        return _tpu(ResourceKind.NODE, self, self.uid)
+
 
 class QueuedInfo(Struct, frozen=True):
     """A queued resource as the API shows it; `labels` are those of its first node spec."""
@@ -113,6 +170,24 @@ class QueuedInfo(Struct, frozen=True):
     labels: Mapping[str, str] = field(default_factory=dict)
     error: CloudErrorInfo | None = None
     create_time: str = ""
+
+    @property
+    def resource(self) -> CloudResource:
+        return _tpu(ResourceKind.QUEUED, self, self.create_time)
+
+
+def _tpu(kind: ResourceKind, info: NodeInfo | QueuedInfo, uid: str) -> CloudResource:
+    return CloudResource(
+        kind,
+        info.name,
+        info.zone,
+        info.accelerator_type,
+        str(info.state),
+        uid,
+        info.tier,
+        info.labels,
+        info.create_time,
+    )
 
 
 class OperationInfo(Struct, frozen=True):

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType, Catalog
-from tpuctl.model.assets import AssetInfo, AssetKind
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import CloudResource, ResourceKind, Tier
 
 _COLUMNS = {Tier.SPOT: "spot", Tier.PREEMPTIBLE: "spot", Tier.ON_DEMAND: "on_demand"}
 """Reserved capacity is priced by contract; preemptible is billed as spot."""
@@ -36,12 +35,12 @@ class OtherPrices(Struct, frozen=True):
     def note(self) -> str:
         return str(self.data["prices_note"])
 
-    def per_hour(self, asset: AssetInfo) -> float | None:
+    def per_hour(self, asset: CloudResource) -> float | None:
         """About what a resource costs per hour; None where the table or the resource does not tell."""
         table = self.data.get(str(asset.kind))
         if table is None:
             return None
-        if asset.kind is AssetKind.ADDRESS:
+        if asset.kind is ResourceKind.ADDRESS:
             found = table.get(asset.state)
             return None if found is None else float(found)
         row = table if "gib" in table else table.get(asset.type)

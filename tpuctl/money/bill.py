@@ -13,15 +13,14 @@ from msgspec import Struct
 
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.assets import AssetInfo, AssetKind
 from tpuctl.model.cloud import (
-    OWNER_LABEL,
-    USER_LABEL,
+    CloudResource,
     Listing,
     NodeInfo,
     NodeState,
     QueuedInfo,
     QueuedState,
+    ResourceKind,
     Tier,
 )
 from tpuctl.model.prices import OtherPrices, price_per_hour
@@ -37,19 +36,14 @@ class Payer(StrEnum):
 
 
 class BillLine(Struct, frozen=True):
-    """One resource. `per_hour` is USD, None where no price is known; 0 for what costs nothing as it stands."""
+    """What one resource costs. `per_hour` is USD, None where no price is known; 0 for what costs nothing as it
+    stands."""
 
-    kind: str
-    name: str
-    location: str
+    resource: CloudResource
     detail: str
     payer: Payer
     per_hour: float | None
     note: str
-    user: str = ""
-    managed: bool = False
-    """Carries tpuctl's label."""
-    created: str = ""
 
 
 class Unread(Struct, frozen=True):
@@ -65,7 +59,7 @@ class Census(Struct, frozen=True):
 
     nodes: Listing[NodeInfo]
     queued: Listing[QueuedInfo]
-    assets: tuple[AssetInfo, ...]
+    assets: tuple[CloudResource, ...]
     unread: tuple[Unread, ...] = ()
 
 
@@ -101,7 +95,7 @@ def make_bill(
 ) -> Bill:
     """The bill of what `census` found. `now` is in seconds since the epoch."""
     lines = tpu_lines(census.nodes.items, census.queued.items, grants, catalog, now)
-    lines += [_asset_line(asset, prices) for asset in census.assets]
+    lines += [BillLine(asset, _asset_detail(asset), *_asset_cost(asset, prices)) for asset in census.assets]
     dark = sorted(census.nodes.unreachable | census.queued.unreachable)
     unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
     return Bill(tuple(lines), (*unread, *census.unread))
@@ -137,20 +131,20 @@ class _Meter:
     def node(self, node: NodeInfo) -> BillLine:
         detail = f"{node.accelerator_type} {node.tier} {node.state}"
         if node.state in _DEAD_NODES:
-            return _tpu_line("node", node, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds its name")
+            return BillLine(node.resource, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds its name")
         payer, price, note = self._charge(node.accelerator_type, node.zone, node.tier)
         if node.state is NodeState.STOPPED:
             # Chips are not billed while a node is stopped, its disk is (cloud.google.com/tpu/pricing).
-            return _tpu_line("node", node, detail, Payer.YOU, None, "stopped: its boot disk is billed")
-        return _tpu_line("node", node, detail, payer, price, note)
+            return BillLine(node.resource, detail, Payer.YOU, None, "stopped: its boot disk is billed")
+        return BillLine(node.resource, detail, payer, price, note)
 
     def request(self, request: QueuedInfo) -> BillLine:
         detail = f"{request.accelerator_type} {request.tier} {request.state}"
         if request.state in _DEAD_REQUESTS:
-            return _tpu_line("queued", request, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds quota")
+            return BillLine(request.resource, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds quota")
         payer, price, note = self._charge(request.accelerator_type, request.zone, request.tier)
         when = "from the moment that capacity is found"
-        return _tpu_line("queued", request, detail, payer, price, f"{note}; {when}")
+        return BillLine(request.resource, detail, payer, price, f"{note}; {when}")
 
     def _charge(self, accelerator_type: str, zone: str, tier: Tier) -> tuple[Payer, float | None, str]:
         found = self._catalog.find(accelerator_type)
@@ -170,53 +164,20 @@ class _Meter:
         return Payer.GRANT, price, f"{coverage.reason}{until}"
 
 
-def _tpu_line(
-    kind: str, found: NodeInfo | QueuedInfo, detail: str, payer: Payer, price: float | None, note: str
-) -> BillLine:
-    return BillLine(
-        kind=kind,
-        name=found.name,
-        location=found.zone,
-        detail=detail,
-        payer=payer,
-        per_hour=price,
-        note=note,
-        user=found.labels.get(USER_LABEL, ""),
-        managed=OWNER_LABEL in found.labels,
-        created=found.create_time,
-    )
-
-
-def _asset_line(asset: AssetInfo, prices: OtherPrices) -> BillLine:
-    payer, price, note = _asset_cost(asset, prices)
-    return BillLine(
-        kind=str(asset.kind),
-        name=asset.name,
-        location=asset.location,
-        detail=_asset_detail(asset),
-        payer=payer,
-        per_hour=price,
-        note=note,
-        user=asset.labels.get(USER_LABEL, ""),
-        managed=OWNER_LABEL in asset.labels,
-        created=asset.create_time,
-    )
-
-
-def _asset_cost(asset: AssetInfo, prices: OtherPrices) -> tuple[Payer, float | None, str]:
-    if asset.kind is AssetKind.BUCKET and asset.state == "empty":
+def _asset_cost(asset: CloudResource, prices: OtherPrices) -> tuple[Payer, float | None, str]:
+    if asset.kind is ResourceKind.BUCKET and asset.state == "empty":
         return Payer.NOBODY, 0.0, "empty, old versions included"
-    if asset.kind is AssetKind.ADDRESS and asset.type == "INTERNAL":
+    if asset.kind is ResourceKind.ADDRESS and asset.type == "INTERNAL":
         return Payer.NOBODY, 0.0, "internal addresses cost nothing"
-    if asset.kind is AssetKind.INSTANCE:
+    if asset.kind is ResourceKind.INSTANCE:
         return Payer.YOU, None, "billed while it runs; its disks and addresses always"
-    if asset.kind is AssetKind.DISK:
+    if asset.kind is ResourceKind.DISK:
         use = f"used by {counted(len(asset.used_by), 'machine')}" if asset.used_by else "used by nobody"
         return Payer.YOU, prices.per_hour(asset), f"billed by its size until it is deleted; {use}"
     return Payer.YOU, prices.per_hour(asset), "billed until it is deleted"
 
 
-def _asset_detail(asset: AssetInfo) -> str:
+def _asset_detail(asset: CloudResource) -> str:
     size = ""
     if asset.size_gib is not None:
         more = "over " if asset.at_least else ""
@@ -228,5 +189,6 @@ def count_kinds(lines: Iterable[BillLine]) -> dict[str, int]:
     """How many lines of each kind."""
     counts: dict[str, int] = {}
     for line in lines:
-        counts[line.kind] = counts.get(line.kind, 0) + 1
+        kind = str(line.resource.kind)
+        counts[kind] = counts.get(kind, 0) + 1
     return counts

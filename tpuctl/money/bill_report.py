@@ -11,8 +11,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.assets import AssetInfo, AssetKind
-from tpuctl.model.cloud import Listing
+from tpuctl.model.cloud import BESIDE_TPUS, OWNER_LABEL, CloudResource, Listing, ResourceKind
 from tpuctl.model.prices import OtherPrices
 from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
 from tpuctl.money.coverage import list_grants
@@ -33,9 +32,11 @@ def take_census(services: Services, inventory: Inventory) -> Census:
 
     nodes = attempt("nodes", services.cloud.list_nodes)
     queued = attempt("queued resources", services.cloud.list_queued)
-    assets: list[AssetInfo] = []
-    for kind in AssetKind:
-        found = attempt(f"{kind}s" if kind is not AssetKind.ADDRESS else "addresses", _reader(inventory, kind))
+    assets: list[CloudResource] = []
+    for kind in BESIDE_TPUS:
+        found = attempt(
+            f"{kind}s" if kind is not ResourceKind.ADDRESS else "addresses", _reader(inventory, kind)
+        )
         assets.extend(found.items)
         unread += [
             Unread(f"{kind} list in {where}", "the location could not be read")
@@ -44,7 +45,7 @@ def take_census(services: Services, inventory: Inventory) -> Census:
     return Census(nodes, queued, tuple(assets), tuple(unread))
 
 
-def _reader(inventory: Inventory, kind: AssetKind) -> Callable[[], Listing[AssetInfo]]:
+def _reader(inventory: Inventory, kind: ResourceKind) -> Callable[[], Listing[CloudResource]]:
     return lambda: inventory.list_assets(kind)
 
 
@@ -58,7 +59,7 @@ def bill_data(
     services: Services, bill: Bill, project: str, catalog: Catalog, prices: OtherPrices
 ) -> dict[str, Any]:
     """The bill as plain data: what `--json` prints and a receipt holds."""
-    kinds = ["node", "queued", *(str(kind) for kind in AssetKind)]
+    kinds = [str(kind) for kind in ResourceKind]
     found = count_kinds(bill.lines)
     return {
         "project": project,
@@ -77,4 +78,16 @@ def bill_data(
 
 
 def _line(line: BillLine) -> dict[str, Any]:
-    return dict(to_data(line))
+    found = line.resource
+    return {
+        "kind": str(found.kind),
+        "name": found.name,
+        "location": found.location,
+        "detail": line.detail,
+        "payer": str(line.payer),
+        "per_hour": line.per_hour,
+        "note": line.note,
+        "user": found.user,
+        "managed": OWNER_LABEL in found.labels,
+        "created": found.created,
+    }

@@ -24,7 +24,7 @@ class Costs:
 
     def __init__(self, services: Services, nodes: Sequence[NodeInfo], requests: Sequence[QueuedInfo]) -> None:
         lines = tpu_lines(nodes, requests, list_grants(services), load_accelerators(), services.store.now())
-        self._lines = {(line.location, line.name): line for line in lines}
+        self._lines = {(line.resource.location, line.resource.name): line for line in lines}
 
     def of(self, zone: str, names: Iterable[str]) -> dict[str, Any]:
         """Who pays for the TPUs of these names, in total for them USD per hour by the list (None where a price

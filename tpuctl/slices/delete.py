@@ -12,8 +12,7 @@ from tpuctl.engine.retries import DELETE, next_retry
 from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_tpu
 from tpuctl.inventory.ownership import Refusal, claim_of
-from tpuctl.inventory.resources import Found, node_found, queued_found
-from tpuctl.model.cloud import NodeState
+from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Retry
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.slices.capacity_notes import remember_came
@@ -67,15 +66,15 @@ def not_settled(held: HeldSlice, before: Retry | None, call: str, error: TpuctlE
     return Outcome(retry_verdict(held.record, retry, now), acted=False)
 
 
-def _doomed(held: HeldSlice) -> list[Found]:
+def _doomed(held: HeldSlice) -> list[CloudResource]:
     """What the look showed of it: its queued resource, which takes its nodes along, or these."""
     view = held.look.view
     if view.queued is not None:
-        return [queued_found(view.queued)]
-    return [node_found(node) for node in (view.node.parts or (view.node,))] if view.node else []
+        return [view.queued.resource]
+    return [node.resource for node in (view.node.parts or (view.node,))] if view.node else []
 
 
-def _decide_delete(held: HeldSlice, found: Found) -> Refusal | None:
+def _decide_delete(held: HeldSlice, found: CloudResource) -> Refusal | None:
     held.journal("delete", held.plan.why)
     held.services.emit(StepStarted(held.record.name, f"delete {found.name}", held.plan.why))
     return None

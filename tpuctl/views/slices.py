@@ -9,8 +9,9 @@ from typing import Any
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
-from tpuctl.inventory.resources import Caller, Fate, Found, Judged, gather, judge
+from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.time import render_time
+from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.runs.reconcile import never_began
@@ -51,9 +52,9 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     rows += [_damaged_row(FLEET_KEYS, "name", error) for error in damaged]
     lost = {error.details["key"].removeprefix("slices/") for error in damaged}
     rows += [
-        _other_row(_unless(each, lost) or judge(each, records, caller), states, hosts[each.zone, each.name])
+        _other_row(_unless(each, lost) or judge(each, records, caller), states, hosts[each.location, each.name])
         for each in found
-        if (each.zone, each.name) not in ours
+        if (each.location, each.name) not in ours
     ]
     costs = Costs(services, nodes.items, queued.items)
     names = {record.name: names_shown(record) for record in live}
@@ -62,7 +63,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     return rows, sorted(unread)
 
 
-def _unless(found: Found, lost: AbstractSet[str]) -> Judged | None:
+def _unless(found: CloudResource, lost: AbstractSet[str]) -> Judged | None:
     """What may be a slice's whose record cannot be read is not called unwanted."""
     if found.slice_name not in lost:
         return None
@@ -115,12 +116,12 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
     found = judged.found
     return {
         "name": found.name,
-        "type": found.accelerator_type,
-        "zone": found.zone,
+        "type": found.type,
+        "zone": found.location,
         "tier": found.tier,
         "hosts": hosts,
         "state": _STATES.get(judged.fate, str(judged.fate)),
-        "cloud": states.get((found.zone, found.name), found.state),
+        "cloud": states.get((found.location, found.name), found.state),
         "node": found.name,
         "user": found.user,
         "created": found.created or None,

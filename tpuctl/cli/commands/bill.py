@@ -105,11 +105,11 @@ def _row(line: BillLine) -> dict[str, Any]:
     unknown = "" if line.payer is not Payer.YOU else "?"
     known = line.per_hour is not None and line.payer is Payer.YOU
     return {
-        "kind": line.kind,
-        "name": line.name,
-        "location": line.location,
+        "kind": str(line.resource.kind),
+        "name": line.resource.name,
+        "location": line.resource.location,
         "detail": line.detail,
-        "user": line.user,
+        "user": line.resource.user,
         "payer": str(line.payer),
         "hour": f"{line.per_hour:.4f}" if known else unknown,
         "month": f"{(line.per_hour or 0) * HOURS_PER_MONTH:.2f}" if known else unknown,

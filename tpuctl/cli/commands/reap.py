@@ -107,7 +107,7 @@ def _show_table(context: AppContext, found: Survey) -> None:
     rows = [_row(each, "") for each in shown]
     context.console.table(rows, COLUMNS, empty="nothing of yours is unwanted")
     for each in found.of(Fate.LOOKALIKE):
-        command = f"tpuctl adopt {each.found.name} --zone {each.found.zone}"
+        command = f"tpuctl adopt {each.found.name} --zone {each.found.location}"
         context.console.say(
             f"{each.found.name} looks like ours, unlabelled: left alone; {command} takes it over"
         )
@@ -127,9 +127,9 @@ def _row(judged: Any, result: str) -> dict[str, Any]:
         "fate": str(judged.fate),
         "kind": found.kind,
         "name": found.name,
-        "zone": found.zone,
+        "zone": found.location,
         "state": found.state,
-        "type": found.accelerator_type,
+        "type": found.type,
         "user": found.user,
         "why": judged.why,
         "result": result or None,
