@@ -221,7 +221,15 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
         ("POST", DISKS, {}, {"name": "a", "bogus": 1}, 400, "invalid", "Cannot find field."),
         ("POST", DISKS, {}, {"name": "a", "type": "bogus"}, 400, "invalid", "disk type cannot be found"),
         ("POST", DISKS, {}, {"name": "a", "labels": "x"}, 400, "invalid", "Invalid value at 'resource.labels'"),
-        ("POST", DISKS, {}, {"name": "a", "sourceImage": "i"}, 400, "conditionNotMet", "does not implement"),
+        (
+            "POST",
+            DISKS,
+            {},
+            {"name": "a", "sourceImage": "i"},
+            400,
+            "invalid",
+            "image resource cannot be found",
+        ),
         ("POST", DISKS, {"sourceImage": "i"}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
         (
             "POST",

@@ -473,7 +473,35 @@ def compute_fails(lab: Lab, run: Callable[[], None]) -> None:
     assert ended["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"
 
 
+def attach_fails(text: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        lab.ready()
+        run()
+        body = {"name": f"{PARENT}/nodes/big-1", "dataDisks": []}
+        status, operation = lab.call("PATCH", f"{NODES}/big-1?updateMask=dataDisks", body)
+        assert status == 200
+        assert text in lab.error_of(operation)["message"]
+
+    return check
+
+
+def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        disks = f"{COMPUTE}/zones/{ZONE}/disks"
+        assert lab.call("POST", disks, {"name": "data"})[0] == 200
+        lab.later()
+        run()
+        status, operation = lab.call("POST", f"{disks}{path}", body)
+        assert status == 200
+        lab.later()
+        ended = lab.get(f"{COMPUTE}/zones/{ZONE}/operations/{operation['name']}")
+        assert ended["error"]["errors"][0]["code"] == code
+
+    return check
+
+
 DENIED = "PERMISSION_DENIED"
+RATE = "RESOURCE_OPERATION_RATE_EXCEEDED"
 CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "No capacity, said by the operation": stockout,
     "No capacity, said at once": stockout_now,
@@ -518,6 +546,10 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Another pace": pace,
     "Host keys appear late": late_attributes,
     "Host keys are not told": refused_attributes,
+    "A disk is used by another machine": attach_fails("is already being used by"),
+    "A disk cannot be attached": attach_fails("internal error"),
+    "A disk was copied too often": disk_operation_fails("/data/createSnapshot", {"name": "s"}, RATE),
+    "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
     "A Compute operation waits": compute_waits,
     "A Compute operation fails": compute_fails,
 }

@@ -318,6 +318,53 @@ def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gc
 
 
 @pytest.mark.soak
+def test_a_disk_is_copied_resized_labelled_and_attached_as_the_documents_say(gcloud: Gcloud) -> None:
+    zone = f"--zone={ZONE}"
+
+    def disk(name: str) -> Any:
+        return json.loads(gcloud.ok("compute", "disks", "describe", name, zone, "--format=json"))
+
+    def attached() -> list[tuple[str, str]]:
+        shown = gcloud.ok("compute", "tpus", "tpu-vm", "describe", "dev", zone, "--format=json")
+        found = json.loads(shown).get("dataDisks", [])
+        return [(each["sourceDisk"].rpartition("/")[2], each["mode"]) for each in found]
+
+    gcloud.ok("compute", "disks", "create", "data", zone, "--size=20GB", "--type=pd-balanced")
+    gcloud.ok("compute", "disks", "snapshot", "data", zone, "--snapshot-names=s-1", "--labels=a=b")
+    gcloud.ok("compute", "disks", "create", "clone", zone, "--source-disk=data", "--type=pd-balanced")
+    gcloud.ok("compute", "disks", "create", "back", zone, "--source-snapshot=s-1")
+    assert (disk("clone")["sizeGb"], disk("back")["sizeGb"]) == ("20", "20")
+    gcloud.ok("compute", "disks", "resize", "data", zone, "--size=30GB", "--quiet")
+    assert disk("data")["sizeGb"] == "30"
+    gcloud.ok("compute", "disks", "add-labels", "data", zone, "--labels=team=x")
+    gcloud.ok("compute", "snapshots", "add-labels", "s-1", "--labels=team=x")
+    assert disk("data")["labels"] == {"team": "x"}
+    listed = gcloud.ok(
+        "compute", "snapshots", "list", "--filter=labels.team=x", "--format=value(name,diskSizeGb)"
+    )
+    assert listed.split() == ["s-1", "20"]
+
+    vm = ("--accelerator-type=v4-8", "--version=tpu-ubuntu2204-base")
+    gcloud.ok("compute", "tpus", "tpu-vm", "create", "dev", zone, *vm)
+    alpha = ("alpha", "compute", "tpus", "tpu-vm")
+    gcloud.ok(*alpha, "attach-disk", "dev", zone, "--disk=data", "--mode=read-write")
+    full = f"projects/sim-project/zones/{ZONE}/disks/clone"
+    gcloud.ok("compute", "tpus", "tpu-vm", "update", "dev", zone, f"--attach-disk=source={full},mode=read-only")
+    assert attached() == [("data", "READ_WRITE"), ("clone", "READ_ONLY")]
+    [user] = disk("data")["users"]
+    assert user.endswith("/instances/dev-w-0")
+    in_use = gcloud.run("compute", "disks", "delete", "data", zone, "--quiet")
+    assert in_use.returncode == 1
+    assert "is already being used by" in in_use.stderr
+    gcloud.ok(*alpha, "detach-disk", "dev", zone, "--disk=data")
+    assert attached() == [("clone", "READ_ONLY")]
+    assert "users" not in disk("data")
+    gcloud.ok("compute", "tpus", "tpu-vm", "delete", "dev", zone, "--quiet")
+    gcloud.ok("compute", "disks", "delete", "data", "clone", "back", zone, "--quiet")
+    gcloud.ok("compute", "snapshots", "delete", "s-1", "--quiet")
+
+
+@pytest.mark.soak
 def test_gcloud_reads_the_projects_services_and_turns_one_on(gcloud: Gcloud) -> None:
     control.fault(gcloud.info, {"preset": "api-off", "name": "cloudquotas.googleapis.com"})
 

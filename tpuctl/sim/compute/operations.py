@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import rfc3339
-from tpuctl.sim.world.faults import Fault
+from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
 from tpuctl.sim.world.ids import Ids
 
 KEPT = 5000
@@ -45,7 +45,15 @@ class ComputeOperations:
             self._found.clear()
             self._requests.clear()
 
-    def begin(self, verb: str, scope: Scope, data: Json, slow: Fault | None, error: ApiError | None) -> Json:
+    def begin(
+        self,
+        verb: str,
+        scope: Scope,
+        data: Json,
+        slow: Fault | None,
+        error: ApiError | None,
+        extra_s: float = 0.0,
+    ) -> Json:
         """An operation on the resource `data`; `slow` keeps it PENDING for so long (0: for ever)."""
         now = self._now()
         name = self._ids.operation_id(now)
@@ -63,7 +71,7 @@ class ComputeOperations:
             **place(self._base, scope),
             "_scope": str(scope),
             "_begins": now + pending_s,
-            "_ends": now + pending_s + self._delay_s(),
+            "_ends": now + pending_s + self._delay_s() + extra_s,
             "_error": error,
         }
         with self._lock:
@@ -120,6 +128,8 @@ def _failure(error: ApiError | None) -> Json:
     if error is None:
         return {}
     code = _ERROR_CODES.get(error.code, "INTERNAL_ERROR")
+    if error.message.startswith(RATE_EXCEEDED):
+        code = "RESOURCE_OPERATION_RATE_EXCEEDED"
     return {
         "error": {"errors": [{"code": code, "message": error.message}]},
         "httpErrorStatusCode": HTTP_STATUS[error.code],

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
-from tpuctl.sim.compute.state import ComputeState, attached_disk, invalid, target
+from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.state import ComputeState, target
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
@@ -27,13 +28,22 @@ from tpuctl.sim.world.world import World
 PREFIXES = tuple(f"/compute/{version}/" for version in ("v1", "beta", "alpha"))
 """`gcloud alpha compute tpus tpu-vm ssh` reads the project by alpha. Answers are those of v1 in all."""
 BATCH = "/batch/compute/v1"
+CONDITION_NOT_MET = 412
 MAX_RESULTS = 500
 _PROJECT = re.compile(r"projects/([^/]+)")
 _PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
 _AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
 _USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
 _WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
-_SNAPSHOT = re.compile(r"projects/([^/]+)/zones/([^/]+)/disks/([^/]+)/createSnapshot")
+_VERB = re.compile(r"projects/([^/]+)/(?:(zones)/([^/]+)|global)/(disks|snapshots)/([^/]+)/([a-zA-Z]+)")
+_CHANGES: Mapping[str, str] = {
+    "disks.createSnapshot": "Snapshot",
+    "disks.resize": "DisksResizeRequest",
+    "disks.setLabels": "ZoneSetLabelsRequest",
+    "disks.update": "Disk",
+    "snapshots.setLabels": "GlobalSetLabelsRequest",
+}
+"""Methods that change what is there, and what they take."""
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
 _PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-cloud/global/images")
 """Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
@@ -61,7 +71,9 @@ def compute_error(error: ApiError) -> Response:
     body: Json = {"code": HTTP_STATUS[error.code], "message": error.message, "errors": [row]}
     if typed:
         body |= {"status": error.code.name, "details": typed}
-    return json_response({"error": body}, HTTP_STATUS[error.code])
+    if reason == "conditionNotMet" and named:
+        body["code"] = CONDITION_NOT_MET
+    return json_response({"error": body}, body["code"])
 
 
 class ComputeDoor:
@@ -83,7 +95,12 @@ class ComputeDoor:
             self._attached,
             lambda: world.delays.compute_operation / world.options.speed,
             {"firewalls": frozenset(name for _, name, _ in self._catalog.rows(KINDS["firewalls"]))},
+            hosts=world.hosts,
+            lock=world.lock,
+            copy_s=lambda: world.delays.disk_copy / world.options.speed,
+            speed=world.options.speed,
         )
+        world.use_disks(self._state.find_disk)
 
     def reset(self) -> None:
         self._state.reset()
@@ -117,23 +134,26 @@ class ComputeDoor:
         if request.method == "POST" and (match := _WAIT.fullmatch(path)):
             self._check_project(match.group(1))
             return self._state.operations.wait(_scope(match), match.group(4))
-        if request.method == "POST" and (match := _SNAPSHOT.fullmatch(path)):
+        if request.method == "POST" and (match := _VERB.fullmatch(path)):
             self._check_project(match.group(1))
-            query = self._query("disks.createSnapshot", request)
-            body = read_message(self._types, "Snapshot", parse_body(request), "resource")
-            return self._change(
-                "createSnapshot",
-                KINDS["disks"],
-                Scope("zones", match.group(2)),
-                query,
-                {**body, "disk": match.group(3)},
-            )
+            return self._changed(request, _scope(match), match.group(4), match.group(5), match.group(6))
         if match := _RESOURCE.fullmatch(path):
             if read and _PUBLIC_IMAGES.fullmatch(path):
                 return {"kind": "compute#imageList", "id": path}
             self._check_project(match.group(1))
             return self._resource(request, _scope(match), match.group(4), match.group(5))
         raise unknown_method(f"{request.method} {request.path}")
+
+    def _changed(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:
+        """Answers a method that changes a resource and is no insert or delete."""
+        method = f"{collection}.{verb}"
+        if method not in _CHANGES:
+            raise unknown_method(f"{request.method} {request.path}")
+        query = self._query(method, request)
+        if verb == "update" and query.pop("paths", None) != ["accessMode"]:
+            raise unknown_method(f"{method} of anything but accessMode")
+        body = read_message(self._types, _CHANGES[method], parse_body(request), "resource")
+        return self._change(verb, KINDS[collection], scope, query, {**body, "resource": name})
 
     def _check_project(self, project: str) -> None:
         if project != self._project_id:
@@ -235,6 +255,8 @@ class ComputeDoor:
     def _resource(self, request: Request, scope: Scope, collection: str, name: str | None) -> Json:
         verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")
         kind = self._kind(collection, request)
+        if request.method == "PATCH" and name:
+            return self._changed(request, scope, collection, name, "update")
         made = verb in ("insert", "delete")
         if not verb or (made and not kind.message) or (verb == ("insert" if name else "delete")):
             raise unknown_method(f"{request.method} {request.path}")
@@ -278,7 +300,7 @@ class ComputeDoor:
     def _change(self, verb: str, kind: Kind, scope: Scope, query: Json, body: Json) -> Json:
         """Inserts or deletes once per `requestId`, with the faults that were planned for it."""
         method = f"{kind.collection}.{verb}"
-        path = target(self._project_id, kind, scope, str(body.get("disk") or body.get("name") or ""))
+        path = target(self._project_id, kind, scope, str(body.get("resource") or body.get("name") or ""))
         unsupported = sorted(key for key in set(query) - {"requestId", "pageSize"} if query[key])
         if unsupported:
             raise unknown_method(f"{method} with {unsupported[0]}")
@@ -288,9 +310,11 @@ class ComputeDoor:
             slow = self._take(FaultKind.SLOW_OPERATION, method, path)
             planned = self._take(FaultKind.ERROR, method, path, late=True)
             error = None if planned is None else ApiError(planned.code, planned.text(path))
+            asked = {key: value for key, value in body.items() if key != "resource"}
             if verb == "createSnapshot":
-                asked = {key: value for key, value in body.items() if key != "disk"}
-                return self._state.create_snapshot(scope, str(body["disk"]), asked, slow, error)
+                return self._state.create_snapshot(scope, path.id, asked, slow, error)
+            if f"{kind.collection}.{verb}" in _CHANGES:
+                return self._state.change(verb, kind, scope, path.id, asked, slow, error)
             if verb == "insert":
                 return self._state.insert(kind, scope, body, slow, error)
             return self._state.delete(kind, scope, path.id, slow, error)
@@ -306,20 +330,15 @@ class ComputeDoor:
             raise DroppedConnectionError(method)
         return answer
 
-    def _attached(self) -> Mapping[tuple[str, str], list[str]]:
-        """Which disks the nodes have as data disks: one user for each of their hosts."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for node in self._world.snapshot()["nodes"]:
-            _, project, _, zone, _, name = node["name"].split("/")
-            users = [
-                f"{ROOT}/projects/{project}/zones/{zone}/instances/{name}-w-{worker}"
-                for worker, _ in enumerate(node.get("networkEndpoints", []))
-            ]
-            for disk in node.get("dataDisks", []):
-                key = attached_disk(str(disk.get("sourceDisk")))
-                if key is not None:
-                    found.setdefault(key, []).extend(users)
-        return found
+    def _attached(self) -> Mapping[tuple[str, str], Json]:
+        """What disks show of the nodes that have them as data disks: one user for each of their hosts."""
+        return {
+            key: {
+                **each,
+                **({"users": [f"{ROOT}/{user}" for user in each["users"]]} if each.get("users") else {}),
+            }
+            for key, each in self._world.disk_use().items()
+        }
 
 
 def _scope(match: re.Match[str]) -> Scope:

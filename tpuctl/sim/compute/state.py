@@ -6,14 +6,27 @@ are not here: they belong to the TPU service's own project, as in the real cloud
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
 import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpuctl.sim.compute.catalog import DISK_TYPES, GLOBAL, KINDS, ROOT, Kind, Scope
+from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
+from tpuctl.sim.compute.disks import (
+    Rates,
+    Source,
+    check_access_change,
+    check_resize,
+    copy_details,
+    disk_details,
+    invalid,
+)
 from tpuctl.sim.compute.operations import ComputeOperations, place
+from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.faults import Fault
@@ -22,7 +35,16 @@ from tpuctl.sim.world.paths import ResourcePath, check_labels
 from tpuctl.sim.world.state import copy_json
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
-_SOURCE = re.compile(r"(?:https?://[^/]+/compute/v1/)?projects/([^/]+)/zones/([^/]+)/disks/([^/]+)")
+_SOURCES: Mapping[str, tuple[str, str, re.Pattern[str]]] = {
+    f"source{noun.capitalize()}": (noun, collection, re.compile(rf"(?:.*/)?({scope})/{collection}/([^/]+)"))
+    for noun, collection, scope in (
+        ("disk", "disks", "zones/[^/]+"),
+        ("snapshot", "snapshots", "global"),
+        ("image", "images", "global"),
+    )
+}
+"""What a disk can be made from: field → its word, its collection, and how it is named."""
+_WITH_CONTENT = ("disks", "snapshots", "images")
 MAX_RESOURCES = 10_000
 """Of each project: far beyond what anybody has, and memory is bounded."""
 _ADDRESSES = 64_516
@@ -31,10 +53,16 @@ _INPUTS: Mapping[str, frozenset[str]] = {
     "disks": frozenset(
         {
             *("name", "description", "labels", "sizeGb", "type", "zone", "sourceSnapshot", "sourceDisk"),
-            *("provisionedIops", "provisionedThroughput", "physicalBlockSizeBytes"),
+            *(
+                "provisionedIops",
+                "provisionedThroughput",
+                "physicalBlockSizeBytes",
+                "accessMode",
+                "sourceImage",
+            ),
         }
     ),
-    "snapshots": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations"}),
+    "snapshots": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations", "snapshotType"}),
     "images": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations", "family"}),
     "addresses": frozenset({"name", "description", "labels", "address", "addressType", "networkTier"}),
     "firewalls": frozenset(
@@ -56,6 +84,8 @@ _OUTPUTS = frozenset(
             "satisfiesPzi",
             "satisfiesPzs",
             "sourceDiskId",
+            "sourceSnapshotId",
+            "sourceImageId",
             "sourceType",
         ),
     }
@@ -63,39 +93,42 @@ _OUTPUTS = frozenset(
 
 
 FINGERPRINT = "42WmSpB8rSM="
-"""What the API shows for no labels; the simulator does not check it."""
-_MULTI_REGIONS = {"us": "us", "europe": "eu", "asia": "asia"}
-"""By the first part of a region: where copies of disks are kept unless somebody says otherwise."""
-_STORED: Mapping[str, Json] = {
-    "images": {"archiveSizeBytes": "0", "sourceType": "RAW"},
-    "snapshots": {
-        "creationSizeBytes": "0",
-        "downloadBytes": "32876",
-        "storageBytes": "0",
-        "storageBytesStatus": "UP_TO_DATE",
-    },
-}
-"""What an empty disk takes, as recorded in k8s-config-connector (basic/compute/v1beta1/computesnapshot)."""
+"""What the API shows for no labels."""
+
+
+def fingerprint(labels: Mapping[str, str]) -> str:
+    """Changes with the labels; who changes them must name it."""
+    digest = hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).digest()
+    return base64.urlsafe_b64encode(digest[:8]).decode() if labels else FINGERPRINT
 
 
 @dataclass
 class _Record:
     data: Json
+    made_at: float
     ready_at: float
     gone_at: float = math.inf
+    copied: bool = False
+    """Whether it is a disk made from something."""
 
 
 class ComputeState:
-    """Thread-safe. `attached` says which disks (`zone`, `name`) the hosts of nodes use, and as what; `given`
-    are the names of what the project has anyway, by collection."""
+    """Thread-safe under `lock`, the world's. `attached` says which disks (`zone`, `name`) the hosts of nodes
+    use, and since when; `given` are the names of what the project has anyway, by collection; `hosts` keep the
+    content of disks and their copies; `copy_s` is how long copying takes besides."""
 
     def __init__(
         self,
         project: str,
         now: Callable[[], float],
-        attached: Callable[[], Mapping[tuple[str, str], list[str]]],
+        attached: Callable[[], Mapping[tuple[str, str], Json]],
         delay_s: Callable[[], float],
         given: Mapping[str, frozenset[str]],
+        *,
+        hosts: HostBackend,
+        lock: threading.RLock,
+        copy_s: Callable[[], float],
+        speed: float,
     ) -> None:
         self._project = project
         self._given = given
@@ -103,7 +136,10 @@ class ComputeState:
         self._now = now
         self._attached = attached
         self._ids = Ids(2)
-        self._lock = threading.Lock()
+        self._lock = lock
+        self._hosts = hosts
+        self._copy_s = copy_s
+        self._rates = Rates(speed)
         self._found: dict[tuple[str, str, str], _Record] = {}
         """(collection, scope, name) → the resource."""
         self._going: set[tuple[str, str, str]] = set()
@@ -113,6 +149,9 @@ class ComputeState:
 
     def reset(self) -> None:
         with self._lock:
+            for record in self._found.values():
+                self._hosts.drop_disk(str(record.data["id"]))
+            self._rates.taken.clear()
             self._found.clear()
             self._going.clear()
         self.operations.reset()
@@ -127,6 +166,13 @@ class ComputeState:
                 for (collection, scope, name), record in self._found.items()
                 if collection == kind.collection
             ]
+
+    def find_disk(self, zone: str, name: str) -> Json | None:
+        """A disk as the API shows it, users apart."""
+        with self._lock:
+            self._purge()
+            record = self._found.get(("disks", f"zones/{zone}", name))
+            return None if record is None else self._shown(record, {})
 
     def insert(self, kind: Kind, scope: Scope, body: Json, slow: Fault | None, error: ApiError | None) -> Json:
         """Makes a resource; the operation. `slow` and `error` are what was planned for it."""
@@ -160,6 +206,7 @@ class ComputeState:
         name = _check(kind, body)
         with self._lock:
             self._purge()
+            source = self._source(kind, body)
             key = (kind.collection, str(scope), name)
             if key in self._found or self._is_given(kind, name):
                 path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
@@ -176,16 +223,72 @@ class ComputeState:
                 "name": name,
                 "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
                 **kept,
-                **({"labelFingerprint": FINGERPRINT} if labelled else {}),
+                **({"labelFingerprint": fingerprint(body.get("labels") or {})} if labelled else {}),
                 **place(self._base, scope),
-                **self._details(kind, scope, body),
+                **self._details(kind, scope, body, source),
             }
             verb, place_of, target_data = about or ("insert", scope, data)
-            operation = self.operations.begin(verb, place_of, target_data, slow, error)
-            self._found[key] = _Record(data, operation["_ends"])
+            if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
+                error = error or self._too_often(source)
+            extra_s = self._copy_s() if source is not None else 0.0
+            operation = self.operations.begin(verb, place_of, target_data, slow, error, extra_s)
+            record = _Record(data, self._now(), math.inf, copied=source is not None)
+            self._found[key] = record
             if error is not None:
                 self._lose(key, operation["_ends"])
-            return operation
+        # Copying may take a while, and is of this moment: without the lock.
+        if kind.collection in _WITH_CONTENT and error is None:
+            size = int(data.get("sizeGb") or data["diskSizeGb"])
+            self._hosts.write_disk(data["id"], size, source.data["id"] if source else "")
+        record.ready_at = operation["_ends"]
+        return operation
+
+    def _too_often(self, source: Source | None) -> ApiError | None:
+        if source is None:
+            return None
+        path = str(source.data["selfLink"]).removeprefix(f"{ROOT}/")
+        return self._rates.refusal(path, self._now())
+
+    def change(
+        self,
+        verb: str,
+        kind: Kind,
+        scope: Scope,
+        name: str,
+        body: Json,
+        slow: Fault | None,
+        error: ApiError | None,
+    ) -> Json:
+        """`resize`, `setLabels` or `update` (of the access mode): at once, and the operation ends later."""
+        attached = self._attached()
+        with self._lock:
+            self._purge()
+            record = self._existing(kind, scope, name)
+            data = record.data
+            change: Json = {}
+            if verb == "resize":
+                check_resize(data, int(body.get("sizeGb") or 0))
+                change = {"sizeGb": str(body["sizeGb"])}
+            elif verb == "setLabels":
+                change = _labels(data, body)
+            else:
+                users = self._shown(record, attached).get("users", [])
+                check_access_change(data, str(body.get("accessMode") or ""), users)
+                change = {"accessMode": body["accessMode"]}
+            named = {"resize": "resizeDisk"}.get(verb, verb)
+            operation = self.operations.begin(named, scope, data, slow, error)
+            if error is None:
+                data.update(change)
+        if "sizeGb" in change and error is None:
+            self._hosts.write_disk(data["id"], int(change["sizeGb"]))
+        return operation
+
+    def _existing(self, kind: Kind, scope: Scope, name: str) -> _Record:
+        record = self._found.get((kind.collection, str(scope), name))
+        if record is None:
+            path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
+            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+        return record
 
     def delete(self, kind: Kind, scope: Scope, name: str, slow: Fault | None, error: ApiError | None) -> Json:
         """Takes a resource away when the operation is done."""
@@ -196,9 +299,7 @@ class ComputeState:
         with self._lock:
             self._purge()
             path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
-            record = self._found.get((kind.collection, str(scope), name))
-            if record is None:
-                raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+            record = self._existing(kind, scope, name)
             if not math.isinf(record.gone_at):
                 text = f"The resource '{path}' is not ready"
                 raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
@@ -223,54 +324,56 @@ class ComputeState:
     def _purge(self) -> None:
         now = self._now()
         for key in [key for key in self._going if self._found[key].gone_at <= now]:
-            del self._found[key]
+            self._hosts.drop_disk(str(self._found.pop(key).data["id"]))
             self._going.remove(key)
 
-    def _shown(self, record: _Record, attached: Mapping[tuple[str, str], list[str]]) -> Json:
+    def _shown(self, record: _Record, attached: Mapping[tuple[str, str], Json]) -> Json:
         """A resource as the API shows it now: disks with the machines that use them."""
         shown: Json = copy_json(record.data)
         collection = next(each for each, kind in KINDS.items() if shown["kind"] == f"compute#{kind.singular}")
         if collection not in _UNDERWAY:
             return shown
         if self._now() < record.ready_at:
-            shown["status"] = _UNDERWAY[collection]
+            shown["status"] = self._underway(collection, record)
         elif not math.isinf(record.gone_at):
             shown["status"] = "DELETING"
-        users = attached.get((shown.get("zone", "").rsplit("/", 1)[-1], shown["name"]))
-        if collection == "disks" and users:
-            shown["users"] = users
+        if collection == "disks":
+            shown |= attached.get((shown["zone"].rsplit("/", 1)[-1], shown["name"]), {})
         return shown
 
-    def _details(self, kind: Kind, scope: Scope, body: Json) -> Json:
+    def _underway(self, collection: str, record: _Record) -> str:
+        """A snapshot is uploaded in the second half of its time."""
+        if collection == "disks" and record.copied:
+            return "RESTORING"
+        half = (record.made_at + record.ready_at) / 2
+        return "UPLOADING" if collection == "snapshots" and self._now() >= half else _UNDERWAY[collection]
+
+    def _source(self, kind: Kind, body: Json) -> Source | None:
+        """What a disk or a copy is to be made from. ApiError where it is not there or not ready."""
+        fields = [each for each in _SOURCES if body.get(each)]
+        if kind.collection not in _WITH_CONTENT or (kind.collection == "disks" and not fields):
+            return None
+        field = fields[0] if kind.collection == "disks" else "sourceDisk"
+        noun, collection, named = _SOURCES[field]
+        match = named.fullmatch(str(body.get(field) or ""))
+        record = self._found.get((collection, match.group(1), match.group(2))) if match else None
+        if record is None:
+            text = f"The referenced {noun} resource cannot be found."
+            raise invalid(f"resource.{field}", body.get(field) or "", text)
+        if self._now() < record.ready_at or not math.isinf(record.gone_at):
+            path = str(record.data["selfLink"]).removeprefix(f"{ROOT}/")
+            text = f"The resource '{path}' is not ready"
+            raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+        return Source(field, noun, record.data)
+
+    def _details(self, kind: Kind, scope: Scope, body: Json, source: Source | None) -> Json:
         if kind.collection == "disks":
-            return self._disk(scope, body)
+            return disk_details(self._base, scope, body, source)
         if kind.collection == "addresses":
             return self._address(body)
         if kind.collection == "firewalls":
             return self._firewall(body)
-        return self._copy_of_a_disk(kind, body)
-
-    def _disk(self, scope: Scope, body: Json) -> Json:
-        disk_type = str(body.get("type") or "pd-standard").rsplit("/", 1)[-1]
-        if disk_type not in DISK_TYPES:
-            raise invalid("resource.type", body.get("type"), "The referenced disk type cannot be found.")
-        default, smallest, largest = DISK_TYPES[disk_type]
-        size = int(body.get("sizeGb") or default)
-        if not smallest <= size <= largest:
-            text = f"Disk size must be between {smallest} GB and {largest} GB."
-            raise invalid("resource.sizeGb", size, text)
-        details: Json = {
-            "sizeGb": str(size),
-            "type": f"{self._base}/{scope}/diskTypes/{disk_type}",
-            "status": "READY",
-            "physicalBlockSizeBytes": "4096",
-            "enableConfidentialCompute": False,
-            "satisfiesPzi": True,
-        }
-        for key in ("sourceSnapshot", "sourceDisk", "provisionedIops", "provisionedThroughput"):
-            if body.get(key):
-                details[key] = str(body[key])
-        return details
+        return copy_details(kind.collection, body, source.data) if source else {}
 
     def _address(self, body: Json) -> Json:
         number = self._next_address
@@ -307,25 +410,6 @@ class ComputeState:
             "network": f"{self._base}/global/networks/{network}",
         }
 
-    def _copy_of_a_disk(self, kind: Kind, body: Json) -> Json:
-        match = _SOURCE.fullmatch(str(body.get("sourceDisk") or ""))
-        record = match and self._found.get(("disks", f"zones/{match.group(2)}", match.group(3)))
-        if not record:
-            given = body.get("sourceDisk") or ""
-            raise invalid("resource.sourceDisk", given, "The referenced disk resource cannot be found.")
-        source = record.data
-        region = source["zone"].rsplit("/", 1)[-1].rsplit("-", 1)[0]
-        return {
-            "sourceDisk": source["selfLink"],
-            "sourceDiskId": source["id"],
-            "diskSizeGb": source["sizeGb"],
-            "enableConfidentialCompute": False,
-            "storageLocations": body.get("storageLocations")
-            or [_MULTI_REGIONS.get(region.split("-")[0], region)],
-            "status": "READY",
-            **_STORED[kind.collection],
-        }
-
 
 def _check(kind: Kind, body: Json) -> str:
     """The name of what a body asks for. Raises ApiError for what is wrong or not simulated."""
@@ -345,15 +429,14 @@ def _check(kind: Kind, body: Json) -> str:
     return name
 
 
-def invalid(field: str, value: object, why: str) -> ApiError:
-    """Compute Engine's form of INVALID_ARGUMENT."""
-    return ApiError(Code.INVALID_ARGUMENT, f"Invalid value for field '{field}': '{value}'. {why}")
-
-
-def attached_disk(source: str) -> tuple[str, str] | None:
-    """Zone and name of a disk's full path, as `dataDisks` of nodes have it."""
-    match = _SOURCE.fullmatch(source)
-    return (match.group(2), match.group(3)) if match else None
+def _labels(data: Json, body: Json) -> Json:
+    """New labels for who knows the old ones. Raises conditionNotMet."""
+    labels = body.get("labels") or {}
+    check_labels(labels)
+    if body.get("labelFingerprint") != data["labelFingerprint"]:
+        text = "Labels fingerprint either invalid or resource labels have changed"
+        raise ApiError(Code.FAILED_PRECONDITION, text, [{"reason": "conditionNotMet"}])
+    return {"labels": labels, "labelFingerprint": fingerprint(labels)}
 
 
 def target(project: str, kind: Kind, scope: Scope, name: str) -> ResourcePath:

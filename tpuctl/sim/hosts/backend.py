@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -47,6 +47,16 @@ class HostAddress:
     external_ip: str
     ssh_port: int
     host_key: str
+
+
+@dataclass(frozen=True)
+class HostDisk:
+    """A data disk on a host. `key` names its content; `number` is 1 for the first one of a host."""
+
+    key: str
+    number: int
+    read_only: bool
+    nvme: bool
 
 
 class HostBackend(Protocol):
@@ -102,6 +112,20 @@ class HostBackend(Protocol):
     def destroy(self, node_key: str) -> None:
         """Deletion: like `kill`; unknown nodes are fine."""
         ...
+
+    def write_disk(self, key: str, size_gb: int, source: str = "") -> None:  # noqa: ARG002
+        """Content for a disk or snapshot: empty, or what `source` is at this moment; a larger size for one that
+        is there. A tier without devices keeps none."""
+        return
+
+    def drop_disk(self, key: str) -> None:  # noqa: ARG002
+        """Removes content; of a key without one it is fine."""
+        return
+
+    def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:  # noqa: ARG002
+        """By worker, the data disks that it has as devices from now on; those of others are pulled out, in use
+        or not. A tier without devices does nothing, and programs find none."""
+        return
 
     def close(self) -> None:
         """Everything goes; nothing is left running or on disk."""

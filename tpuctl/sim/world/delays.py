@@ -37,6 +37,8 @@ class Delays:
     """A list with the wildcard zone asks every zone."""
     compute_operation: float = 3.0
     """Of Compute Engine: from the call until its operation is DONE."""
+    disk_copy: float = 30.0
+    """How much longer it takes to make a disk from something, or a copy of a disk."""
 
     @classmethod
     def instant(cls) -> Delays:

@@ -89,6 +89,8 @@ METHODS = (
         for kind in ("addresses", "disks", "images", "instances", "snapshots", "zones", "regions")
         for verb in ("aggregatedList", "delete", "insert", "list")
     ),
+    *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
+    "snapshots.setLabels",
     *(f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")),
 )
 """Calls that a fault can be planned for."""
@@ -101,6 +103,7 @@ IN_OPERATION = (
         for kind in ("addresses", "disks", "images", "snapshots")
         for verb in ("insert", "delete")
     ),
+    *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
 )
 """Methods whose operations can be planned to fail (`in_operation`)."""
 
@@ -108,6 +111,9 @@ STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
     "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
 )
+
+RATE_EXCEEDED = "Operation rate exceeded for resource"
+"""How Compute Engine's operations fail that copy one source too often (gcpdiag, rule gce/ERR/2024_001)."""
 
 ATTRIBUTES = "nodes.getGuestAttributes"
 
@@ -173,6 +179,36 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "failing-patch": {"kind": "error", "method": "nodes.patch", "in_operation": True},
     "failing-delete": {"kind": "error", "method": "nodes.delete", "in_operation": True},
     "failing-queued-create": {"kind": "error", "method": "queuedResources.create", "in_operation": True},
+    "disk-in-use": {
+        "kind": "error",
+        "method": "nodes.patch",
+        "code": 9,
+        "in_operation": True,
+        "message": "The disk resource 'projects/{project}/zones/{zone}/disks/data' is already being used by "
+        "'projects/{project}/zones/{zone}/instances/other-w-0'",
+    },
+    "disk-attach": {
+        "kind": "error",
+        "method": "nodes.patch",
+        "code": 13,
+        "in_operation": True,
+        "message": "an internal error has occurred",
+    },
+    "snapshot-rate": {
+        "kind": "error",
+        "method": "disks.createSnapshot",
+        "code": 8,
+        "in_operation": True,
+        "message": f"{RATE_EXCEEDED} 'projects/{{project}}/zones/{{zone}}/disks/{{name}}'. "
+        "Too frequent operations from the source resource.",
+    },
+    "disk-quota": {
+        "kind": "error",
+        "method": "disks.insert",
+        "code": 8,
+        "in_operation": True,
+        "message": "Quota 'SSD_TOTAL_GB' exceeded.  Limit: 500.0 in region us-central2.",
+    },
     "lost-response": {"kind": "drop", "method": "nodes.create"},
     "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
     "late-create": {"kind": "late", "method": "*.create", "seconds": 120.0},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.hosts.metadata import Value
+from tpuctl.sim.world.data_disks import disk_metadata
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.state import Kernel, Node
 
@@ -60,7 +61,7 @@ def instance_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]
     if machine_type is not None:
         name = machine_type.format(node.offer.chips_per_host)
         values["instance/machine-type"] = f"projects/{PROJECT_NUMBER}/machineTypes/{name}"
-    return {**values, **_network(node, worker), **_service_account(kernel, node)}
+    return {**values, **disk_metadata(node), **_network(node, worker), **_service_account(kernel, node)}
 
 
 def _network(node: Node, worker: int) -> dict[str, Value]:

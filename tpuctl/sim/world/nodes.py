@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, Json, bad_request, not_found
+from tpuctl.sim.world.data_disks import check_disks, number_disks
 from tpuctl.sim.world.faults import STOCKOUT, FaultKind
 from tpuctl.sim.world.listing import list_resources
 from tpuctl.sim.world.node_form import change_node, fill_addresses, fill_node, number_project
@@ -135,6 +136,7 @@ class Nodes:
             spot = bool(scheduling.get("spot") or scheduling.get("preemptible"))
             check_quota(self._kernel, path, offer, offer.chips, spot=spot)
         Quotas(self._kernel).check_side(path, offer, clean)
+        check_disks(self._kernel, path, offer, clean.get("dataDisks") or ())
         uid = self._kernel.ids.node_id()
         data = {
             **fill_node(clean, path),
@@ -150,6 +152,7 @@ class Nodes:
                 data["multisliceNode"] = True
         tag = self._kernel.ids.short()
         node = Node(path, f"{path.id[:20]}-{tag}", data, offer, tag, queued)
+        number_disks(self._kernel, node)
         self._kernel.nodes[path.name] = node
         return node
 
@@ -229,6 +232,7 @@ class Nodes:
         with self._kernel.lock:
             if self._kernel.current(node):
                 del self._kernel.nodes[node.path.name]
+            number_disks(self._kernel, node)
         self.on_room()
 
     # Stop, start, patch.
@@ -294,20 +298,35 @@ class Nodes:
             raise self._not_supported("update", node)
         if "labels" in fields:
             check_labels(change.get("labels") or {})
+        if "dataDisks" in fields:
+            self._check_disks(node, change)
         operation = self._operations.start("nodes.patch", "update", node.path, version)
         if self._operations.fails(operation, "nodes.patch", node.path, self._kernel.delays.node_patch):
             return show_operation(operation)
 
         def finish() -> None:
-            with self._kernel.lock:
-                change_node(node.data, fields, change, node.addresses)
+            try:
+                with self._kernel.lock:
+                    if "dataDisks" in fields:
+                        self._check_disks(node, change)
+                    change_node(node.data, fields, change, node.addresses)
+                    number_disks(self._kernel, node)
+            except ApiError as error:
+                with self._kernel.lock:
+                    self._operations.fail(operation, error)
+                return
             if "metadata" in fields:
                 self._machines.apply_keys(node)
+            if "dataDisks" in fields:
+                self._machines.apply_disks(node)
             with self._kernel.lock:
                 self._operations.succeed(operation, "Node", node.data)
 
         self._kernel.after(self._kernel.delays.node_patch, finish)
         return show_operation(operation)
+
+    def _check_disks(self, node: Node, change: Json) -> None:
+        check_disks(self._kernel, node.path, node.offer, change.get("dataDisks") or (), node)
 
     # What the cloud does by itself.
 
@@ -321,6 +340,7 @@ class Nodes:
             if node.state != "READY" or node.preempted:
                 return
             node.preempted = True
+            number_disks(self._kernel, node)
         self.on_room()
         self._machines.preempt(node)
         visible_s = self._kernel.delays.preempt_visible

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tpuctl.sim.wire.status import ApiError, Code
 
 ACCOUNT = "sim@tpuctl.invalid"
+_DISK = re.compile(r"(?:https?://[^/]+/compute/v1/)?projects/([^/]+)/zones/([^/]+)/disks/([^/]+)")
 _ID = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}\Z")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}\Z")
@@ -43,6 +44,12 @@ def parse_path(name: str) -> ResourcePath:
     if len(parts) not in (4, 6) or parts[0] != "projects" or parts[2] != "locations" or not all(parts[1::2]):
         raise ApiError(Code.INVALID_ARGUMENT, f'Invalid resource name "{name}".')
     return ResourcePath(parts[1], parts[3], *parts[4:])
+
+
+def attached_disk(source: str) -> tuple[str, str] | None:
+    """Zone and name of a disk's full path, as `dataDisks` of nodes have it."""
+    match = _DISK.fullmatch(source)
+    return (match.group(2), match.group(3)) if match else None
 
 
 def check_id(kind: str, value: str) -> None:

@@ -55,6 +55,8 @@ class Node:
     """Which reservation its chips are from: see `tpuctl.sim.world.reservations`."""
     gone: bool = False
     """Set before the hosts are destroyed, so that a late creation does not bring them back."""
+    disk_numbers: dict[str, int] = field(default_factory=dict)
+    """Of data disks, by full name: which device each is on the hosts."""
 
     @property
     def state(self) -> str:
@@ -114,6 +116,10 @@ class Kernel:
     """Opens the doors; hosts get it from their metadata server."""
     project_metadata: dict[str, str] = field(default_factory=dict)
     """In Compute Engine."""
+    find_disk: Callable[[str, str], Json | None] = lambda _zone, _name: None
+    """A disk as Compute Engine shows it, by zone and name."""
+    disk_times: dict[tuple[str, str], Json] = field(default_factory=dict)
+    """By zone and name of a disk, when it was attached and detached last, as Compute Engine shows it."""
     capacity: dict[str, int] = field(default_factory=dict)
     """Chips that exist for this project in a zone; absent means plenty. Unlike a quota it changes by itself."""
     reservations: dict[tuple[str, str], Reservation] = field(default_factory=dict)

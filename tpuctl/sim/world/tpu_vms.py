@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
+from tpuctl.sim.world.data_disks import host_disks
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.identity import instance_values, project_values
 from tpuctl.sim.world.state import Kernel, Node
@@ -147,6 +148,7 @@ class Machines:
                 return False
             specs = [self._spec(node, worker) for worker in range(node.offer.hosts)]
             node.addresses = self._kernel.hosts.create(specs)
+            self._set_disks(node)
         late = self._kernel.faults.take(FaultKind.LATE_KEYS, "late-keys", node.path)
         wait_s = self._kernel.delays.host_accounts + (late.seconds if late else 0.0)
         if wait_s > 0:
@@ -159,6 +161,17 @@ class Machines:
         with node.host_lock:
             if not node.gone and node.addresses:
                 self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
+
+    def apply_disks(self, node: Node) -> None:
+        """Hosts get the devices of the node's data disks, and lose those of others."""
+        with node.host_lock:
+            if not node.gone and node.addresses:
+                self._set_disks(node)
+
+    def _set_disks(self, node: Node) -> None:
+        with self._kernel.lock:
+            disks = {worker: host_disks(self._kernel, node, worker) for worker in range(node.offer.hosts)}
+        self._kernel.hosts.set_disks(node.key, disks)
 
     def preempt(self, node: Node) -> None:
         """The hosts are shut down in order, then they are gone with their disks."""
@@ -180,6 +193,7 @@ class Machines:
         """Boots those that are off."""
         with node.host_lock:
             self._kernel.hosts.start(node.key)
+            self._set_disks(node)
             self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
 
     def destroy(self, node: Node) -> None:

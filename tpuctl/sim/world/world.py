@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tpuctl.sim.wire.tpu_versions import show
 from tpuctl.sim.world.call_log import Journal
 from tpuctl.sim.world.catalog import SimCatalog, load_catalog
 from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
+from tpuctl.sim.world.data_disks import holders, instance
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
 from tpuctl.sim.world.iam import TPU, Access, permission_of
@@ -345,6 +347,32 @@ class World:
         for node in nodes:
             self._machines.apply_keys(node)
 
+    @property
+    def hosts(self) -> HostBackend:
+        return self._kernel.hosts
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held for every change of what exists, in Compute Engine too: who attaches a disk must not meet who
+        deletes it."""
+        return self._kernel.lock
+
+    def use_disks(self, find: Callable[[str, str], Json | None]) -> None:
+        """Tells nodes how to look disks up: (zone, name) → the disk as Compute Engine shows it."""
+        self._kernel.find_disk = find
+
+    def disk_use(self) -> dict[tuple[str, str], Json]:
+        """By zone and name of a disk: `users`, relative names of the machines that have it, and when it was
+        attached and detached last."""
+        with self._kernel.lock:
+            found: dict[tuple[str, str], Json] = {
+                key: dict(times) for key, times in self._kernel.disk_times.items()
+            }
+            for key, _, node, workers in holders(self._kernel.nodes.values()):
+                users = found.setdefault(key, {}).setdefault("users", [])
+                users += [instance(node, worker) for worker in workers]
+            return found
+
     def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
         """What `read` finds in the quotas as they are at one moment."""
         with self._kernel.lock:
@@ -387,6 +415,7 @@ class World:
             self._kernel.hidden.clear()
             self._kernel.held.clear()
             self._kernel.capacity.clear()
+            self._kernel.disk_times.clear()
             self._kernel.reservations.clear()
             self._kernel.quotas = dict(self.options.quotas)
             self._kernel.project_metadata.clear()

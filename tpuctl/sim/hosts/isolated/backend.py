@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from tpuctl.model.data import read_template
-from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostDisk, HostSpec
 from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.isolated.data_disks import DiskFiles
 from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
 from tpuctl.sim.hosts.isolated.network import Bridge
 from tpuctl.sim.hosts.isolated.relays import Relays, listen_in_namespace
@@ -54,6 +55,7 @@ class IsolatedHosts(HostBackend):
         self._closed = False
         self._wheels = _wheel_cache()
         self._place = self._make_place(world_id)
+        self._disks = DiskFiles(self._root / ".disks")
         # Hosts die with the thread that started them, so this one lives as long as they may.
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="sim-spawner")
         self._waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="sim-boot")
@@ -87,7 +89,7 @@ class IsolatedHosts(HostBackend):
                 for spec in specs:
                     if spec.worker not in known:
                         folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
-                        new.append(IsolatedHost(spec, folder, self._bridge, self._place))
+                        new.append(IsolatedHost(spec, folder, self._bridge, self._place, self._disks))
                 self._boot(new)
             except BaseException:
                 self._remove(new)
@@ -145,6 +147,20 @@ class IsolatedHosts(HostBackend):
             self._remove(self._nodes.pop(node_key, []))
             wipe(self._root / quote(node_key, safe=""))
 
+    def write_disk(self, key: str, size_gb: int, source: str = "") -> None:
+        self._disks.write(key, size_gb, source)
+        for hosts in list(self._nodes.values()):
+            for host in hosts:
+                host.grow_disk(key)
+
+    def drop_disk(self, key: str) -> None:
+        self._disks.drop(key)
+
+    def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:
+        with self._lock(node_key):
+            hosts = self._nodes.get(node_key, [])
+            self._each(hosts, lambda host: host.set_disks(disks.get(host.spec.worker, ())))
+
     def close(self) -> None:
         if self._closed:
             return
@@ -155,6 +171,7 @@ class IsolatedHosts(HostBackend):
         self._waiters.shutdown()
         self._spawner.shutdown()
         (self._root / ".init.sh").unlink(missing_ok=True)
+        wipe(self._root / ".disks")
         remove_leftovers(self._world_id, self._root)
 
     def _lock(self, node_key: str) -> threading.Lock:

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,9 +23,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, WORLD_VARIABLE, HostAddress, HostSpec, find_script
+from tpuctl.sim.hosts.backend import (
+    SHUTDOWN_SCRIPT,
+    WORLD_VARIABLE,
+    HostAddress,
+    HostDisk,
+    HostSpec,
+    find_script,
+)
 from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.init import children_of
+from tpuctl.sim.hosts.isolated.data_disks import DiskFiles, HostDisks
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import Bridge, Cable
 from tpuctl.sim.hosts.isolated.requirements import SYSTEM_PATH
@@ -75,8 +83,11 @@ class HostPlace:
 class IsolatedHost:
     """One worker. `spawn` runs in the one thread whose end means the end of all hosts (PR_SET_PDEATHSIG)."""
 
-    def __init__(self, spec: HostSpec, folder: Path, bridge: Bridge, place: HostPlace) -> None:
+    def __init__(
+        self, spec: HostSpec, folder: Path, bridge: Bridge, place: HostPlace, files: DiskFiles
+    ) -> None:
         self.spec = spec
+        self._disks = HostDisks(files)
         self.folder = folder
         self.cable: Cable = bridge.new_cable()
         self._bridge = bridge
@@ -234,13 +245,47 @@ class IsolatedHost:
         script = self.run_script(SHUTDOWN_SCRIPT, overrides)
         while time.monotonic() < deadline:
             if len(self.processes()) <= 1 and (script is None or script.poll() is not None):
-                return
+                break
             time.sleep(POLL_S * 4)
+        self._unmount()
+
+    def _unmount(self) -> None:
+        """Data disks, as systemd does it last of all; what is still in use stays mounted and read-only."""
+        root = self._root()
+        for point in self._disks.mount_points(root) if root else ():
+            for words in (["umount", point], ["mount", "-o", "remount,ro", point]):
+                if self._on_host(*words) == 0:
+                    break
+
+    def _on_host(self, *words: str) -> int:
+        """The exit status of a command in the host's mounts."""
+        inside = ["nsenter", "-t", str(self.processes()[0]), "-m", "-r", *words]
+        try:
+            return subprocess.run(inside, capture_output=True, cwd="/", timeout=KILL_TIMEOUT_S).returncode
+        except subprocess.TimeoutExpired:
+            return 1  # a frozen file system
+
+    def _root(self) -> Path | None:
+        """The host's `/` as the machine sees it."""
+        processes = self.processes()
+        return Path(f"/proc/{processes[0]}/root") if processes else None
+
+    def set_disks(self, disks: Sequence[HostDisk]) -> None:
+        """See `HostBackend.set_disks`; a host that is off gets them when it is started."""
+        root = self._root()
+        if root is not None:
+            self._disks.set(root, disks)
+
+    def grow_disk(self, key: str) -> None:
+        self._disks.grow(key)
 
     def power_off(self) -> None:
         """Every process is dead when this returns; storage stays. TpuctlError if one does not die."""
         if self._process is None:
             return
+        root = self._root()
+        if root is not None:
+            self._disks.cut(root)
         # The kernel lets process 1 end last in its PID namespace, and its parent waits for it.
         for pid in children_of(self._process.pid) or [self._process.pid]:
             _kill(pid)
@@ -249,6 +294,7 @@ class IsolatedHost:
         except subprocess.TimeoutExpired:
             raise TpuctlError("a process of a simulated host does not die, not even of SIGKILL") from None
         self._process = None
+        self._disks.forget()
         for script in self._scripts:
             script.kill()
             script.wait()

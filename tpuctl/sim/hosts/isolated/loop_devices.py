@@ -55,10 +55,11 @@ def detach_loops(folder: Path) -> None:
     inodes = {entry.inode() for place, _, _ in os.walk(folder) for entry in os.scandir(place)}
     for device, (number, inode) in loops.items():
         if inode in inodes and (number == own or os.major(number) == 0):
-            _detach(device)
+            clear_loop(device)
 
 
-def _detach(device: Path) -> None:
+def clear_loop(device: Path) -> None:
+    """Frees a loop device, at once or when its last user is gone."""
     try:
         with _opened(device) as descriptor:
             fcntl.ioctl(descriptor, _LOOP_CLR_FD)

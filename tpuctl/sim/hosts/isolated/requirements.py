@@ -14,7 +14,7 @@ from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import remove_network, tag_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROGRAMS = ("ip", "unshare", "setpriv", "nsenter", "mount", "pivot_root", "sudo")
+PROGRAMS = ("ip", "unshare", "setpriv", "nsenter", "mount", "pivot_root", "sudo", "losetup")
 PACKAGES = "openssh-server sudo iproute2 util-linux fuse3"
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 
