@@ -27,6 +27,10 @@ EXIT_MEANINGS: Mapping[int, str] = {
 }
 
 
+BILLING_DISABLED = "BILLING_DISABLED"
+"""`reason` in the details of an error whose project has no billing account (google.api.ErrorReason)."""
+
+
 class TpuctlError(Exception):
     """Something failed in a way a user can act on.
 

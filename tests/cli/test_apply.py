@@ -220,6 +220,13 @@ def test_faults_of_settings_hide_none_of_the_fleet_in_this_file_or_another(sessi
     assert "there is no accelerator type 'v4-9'" in problems[-1]["message"]
 
 
+def test_mistakes_in_the_file_hide_no_wrong_type(session):
+    write(session, "fleet: {name: lab, slices: {big: {accelerator: v4-9, colour: red}}}\n", "bad.yaml")
+    done = session.type("diff", "-f", "bad.yaml", status=2)
+    assert "unknown key 'colour'" in done.stderr
+    assert "there is no accelerator type 'v4-9'" in done.stderr
+
+
 def test_what_the_tables_and_grants_refuse_is_told_for_all_slices_at_once(session):
     text = """
 fleet:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -27,6 +29,80 @@ def redirected(session: Session, words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         ["sh", "-c", f"{TPUCTL} {words}"], env=session.environ, capture_output=True, text=True, timeout=60
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "next_"),
+    [
+        ("ls --profile sim", "--profile stands before the command", "tpuctl --profile … ls"),
+        ("up lab v4-8 --spot", "v4-8 is the type", "tpuctl up v4-8 lab"),
+        ("run echo hello", "there is no script 'echo'", "tpuctl run -- echo hello"),
+        ("run python -c 1", "no such option: -c", "tpuctl run -- COMMAND -c"),
+        ("run --no-checkpoint --name My_Run -- true", "is not valid", "my-run"),
+        ("up big --timeout soon", "is not a duration", "90m"),
+        ("up big --timeout -1", "is not a duration", "90m"),
+        ("config set zone us-east1-d", "no such command", "settings: {KEY: VALUE}"),
+    ],
+)
+def test_what_is_typed_in_the_wrong_place_is_told_where_it_belongs(session, words, told, next_):
+    done = session.type(*words.split(), status=2)
+    assert told in done.stderr
+    assert next_ in done.stderr
+
+
+def test_a_slice_that_is_called_like_its_type_comes_up_as_it_was_asked_for(session):
+    name = "v5litepod-1"
+    session.type("up", name, "--spot", "--pay", "--zone", "us-west4-a", "--timeout", "2m")
+    assert f"{name} is ready" in session.type("up", name, "--timeout", "60").stderr
+    done = session.type("down", name, "--yes")
+    assert f"({name} is to go)" in done.stderr
+    again = session.type("up", name, status=2).stderr  # nobody wants it now: how it is paid for is open
+    assert "no tier" in again
+
+
+def test_prices_are_those_of_the_zone_that_was_named(session):
+    def spot(*words: str) -> float:
+        return next(row["spot"] for row in session.json("types", "v5e", *words) if row["chips"] == 1)
+
+    assert spot("--zone", "europe-west4-b") == 0.45
+    assert spot("--zone", "us-west4-a") == 0.48
+    assert spot() == min(0.45, 0.48, spot())
+
+
+def test_a_grant_that_takes_the_place_of_another_or_is_over_is_told(session):
+    (session.work / "letter").write_text("64 spot Cloud TPU v6e chips in zone us-east1-d\n")
+    session.type("grant", "import", "letter", "--ends", "2999-01-01")
+    done = session.type("grant", "import", "letter", "--ends", "2020-01-01")
+    assert "replaces 64 spot v6e chips in us-east1-d, until 2999-01-01" in done.stderr
+    assert "2020-01-01 is past" in done.stderr
+    session.type("grant", "rm", "spot", "v6e", "us-east1-d")
+
+
+def test_without_billing_the_doctor_says_so_and_the_bill_does_not_say_nothing(session):
+    session.type("sim", "fault", "billing-disabled")
+    try:
+        told = session.type("doctor", status=1).stdout
+        assert "has no billing account" in told
+        assert "gcloud billing projects link sim-project" in told
+        bill = session.type("bill", status=3).stderr
+    finally:
+        session.type("sim", "fault", "--clear")
+    assert "nothing found" not in bill
+    assert "what was not read may cost money" in bill
+
+
+def test_a_fault_that_strikes_direct_requests_alone_says_so(session):
+    done = session.type("sim", "fault", "stockout")
+    session.type("sim", "fault", "--clear")
+    assert "tpuctl sim capacity" in done.stderr
+
+
+def test_a_killed_simulator_is_no_trouble_of_the_network():
+    with open_session() as session:
+        facts = json.loads((session.root / "state" / "sim" / "sim.json").read_text())
+        for pid in (facts["guardian_pid"], facts["pid"]):
+            os.kill(pid, signal.SIGKILL)
+        assert "hint: tpuctl sim up" in session.type("ls", status=1).stderr
 
 
 def test_the_name_of_a_run_that_is_over_is_not_given_again(session):

@@ -101,7 +101,7 @@ class AppContext:
             home=Path.home(),
             project_file=self.shared.project_file,
         )
-        self.shared.gcloud_first = config.gcloud_first
+        self.shared.gcloud_first, self.shared.start_server = config.gcloud_first, config.start_server
         if config.project is not None:
             from tpuctl.cli.logging import start_logging
 

@@ -78,9 +78,16 @@ _ELSEWHERE: Mapping[str, Sequence[str]] = {
 """Verbs of gcloud, kubectl and SkyPilot, and ours in their place: the first that the noun has."""
 
 
+_SETTINGS = "write settings: {KEY: VALUE} into ~/.config/tpuctl/config.yaml, or into tpuctl.yaml"
+_BY_HAND: Mapping[tuple[str, str], str] = dict.fromkeys((("config", "set"), ("config", "unset")), _SETTINGS)
+"""Verbs in whose place a file is edited."""
+
+
 def unknown_command(name: str, known: Sequence[str], *, group: str = "") -> UsageError:
     """The error for a word that is no command, with ours for what it means elsewhere, or the nearest."""
     prefix = f"tpuctl {group}".strip()
+    if (group, name) in _BY_HAND:
+        return UsageError(f"no such command: {prefix} {name}", hint=_BY_HAND[group, name])
     ours = [word for word in _ELSEWHERE.get(name.lower(), ()) if word.partition(" ")[0] in known]
     near = ours[0] if ours else suggest(name, known)
     hint = f"did you mean `{prefix} {near}`?" if near else f"{prefix} --help"
@@ -139,6 +146,8 @@ def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
 
     message = clip(error.message)
     hint = clip(with_first(error.hint, shared.gcloud_first)) if error.hint else None
+    if shared.start_server and error.details.get("refused_connection"):
+        hint = f"{shared.start_server}; nothing listens there any more"
     if shared.json:
         typer.echo(render_json(error_document(error, hint)))
     elif isinstance(error, InterruptedByUserError):
@@ -154,7 +163,10 @@ def _report(shared: Invocation, error: TpuctlError) -> typer.Exit:
     return typer.Exit(error.exit_code)
 
 
-_PROGRAMS = {"tpuctl run": "tpuctl run SCRIPT --", "tpuctl exec": "tpuctl exec NAME -- COMMAND"}
+_PROGRAMS = {
+    "tpuctl run": "tpuctl run SCRIPT -- {}, or of a command: tpuctl run -- COMMAND {}",
+    "tpuctl exec": "tpuctl exec NAME -- COMMAND {}",
+}
 """Commands with somebody else's options behind a `--`."""
 
 
@@ -178,14 +190,23 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     if option is not None and example is not None:
         near = _near_option(str(option), possible or [])
         meant = f"did you mean {near}? " if near else ""
-        hint = f"{meant}options of your program go behind --: {example} {option}"
+        hint = f"{meant}options of your program go behind --: {example.format(option, option)}"
         return UsageError(f"no such option: {option}", hint=hint)
+    if option is not None and context is not None and option in _options_of(context.find_root()):
+        return UsageError(
+            f"{option} stands before the command", hint=f"tpuctl {option} … {path.removeprefix('tpuctl ')} …"
+        )
     if option is not None:
         near = _near_option(str(option), possible or [])
         hint = f"did you mean {near}? else {hint}" if near else hint
         return UsageError(f"no such option: {option}", hint=hint)
     message = _plain(error.format_message().rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _options_of(context: typer.Context) -> set[str]:
+    """All options that the command of `context` takes itself."""
+    return {word for param in context.command.params for word in getattr(param, "opts", ())}
 
 
 def _near_option(option: str, known: Sequence[str]) -> str:

@@ -110,8 +110,9 @@ def _parse(context: AppContext, path: Path) -> FleetFile:
 
 
 def _read_fleet(path: Path, *, alone: bool) -> FleetFile | None:
-    """The fleet in a file. `alone`: settings cannot be read; what needs none is checked here, and that there is
-    no fleet is told another time, because one of those mistakes may be the reason."""
+    """The fleet in a file; beside mistakes in it, types are checked here, so that all is told at once. `alone`:
+    settings cannot be read; that there is no fleet is told another time, because one of those mistakes may be
+    the reason."""
     from tpuctl.config.load import read_text
     from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
     from tpuctl.fleet.file import parse_fleet_file
@@ -120,7 +121,7 @@ def _read_fleet(path: Path, *, alone: bool) -> FleetFile | None:
     if alone and not (isinstance(marked, MarkedMapping) and "fleet" in marked.entries):
         return None
     found, problems = parse_fleet_file(marked, str(path))
-    if found is not None and alone:
+    if found is not None and (alone or problems):
         _check_types(found, problems)
     raise_problems(str(path), problems)
     return found

@@ -23,6 +23,8 @@ class Invocation(Struct):
     """What still exists, as a hint for Ctrl-C."""
     gcloud_first: str = ""
     """What a shell needs before commands of gcloud in hints reach the cloud of this profile."""
+    start_server: str = ""
+    """The command that starts the server of this profile, see `Config`."""
     unattended: bool = False
     """A pass: see `render.Renderer`."""
     arguments: list[str] = field(default_factory=list)

@@ -62,6 +62,17 @@ Confirm = Annotated[
     str | None,
     typer.Option("--confirm", metavar="PROJECT", help="The project id for --all-users, without a terminal."),
 ]
+
+
+def _seconds(word: str) -> float:
+    """Of `5m`, or of a plain number, which is seconds already. Raises UsageError."""
+    from tpuctl.lib.time import parse_duration
+
+    plain = word.replace(".", "", 1)
+    return float(word) if plain.isascii() and plain.isdigit() else parse_duration(word, "--timeout")
+
+
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this long.")
+    float | None,
+    typer.Option("--timeout", metavar="TIME", parser=_seconds, help="Give up after this long: 90s, 5m, 1h30m."),
 ]

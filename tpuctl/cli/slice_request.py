@@ -176,10 +176,11 @@ def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> Slic
     Raises UsageError when flags would make it another one.
     """
     from tpuctl.model.data import load_accelerators
+    from tpuctl.model.records import Desired
     from tpuctl.slices.options import SliceWish
     from tpuctl.state.repository import find_slice
 
-    if name is not None or wish.accelerator is None or load_accelerators().find(wish.accelerator) is not None:
+    if name is not None or wish.accelerator is None:
         return None
     loaded = find_slice(context, wish.accelerator)
     if loaded is None:
@@ -187,6 +188,8 @@ def _known_slice(context: AppContext, wish: SliceWish, name: str | None) -> Slic
     again = SliceWish(
         accelerator=wish.accelerator, pay=wish.pay, ttl=wish.ttl, stop_when_idle=wish.stop_when_idle
     )
+    if load_accelerators().find(wish.accelerator) is not None:  # a slice that is called like its type
+        return loaded.record if wish == again and loaded.record.desired is Desired.UP else None
     if wish != again:
         record = loaded.record
         raise UsageError(

@@ -27,16 +27,17 @@ def spared(params: list[Any]) -> list[Any]:
         convert = getattr(param, "get_runtime_param", None)
         if convert is None or isinstance(convert, _Spared):
             continue
-        if param.type_descriptor.parameter_info.parser is None:
-            param.get_runtime_param = _Spared(convert)
+        parsed = param.type_descriptor.parameter_info.parser is not None
+        param.get_runtime_param = _Spared(convert, parsed=parsed)
     return params
 
 
 class _Spared:
-    """Stands for the converter of one parameter, which `convert` builds."""
+    """Stands for the converter of one parameter, which `convert` builds. `parsed`: every value goes there."""
 
-    def __init__(self, convert: Callable[[], Any]) -> None:
+    def __init__(self, convert: Callable[[], Any], *, parsed: bool) -> None:
         self._convert = convert
+        self._parsed = parsed
 
     def __call__(self) -> _Spared:
         return self
@@ -46,7 +47,7 @@ class _Spared:
         many = param.multiple or param.nargs == -1
         if value is None:
             return () if many else None
-        if _is_settled(value, param.type_descriptor.annotation, many=many):
+        if not self._parsed and _is_settled(value, param.type_descriptor.annotation, many=many):
             return value
         return self._convert().coerce(value, param=param, ctx=ctx)
 

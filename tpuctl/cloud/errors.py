@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from google.auth import exceptions as auth
 
 from tpuctl.cloud import wire
 from tpuctl.errors import (
+    BILLING_DISABLED,
     BusyError,
     ConflictError,
     DeniedError,
@@ -61,7 +63,9 @@ def translate(error: Exception, what: str) -> TpuctlError:
     if isinstance(error, TpuctlError):
         return error
     if isinstance(error, _CONNECTION_ERRORS):
-        return NoAnswerError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT)
+        refused = f"[Errno {errno.ECONNREFUSED}]" in str(error)
+        details = {"refused_connection": True} if refused else {}
+        return NoAnswerError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT, details=details)
     if isinstance(error, auth.GoogleAuthError):
         return _translate_auth(error, what)
     if isinstance(error, api.GoogleAPICallError):
@@ -123,8 +127,10 @@ def _said(error: api.GoogleAPICallError) -> str:
 
 
 def _shorten(message: str) -> str:
-    """The first line, without the long address that Google adds for SERVICE_DISABLED; the hint is shorter."""
-    return _REQUEST.sub("", message.splitlines()[0]).partition(" Enable it by visiting ")[0]
+    """The first line, without the long address that Google adds for SERVICE_DISABLED and BILLING_DISABLED; the
+    hint is shorter."""
+    first = _REQUEST.sub("", message.splitlines()[0]).partition(" Enable it by visiting ")[0]
+    return first.partition(" Please enable billing on project ")[0]
 
 
 def _silence(error: Exception) -> str:
@@ -155,9 +161,11 @@ def _details(error: api.GoogleAPICallError) -> list[Mapping[str, Any]]:
 
 
 def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
-    """How to switch an API on, where the answer says that this is the trouble (google.rpc.ErrorInfo), in the
-    project to which the call was counted."""
+    """How to switch an API on, in the project to which the call was counted, or billing, where the answer says
+    that this is the trouble (google.rpc.ErrorInfo)."""
     for found in details:
+        if found.get("reason") == BILLING_DISABLED:
+            return "gcloud billing projects link PROJECT --billing-account=ACCOUNT"
         if found.get("reason") != "SERVICE_DISABLED":
             continue
         about = wire.message(found.get("metadata"))

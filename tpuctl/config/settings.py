@@ -116,6 +116,11 @@ class Config(Struct, frozen=True):
         return self.profile == SIM_PROFILE
 
     @property
+    def start_server(self) -> str:
+        """The command that starts what answers at the endpoints of this profile, where that runs here."""
+        return "tpuctl sim up" if self.is_simulated else ""
+
+    @property
     def gcloud_first(self) -> str:
         """What a shell needs before gcloud means the cloud of this profile."""
         return 'eval "$(tpuctl sim env)"' if self.is_simulated else ""

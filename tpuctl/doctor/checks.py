@@ -13,7 +13,7 @@ from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, because, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import BILLING_DISABLED, TpuctlError
 from tpuctl.lib.names import region_of
 from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
@@ -182,7 +182,7 @@ def check_apis(facts: Facts) -> list[Finding]:
     refused = {name for name in NEEDED_APIS if any(_refuses(reading, name) for reading in _readings(facts))}
     listed = facts.services.value
     off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
-    found = [
+    found = _no_billing(facts) + [
         problem(
             check,
             f"{name} is not enabled: {NEEDED_APIS[name]}",
@@ -198,6 +198,16 @@ def check_apis(facts: Facts) -> list[Finding]:
         if name not in listed
     ]
     return found or [ok(check, f"enabled: {', '.join(NEEDED_APIS)}")]
+
+
+def _no_billing(facts: Facts) -> list[Finding]:
+    """Without a billing account the APIs refuse every call but a few."""
+    errors = [reading.error for reading in _readings(facts) if reading.error is not None]
+    if not any(error.details.get("reason") == BILLING_DISABLED for error in errors):
+        return []
+    project = facts.wanted.project
+    fix = f"gcloud billing projects link {project} --billing-account=ACCOUNT; `gcloud billing accounts list`"
+    return [problem("apis", f"project {project} has no billing account: its APIs refuse to work", fix)]
 
 
 def _refuses(reading: Reading[Any], service: str) -> bool:

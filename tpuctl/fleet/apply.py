@@ -7,6 +7,7 @@ goes on from where it stands. What may be destroyed was decided in the plan; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,8 +49,18 @@ class Order(Struct, frozen=True):
 
 
 def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple[FleetChange, ...]:
-    """What the file changes, as things stand in the store. Reads only."""
-    return plan_fleet(wanted, list_slices(services), list_runs(services), services.user, how)
+    """What the file changes, as things stand in the store. A run that is in the way is looked at on its hosts:
+    it may have ended while nobody looked, which is noted."""
+
+    def plan() -> tuple[FleetChange, ...]:
+        return plan_fleet(wanted, list_slices(services), list_runs(services), services.user, how)
+
+    changes = plan()
+    in_the_way = [c.record for c in changes if c.change is Change.CONFLICT and c.kind is Kind.RUN and c.record]
+    for run_id in in_the_way:
+        with suppress(LeaseHeldError, StaleRecordError):  # whoever has it looks at it
+            look_for_end(services, run_id)
+    return plan() if in_the_way else changes
 
 
 def refuse_conflicts(changes: Sequence[FleetChange]) -> None:

@@ -88,7 +88,10 @@ def label_value(text: str) -> str:
 def check_run_id(run_id: str) -> str:
     """Returns `run_id`, which becomes a directory and an object name; raises UsageError."""
     if len(run_id) > MAX_CLOUD_NAME or not _RUN.fullmatch(run_id):
-        raise UsageError(f"run id {run_id!r} is not valid", hint="tpuctl runs")
+        raise UsageError(
+            f"run id {run_id!r} is not valid: lower-case letters, digits and hyphens, no hyphen first or last",
+            hint=f"for example {_suggest_name(run_id)[:MAX_CLOUD_NAME].rstrip('-')}; `tpuctl runs` lists all",
+        )
     return run_id
 
 

@@ -19,7 +19,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.inventory.ownership import owner_labels
-from tpuctl.lib.names import label_value
+from tpuctl.lib.names import cloud_name, label_value
 from tpuctl.model.cloud import USER_LABEL, OperationInfo
 from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait
@@ -41,14 +41,15 @@ def create_tpu(held: HeldSlice) -> Outcome:
     if not_now is not None:
         return Outcome(not_now, acted=False)
     now = services.store.now()
-    held.journal("create", held.plan.why)
+    why = _why_created(record)
+    held.journal("create", why)
     before = held.incarnation
     called = replace(before, create_called_at=now, unseen_since=now)
     remember_asked(services, record)
     # Last before the call: it fails when somebody took the slice over while this process slept.
     held.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
     kind = "queued resource" if record.spec.queued else "node"
-    services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", held.plan.why))
+    services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", why))
     try:
         operation = _call_create(held, called)
     except BusyError as error:
@@ -67,6 +68,13 @@ def create_tpu(held: HeldSlice) -> Outcome:
         return _not_created(held, replace(held.record, incarnation=refused), error)
     held.save(replace(held.record, incarnation=replace(called, operation=operation.name, retry=None)))
     return Outcome(Wait("the cloud to take the request"), acted=True)
+
+
+def _why_created(record: SliceRecord) -> str:
+    """What the request is for: the first, or the next after a loss."""
+    if record.loss is None or record.last_incarnation <= 1:
+        return f"{record.name} is wanted"
+    return f"in place of {cloud_name(record.name, record.last_incarnation - 1)}: {record.loss.kind}"
 
 
 def _not_now(held: HeldSlice) -> Blocked | Wait | None:

@@ -13,7 +13,7 @@ from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlErro
 from tpuctl.inventory.delete import delete_tpu
 from tpuctl.inventory.ownership import Refusal, claim_of
 from tpuctl.model.cloud import CloudResource, NodeState
-from tpuctl.model.records import Answer, Retry
+from tpuctl.model.records import Answer, Desired, Retry
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.slices.capacity_notes import remember_came
 from tpuctl.slices.context import HeldSlice
@@ -75,8 +75,10 @@ def _doomed(held: HeldSlice) -> list[CloudResource]:
 
 
 def _decide_delete(held: HeldSlice, found: CloudResource) -> Refusal | None:
-    held.journal("delete", held.plan.why)
-    held.services.emit(StepStarted(held.record.name, f"delete {found.name}", held.plan.why))
+    down = held.record.desired is Desired.DOWN
+    why = f"{held.record.name} is to go" if down else held.plan.why
+    held.journal("delete", why)
+    held.services.emit(StepStarted(held.record.name, f"delete {found.name}", why))
     return None
 
 

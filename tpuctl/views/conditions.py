@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_moment
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import Desired, SliceRecord, SliceState
 
 ABSENT = "absent"
 """What `ls` shows for a slice of which the cloud, read in full, has neither node nor request."""
@@ -33,17 +33,18 @@ def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
     return ABSENT if record.incarnation and record.incarnation.create_called_at is not None else ""
 
 
-def remark(record: SliceRecord, cloud: str) -> str:
+def remark(record: SliceRecord, cloud: str, *, why: bool = True) -> str:
     """What a person should know about a slice that is not as it was wanted, or an empty string.
 
-    `cloud` is a word of `cloud_word`, or empty when the cloud was not asked.
+    `cloud` is a word of `cloud_word`, or empty when the cloud was not asked. `why`: with the reason of a
+    refusal, which `status` has told already.
     """
     name, state = record.name, record.state
     if state is SliceState.REMOVED:
         return _removed(record, cloud)
     if state is SliceState.REFUSED:
-        why = record.loss.detail if record.loss else "by the cloud"
-        return f"{name} was refused: {why}; `tpuctl up {name}` asks again, `tpuctl down {name}` clears it away"
+        reason = f": {record.loss.detail}" if record.loss and why else ""
+        return f"{name} was refused{reason}; `tpuctl up {name}` asks again, `tpuctl down {name}` clears it away"
     if cloud == UNREAD:
         return f"{name}: {record.spec.zone} could not be read; how it stands is unknown"
     settle = f"`tpuctl up {name}` settles it, or a pass of the watchdog"
@@ -51,6 +52,10 @@ def remark(record: SliceRecord, cloud: str) -> str:
         return f"{name} is recorded as {state}, but nothing of it is left in the cloud; {settle}"
     if state in _EXPECTED and cloud in _ENDED:
         return f"{name} is recorded as {state}, but the cloud says {cloud}; {settle}"
+    if cloud == ABSENT and (state is SliceState.DELETING or record.desired is Desired.DOWN):
+        return f"{name} is {state}, and nothing is left in the cloud; `tpuctl down {name}` or a pass ends it"
+    if cloud == ABSENT and state is SliceState.LOST:
+        return f"{name} was lost; `tpuctl up {name}` asks for it again, or a pass of the watchdog"
     return _silent(record)
 
 

@@ -155,7 +155,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": look.sighting.why,
-        "remark": _remark(services, record, _word_of(look)),
+        "remark": _remark(services, record, _word_of(look), why=False),
         "event": str(look.sighting.event),
         "last_loss": None
         if record.loss is None
@@ -183,10 +183,10 @@ def remark_on(services: Services, name: str) -> str:
     return _remark(services, loaded.record, "") if loaded is not None else ""
 
 
-def _remark(services: Services, record: SliceRecord, cloud: str) -> str:
+def _remark(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
     """What is remarkable about a slice, by itself or for want of its run."""
     unused = never_began(services, record)
-    return remark(record, cloud) or (f"{record.name} was {unused}" if unused else "")
+    return remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:

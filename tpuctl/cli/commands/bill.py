@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_PAID = 1
 EXIT_UNREAD = 3
+NOTHING = "nothing found that can cost money"
 
 COLUMNS = (
     Column("kind", "WHAT"),
@@ -73,10 +74,14 @@ def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
     console = context.console
     order = (Payer.YOU, Payer.GRANT, Payer.NOBODY)
     rows = [_row(line) for payer in order for line in found.of(payer)]
-    console.table(rows, COLUMNS, empty="nothing found that can cost money")
+    nothing = "what could be read holds nothing that can cost money" if found.unread else NOTHING
+    console.table(rows, COLUMNS, empty=nothing)
     for each in found.unread:
-        console.caveat(f"not read: {each.what}: {each.why}" + (f" ({each.hint})" if each.hint else ""))
-    console.say(_total(found))
+        console.caveat(f"not read: {each.what}: {each.why}")
+    for hint in dict.fromkeys(each.hint for each in found.unread if each.hint):
+        console.caveat(f"what was not read may cost money; mend it: {hint}")
+    if rows:
+        console.say(_total(found))
     if found.per_hour:
         console.say(f"prices: TPUs: {data['prices']['tpu']}; others: {data['prices']['other']}")
 

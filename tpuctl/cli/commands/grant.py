@@ -88,10 +88,13 @@ def import_(
     with open_context(ctx) as context:
         then = _check_at_end(at_end)
         wanted = [replace(found, ends=last_day or found.ends, at_end=then) for found in grants]
+        before = _known(context)
         if not dry_run:
             for found in wanted:
                 _keep(context, found)
         context.console.table([to_data(found) for found in wanted], COLUMNS)
+        for found in wanted:
+            _tell_changes(context, before.get(found.key), found, dry_run=dry_run)
         for line in unread_lines(letter, types):
             hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
             context.console.caveat(f"not understood: {line!r}; {hint}")
@@ -117,22 +120,18 @@ def add(
     from msgspec.structs import replace
 
     from tpuctl.lib.names import check_zone_name
-    from tpuctl.money.coverage import list_grants
 
     with open_context(ctx) as context:
         found = replace(
             _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
             at_end=_check_at_end(at_end),
         )
-        old = next((grant for grant in list_grants(context) if grant.key == found.key), None)
+        old = _known(context).get(found.key)
         if not dry_run:
             _keep(context, found)
         would = "would keep " if dry_run else ""
         context.console.say(f"{would}{_in_words(found)}")
-        if old is not None and old != found:
-            context.console.say(f"{'it would replace' if dry_run else 'replaces'} {_in_words(old)}")
-        if found.ends is not None and found.ends < date.fromtimestamp(context.store.now()).isoformat():
-            context.console.warn(f"{found.ends} is past: it covers nothing")
+        _tell_changes(context, old, found, dry_run=dry_run)
 
 
 @app.command("rm")
@@ -149,6 +148,22 @@ def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_r
         if not dry_run:
             context.store.delete(key, if_generation=document.generation)
         context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
+
+
+def _known(context: AppContext) -> dict[str, Grant]:
+    from tpuctl.money.coverage import list_grants
+
+    return {found.key: found for found in list_grants(context)}
+
+
+def _tell_changes(context: AppContext, old: Grant | None, found: Grant, *, dry_run: bool) -> None:
+    """What the grant takes the place of, and that it covers nothing where its last day is past."""
+    if old is not None and old != found:
+        context.console.say(f"{'it would replace' if dry_run else 'replaces'} {_in_words(old)}")
+    if found.ends is not None and found.ends < date.fromtimestamp(context.store.now()).isoformat():
+        context.console.warn(
+            f"{found.ends} is past: {found.tier} {found.generation} in {found.zone} is not covered"
+        )
 
 
 def _in_words(grant: Grant) -> str:

@@ -207,15 +207,23 @@ def _entry(shared: Invocation, words: list[str], module: str | None) -> dict[str
 
 
 def _check_script(context: AppContext, wish: RunWish) -> None:
-    """Raises UsageError for a slice in the place of the script: other commands take its name there."""
+    """Raises UsageError for a slice in the place of the script, where other commands take its name, and for a
+    command without its --."""
     from tpuctl.lib.names import is_slice_name
     from tpuctl.state.repository import find_slice
 
     name = wish.script
-    if name is None or not is_slice_name(name) or Path(name).exists() or find_slice(context, name) is None:
+    if name is None or Path(name).exists():
         return
-    meant = shlex.join(wish.args) or "SCRIPT"
-    raise UsageError(f"{name} is a slice, not a script", hint=f"tpuctl run --on {name} {meant}")
+    if is_slice_name(name) and find_slice(context, name) is not None:
+        meant = shlex.join(wish.args) or "SCRIPT"
+        raise UsageError(f"{name} is a slice, not a script", hint=f"tpuctl run --on {name} {meant}")
+    if "/" not in name and not name.endswith(".py"):
+        meant = shlex.join((name, *wish.args))
+        raise UsageError(
+            f"there is no script {name!r} in this directory",
+            hint=f"a command stands behind --: tpuctl run -- {meant}",
+        )
 
 
 def _below(script: str) -> str:

@@ -39,7 +39,8 @@ def types(
 
     A line for each generation, unless one or a zone is named.
 
-    Prices are a snapshot of unknown date, in USD for the whole slice in its cheapest listed region.
+    Prices are a snapshot of unknown date, in USD for the whole slice in the region of --zone, else in the
+    cheapest region that lists it.
     """
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name
@@ -53,7 +54,7 @@ def types(
     if zone is not None:
         check_zone_name(zone)
     rows = [
-        _row(catalog, found)
+        _row(catalog, found, zone)
         for found in catalog.types.values()
         if found.in_tpu_api and wanted in (None, found.generation) and (zone is None or zone in found.zones)
     ]
@@ -73,8 +74,12 @@ def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:
     return f"no accelerator type{f' of {generation}' if generation else ''} is known in {zone}"
 
 
-def _row(catalog: Any, found: Any) -> dict[str, Any]:
-    prices = catalog.generations[found.generation].prices
+def _row(catalog: Any, found: Any, zone: str | None) -> dict[str, Any]:
+    from tpuctl.lib.names import region_of
+
+    regions = set(map(region_of, found.zones if zone is None else [zone]))
+    known = catalog.generations[found.generation].prices
+    prices = {region: row for region, row in known.items() if region in regions}
     return {
         "name": found.name,
         "generation": found.generation,

@@ -12,7 +12,7 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
 from tpuctl.cli.slice_options import NOTHING_SAID, Capacity, with_capacity
 from tpuctl.cli.slice_request import after_refused_login, wanted_slice
-from tpuctl.errors import DeniedError, TransientError
+from tpuctl.errors import DeniedError, TransientError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +48,7 @@ def up(
     Creates the request, waits for capacity, then checks every host over SSH. The same command again means the
     same slice and changes nothing once it is ready.
     """
+    _check_order(accelerator, name)
     with open_context(ctx) as context:
         began = context.store.now()
         record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
@@ -65,6 +66,19 @@ def up(
             _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
         except (DeniedError, TransientError) as error:
             raise after_refused_login(context, record, error, first=record.created_at >= began) from error
+
+
+def _check_order(accelerator: str | None, name: str | None) -> None:
+    """Raises UsageError for `up NAME TYPE`."""
+    if accelerator is None or name is None:
+        return
+    from tpuctl.model.data import load_accelerators
+
+    catalog = load_accelerators()
+    if catalog.find(name) is not None and catalog.find(accelerator) is None:
+        raise UsageError(
+            f"{name} is the type: it stands before the name", hint=f"tpuctl up {name} {accelerator}"
+        )
 
 
 def _bring_up(

@@ -236,7 +236,9 @@ def fault(
     if preset is not None:
         spec["preset"] = preset
     if spec:
-        control.fault(info, spec)
+        planned = control.fault(info, spec)
+        if planned["method"] == "nodes.create":
+            console.say(ONLY_DIRECT)
     columns = (
         Column("kind", "KIND"),
         Column("method", "METHOD"),
@@ -244,8 +246,14 @@ def fault(
         Column("times", "TIMES", right=True),
         Column("message", "MESSAGE", give=2),
     )
-    planned = control.faults(info)
-    console.table(planned if console.json_mode else list(map(_fault_line, planned)), columns, empty="no faults")
+    faults = control.faults(info)
+    console.table(faults if console.json_mode else list(map(_fault_line, faults)), columns, empty="no faults")
+
+
+ONLY_DIRECT = (
+    "this strikes `tpuctl up --direct`; a queued resource waits instead where there is no capacity: "
+    "`tpuctl sim capacity ZONE=0`"
+)
 
 
 def _fault_line(fault: Mapping[str, Any]) -> dict[str, Any]:
