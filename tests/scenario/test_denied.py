@@ -18,8 +18,8 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.views.slices import decisions
-from tpuctl.watch.heartbeat import Heartbeat, Watcher, next_heartbeat
-from tpuctl.watch.reconciler import PassLine, run_pass, take_down
+from tpuctl.watch.heartbeat import Heartbeat, PassLine, Watcher, next_heartbeat
+from tpuctl.watch.reconciler import run_pass, take_down
 
 NO_PERMISSION = {"preset": "no-permission"}
 

@@ -23,7 +23,8 @@ from tpuctl.slices.probing import greet_workers
 from tpuctl.state.leases import lease
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.views.slices import decisions
-from tpuctl.watch.reconciler import PassLine, run_pass
+from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 
 ZONE = "us-central2-b"

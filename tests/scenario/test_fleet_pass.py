@@ -36,8 +36,9 @@ from tpuctl.slices.observe import look_at_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_gone
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
+from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.pause import pause_fleet, resume_fleet
-from tpuctl.watch.reconciler import JUST_UP, PassLine, run_pass
+from tpuctl.watch.reconciler import JUST_UP, run_pass
 
 V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")

@@ -15,8 +15,8 @@ from tpuctl.config.hooks import Hook, Occasion, parse_hooks
 from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
 from tpuctl.notify.deliver import hook_state, tell_hooks
 from tpuctl.notify.events import Happening
-from tpuctl.watch.heartbeat import Trouble
-from tpuctl.watch.reconciler import PassLine, run_pass
+from tpuctl.watch.heartbeat import PassLine, Trouble
+from tpuctl.watch.reconciler import run_pass
 
 ALL = ["preempted", "recovered", "gave-up", "needs-human"]
 

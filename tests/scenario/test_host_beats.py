@@ -21,7 +21,8 @@ from tpuctl.slices.liveness import Life
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
 from tpuctl.views.slices import decisions, fleet_rows, remark_on, slice_status
-from tpuctl.watch.reconciler import PassLine, run_pass, take_down
+from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.reconciler import run_pass, take_down
 
 MINUTE, HOUR = 60.0, 3600.0
 

@@ -17,7 +17,8 @@ from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice
-from tpuctl.watch.reconciler import PassLine, run_pass
+from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.reconciler import run_pass
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 

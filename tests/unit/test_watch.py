@@ -11,6 +11,7 @@ from tpuctl.lib.codec import from_data, to_data
 from tpuctl.watch.heartbeat import (
     MAX_TROUBLES,
     Heartbeat,
+    PassLine,
     Verdict,
     Watcher,
     is_new,
@@ -19,7 +20,6 @@ from tpuctl.watch.heartbeat import (
     render_span,
     worth_writing,
 )
-from tpuctl.watch.reconciler import PassLine
 
 CRON = Watcher("m1", "vm", "ada", "1.0", 60.0)
 HAND = replace(CRON, interval_s=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpuctl.engine.services import Services
 from tpuctl.inventory.ownership import Claim, Refusal, disprove
-from tpuctl.model.cloud import CloudResource
+from tpuctl.model.cloud import CloudResource, ResourceKind
 
 Decide = Callable[[CloudResource], Refusal | None]
 """The caller's last word on what was read: writes the decision down, or says why it is not to be."""
@@ -14,7 +14,7 @@ Decide = Callable[[CloudResource], Refusal | None]
 
 def find_tpu(services: Services, found: CloudResource) -> CloudResource | None:
     """What the API shows now under the name of `found`."""
-    if found.kind == "queued":
+    if found.kind is ResourceKind.QUEUED:
         queued = services.cloud.find_queued(found.location, found.name)
         return None if queued is None else queued.resource
     node = services.cloud.find_node(found.location, found.name)
@@ -36,7 +36,7 @@ def delete_tpu(services: Services, first: CloudResource, claim: Claim, decide: D
     refused = decide(again)
     if refused is not None:
         return refused
-    if first.kind == "queued":
+    if first.kind is ResourceKind.QUEUED:
         services.cloud.delete_queued(first.location, first.name)
     else:
         services.cloud.delete_node(first.location, first.name)

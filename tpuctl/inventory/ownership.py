@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from tpuctl.lib.names import label_value
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, CloudResource
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    USER_LABEL,
+    CloudResource,
+    ResourceKind,
+)
 from tpuctl.model.records import Incarnation, SliceRecord
 
 
@@ -34,9 +41,9 @@ class Refusal(Struct, frozen=True):
     hint: str
 
 
-def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind: str) -> Claim:
-    """What a TPU of kind `kind` ("node" or "queued") must show to be this incarnation of a slice."""
-    adopted = incarnation.adopted_request if kind == "queued" else incarnation.adopted_uid
+def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind: ResourceKind) -> Claim:
+    """What a node or a queued resource must show to be this incarnation of a slice."""
+    adopted = incarnation.adopted_request if kind is ResourceKind.QUEUED else incarnation.adopted_uid
     user = None if record.any_user else label_value(record.owner)
     return Claim(owner_labels(record, incarnation, store_id), user, adopted)
 
@@ -59,7 +66,7 @@ def _disprove_adopted(again: CloudResource, claim: Claim) -> Refusal | None:
     """The labels of a queued resource are those it was made with, whoever has adopted it since."""
     if again.uid != claim.identity:
         return Refusal(f"{_place(again)} is not the {again.kind} that was adopted", "tpuctl ls")
-    if again.kind == "node" and claim.user is not None and again.user not in ("", claim.user):
+    if again.kind is ResourceKind.NODE and claim.user is not None and again.user not in ("", claim.user):
         return _of_another(again, claim.user)
     return None
 
@@ -80,11 +87,11 @@ def _hint(found: CloudResource) -> str:
     """What makes it ours again where that can be, and what deletes it otherwise."""
     slice_name = found.labels.get(OWNER_LABEL)
     ways = [f"ask them, or tpuctl down {slice_name} --all-users"] if found.user and slice_name else []
-    if found.kind == "node" and found.state == "READY":
+    if found.kind is ResourceKind.NODE and found.state == "READY":
         ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
         where = f"{found.name} --zone {found.location}"
-        verb = "tpu-vm delete" if found.kind == "node" else "queued-resources delete --force"
+        verb = "tpu-vm delete" if found.kind is ResourceKind.NODE else "queued-resources delete --force"
         ways.append(f"if it is yours: gcloud compute tpus {verb} {where}")
     return "; ".join(ways)
 

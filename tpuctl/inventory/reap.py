@@ -8,6 +8,7 @@ are named, and nothing in them is touched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -39,11 +40,22 @@ class Survey(Struct, frozen=True):
         return [each for each in self.judged if each.fate in fates]
 
 
+class ReapResult(StrEnum):
+    """What became of one TPU."""
+
+    GONE = "gone"
+    KEPT = "kept"
+    """It is wanted, or another, after all."""
+    BUSY = "busy"
+    FAILED = "failed"
+    PENDING = "pending"
+
+
 class Reaped(Struct, frozen=True):
-    """What became of one: "gone", "kept" (it is wanted or another after all), "busy", "failed" or "pending"."""
+    """What became of one, and why."""
 
     found: CloudResource
-    result: str
+    result: ReapResult
     why: str
 
 
@@ -91,13 +103,13 @@ def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | Non
     try:
         kept = _delete(services, judged, caller)
     except LeaseHeldError as error:
-        return Reaped(judged.found, "busy", error.message)
+        return Reaped(judged.found, ReapResult.BUSY, error.message)
     except (TransientError, RateLimitedError) as error:
         services.emit(Note(judged.found.slice_name, f"{error.message}; it is asked again"))
         return None
     except TpuctlError as error:
-        return Reaped(judged.found, "failed", error.message)
-    return None if not kept else Reaped(judged.found, "kept", kept)
+        return Reaped(judged.found, ReapResult.FAILED, error.message)
+    return None if not kept else Reaped(judged.found, ReapResult.KEPT, kept)
 
 
 def _delete(services: Services, judged: Judged, caller: Caller) -> str:
@@ -142,7 +154,7 @@ def _wait_until_gone(
         if not left:
             return ended
         if clock.now() >= deadline:
-            return [*ended, *(Reaped(each.found, "pending", "still being deleted") for each in left)]
+            return [*ended, *(Reaped(each.found, ReapResult.PENDING, "still being deleted") for each in left)]
         if clock.now() >= next_ask:
             next_ask = clock.now() + ASK_AGAIN_S
             refused = {each.found.place: _guarded(services, each, caller) for each in left}
@@ -161,8 +173,8 @@ def _look_for_end(services: Services, judged: Judged) -> Reaped | None:
     except (TransientError, RateLimitedError):
         return None
     except TpuctlError as error:
-        return Reaped(found, "failed", f"asked for, but it cannot be read: {error.message}")
+        return Reaped(found, ReapResult.FAILED, f"asked for, but it cannot be read: {error.message}")
     if again is None or again.uid != found.uid:
         services.emit(Note(found.slice_name, f"{found.name} is gone"))
-        return Reaped(found, "gone", judged.why)
+        return Reaped(found, ReapResult.GONE, judged.why)
     return None

@@ -32,14 +32,18 @@ from tpuctl.notify.events import (
     trouble_happenings,
 )
 from tpuctl.state.repository import decode
-from tpuctl.watch.heartbeat import SETTLED, Line, Trouble
+from tpuctl.watch.heartbeat import SETTLED, PassLine, Trouble
 
 Send = Callable[[Hook, Happening], str]
 """Tells one hook of one happening; returns trouble in words, or an empty string. Never raises."""
 
 
 def tell_hooks(
-    services: Services, hooks: Sequence[Hook], lines: Sequence[Line], troubles: Sequence[Trouble], send: Send
+    services: Services,
+    hooks: Sequence[Hook],
+    lines: Sequence[PassLine],
+    troubles: Sequence[Trouble],
+    send: Send,
 ) -> list[str]:
     """Tells every hook what it has not heard yet; returns what went wrong, in words.
 
@@ -80,7 +84,7 @@ class _Telling:
         services: Services,
         hook: Hook,
         documents: Mapping[str, Document],
-        lines: Sequence[Line],
+        lines: Sequence[PassLine],
         troubles: Sequence[Trouble],
         send: Send,
         deadline: float,

@@ -17,7 +17,7 @@ from tpuctl.config.hooks import Occasion
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunState
-from tpuctl.watch.heartbeat import Trouble
+from tpuctl.watch.heartbeat import PassResult, Trouble
 
 REMEMBERED = 20
 """Incarnations of a slice whose happenings are remembered as told; older ones are not told any more."""
@@ -131,7 +131,7 @@ def _name_of(key: str) -> str:
 
 
 def _lasts(trouble: Trouble) -> bool:
-    return trouble.result == "blocked" or trouble.passes >= timeouts.TROUBLE_PASSES
+    return trouble.result == PassResult.BLOCKED or trouble.passes >= timeouts.TROUBLE_PASSES
 
 
 def forget_settled(

@@ -16,7 +16,8 @@ from tpuctl.watch.heartbeat import (
     TROUBLED,
     Health,
     Heartbeat,
-    Line,
+    PassLine,
+    PassResult,
     Trouble,
     Watcher,
     heartbeat_key,
@@ -24,9 +25,9 @@ from tpuctl.watch.heartbeat import (
     next_heartbeat,
     worth_writing,
 )
-from tpuctl.watch.reconciler import PassLine, run_pass
+from tpuctl.watch.reconciler import run_pass
 
-HOOKS, BLOCKED = "hooks", "blocked"
+HOOKS = "hooks"
 FLEET = "fleet"
 """The subject of a pass that could not look at any slice."""
 
@@ -34,7 +35,7 @@ FLEET = "fleet"
 class PassReport(Struct, frozen=True):
     """What one pass did. `error` is what kept it from looking at all; `previous` was in the store before."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PassLine, ...]
     beat: Heartbeat
     previous: Heartbeat | None
     generation: int
@@ -43,7 +44,7 @@ class PassReport(Struct, frozen=True):
     @property
     def good(self) -> bool:
         """Whether the cloud and the hosts could be looked at: what only a person can solve is no failure."""
-        return all(line.result not in {"failed", "blind"} for line in self.lines)
+        return all(line.result not in {PassResult.FAILED, PassResult.BLIND} for line in self.lines)
 
     @property
     def troubles(self) -> list[Trouble]:
@@ -62,12 +63,12 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
     previous = None if document is None else decode(Heartbeat, document)
     at, began = services.store.now(), services.clock.now()
     error: TpuctlError | None = None
-    lines: Sequence[Line]
+    lines: Sequence[PassLine]
     try:
         lines = run_pass(services)
     except TpuctlError as caught:
-        error, lines = caught, [PassLine(FLEET, "failed", caught.message, acted=False)]
-    lines = [*lines, *(PassLine(HOOKS, BLOCKED, error.message, acted=False) for error in broken[:1])]
+        error, lines = caught, [PassLine(FLEET, PassResult.FAILED, caught.message, acted=False)]
+    lines = [*lines, *(PassLine(HOOKS, PassResult.BLOCKED, error.message, acted=False) for error in broken[:1])]
     seconds = services.clock.now() - began
     beat = next_heartbeat(previous, watcher, lines, at=at, seconds=seconds)
     return PassReport(tuple(lines), beat, previous, 0 if document is None else document.generation, error)

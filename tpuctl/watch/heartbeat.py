@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,28 +16,42 @@ from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 
 INSTALL_HINT = "tpuctl watch install"
-TROUBLED = frozenset({"blocked", "blind", "failed"})
-"""Results of a pass that a person should hear of."""
-SETTLED = frozenset({"done", "waiting"})
-"""Results that end a trouble; "busy" or "later" say nothing about it."""
+
+
+class PassResult(StrEnum):
+    """What a pass came to for one subject."""
+
+    DONE = "done"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    BUSY = "busy"
+    """Another process works on it."""
+    BLIND = "blind"
+    PAUSED = "paused"
+    LATER = "later"
+    """Its hosts are asked in another pass."""
+    FAILED = "failed"
+
+
+TROUBLED = frozenset({PassResult.BLOCKED, PassResult.BLIND, PassResult.FAILED})
+"""Results that a person should hear of."""
+SETTLED = frozenset({PassResult.DONE, PassResult.WAITING})
+"""Results that end a trouble; `busy` or `later` say nothing about it."""
 MAX_TROUBLES = 50
 """Kept in one heartbeat, so that a fleet in flames does not make it large."""
 
 
-class Line(Protocol):
-    """What a pass did for one subject."""
+class PassLine(Struct, frozen=True):
+    """What one pass did for one subject, and why."""
+
+    subject: str
+    result: PassResult
+    why: str
+    acted: bool
 
     @property
-    def subject(self) -> str: ...
-
-    @property
-    def result(self) -> str: ...
-
-    @property
-    def why(self) -> str: ...
-
-    @property
-    def acted(self) -> bool: ...
+    def needs_a_human(self) -> bool:
+        return self.result in TROUBLED
 
 
 class Trouble(Struct, frozen=True):
@@ -99,7 +112,7 @@ def heartbeat_key(machine: str) -> str:
 
 
 def next_heartbeat(
-    previous: Heartbeat | None, watcher: Watcher, lines: Sequence[Line], *, at: float, seconds: float
+    previous: Heartbeat | None, watcher: Watcher, lines: Sequence[PassLine], *, at: float, seconds: float
 ) -> Heartbeat:
     """The heartbeat after one more pass. A pass by hand keeps the interval that was installed."""
     interval = watcher.interval_s
@@ -120,7 +133,7 @@ def next_heartbeat(
     )
 
 
-def _next_troubles(previous: Heartbeat | None, lines: Sequence[Line], at: float) -> tuple[Trouble, ...]:
+def _next_troubles(previous: Heartbeat | None, lines: Sequence[PassLine], at: float) -> tuple[Trouble, ...]:
     """A trouble lasts until its subject is settled or no longer looked at; who was skipped keeps it."""
     known = {trouble.subject: trouble for trouble in previous.troubles} if previous else {}
     found = []

@@ -31,7 +31,7 @@ from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.state.repository import Loaded, R, find_slice, get_run, get_slice, load_run, load_slice
 from tpuctl.watch.fair_share import Turn, take_turns
 from tpuctl.watch.grant_expiry import heed_grant_ends
-from tpuctl.watch.heartbeat import TROUBLED
+from tpuctl.watch.heartbeat import PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
 from tpuctl.watch.pause import paused_why
 
@@ -47,20 +47,6 @@ _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
 """Their dead requests eat quota until they are deleted, so they have the first turn."""
 
 
-class PassLine(Struct, frozen=True):
-    """What one pass did for one subject: "done", "waiting", "blocked", "busy", "blind", "paused", "later" or
-    "failed", and why."""
-
-    subject: str
-    result: str
-    why: str
-    acted: bool
-
-    @property
-    def needs_a_human(self) -> bool:
-        return self.result in TROUBLED
-
-
 def run_pass(services: Services) -> list[PassLine]:
     """Looks at every slice and run that is not at rest and does what is ready to be done.
 
@@ -69,7 +55,7 @@ def run_pass(services: Services) -> list[PassLine]:
     """
     paused = paused_why(services)
     if paused:
-        return [PassLine("fleet", "paused", paused, acted=False)]
+        return [PassLine("fleet", PassResult.PAUSED, paused, acted=False)]
     slices, unread_slices = _readable(services, "slices/", load_slice)
     follow_slices(services, [loaded.record for loaded in slices])
     loaded_runs, unread_runs = _readable(services, "runs/", load_run)
@@ -82,10 +68,10 @@ def run_pass(services: Services) -> list[PassLine]:
     try:
         snapshot = take_snapshot(services, {loaded.record.spec.zone for loaded in slices})
     except TpuctlError as error:
-        return [*unread, PassLine("fleet", "failed", error.message, acted=False)]
+        return [*unread, PassLine("fleet", PassResult.FAILED, error.message, acted=False)]
     if snapshot.unread:
         why = f"nothing in the cloud could be read: {snapshot.unread}"
-        unread.append(PassLine("fleet", "failed", why, acted=False))
+        unread.append(PassLine("fleet", PassResult.FAILED, why, acted=False))
     return [*unread, *_Pass(services, slices, runs, snapshot).work()]
 
 
@@ -95,7 +81,7 @@ def _settle_stops(services: Services, runs: Collection[RunRecord]) -> list[PassL
     for run in runs:
         error = None if is_settled(run) else stop_error(services, settle_once(services, run))
         if error is not None:
-            lines.append(PassLine(run.id, "waiting", error.message, acted=False))
+            lines.append(PassLine(run.id, PassResult.WAITING, error.message, acted=False))
     return lines
 
 
@@ -119,7 +105,8 @@ def _readable(
         try:
             found.append(load(document))
         except DamagedRecordError as error:
-            lines.append(PassLine(document.key.removeprefix(prefix), "failed", error.message, acted=False))
+            name = document.key.removeprefix(prefix)
+            lines.append(PassLine(name, PassResult.FAILED, error.message, acted=False))
     return found, lines
 
 
@@ -195,7 +182,7 @@ class _Pass:
 
             def work(name: str = name) -> PassLine:
                 said = send_keys(self._services, name, machines)
-                return PassLine(name, "done", said, acted=bool(said))
+                return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
             line = _guarded(name, work)
             if line.why:
@@ -205,12 +192,12 @@ class _Pass:
     def _collected(self) -> list[PassLine]:
         nodes, queued = self._snapshot.nodes.values(), self._snapshot.queued.values()
         found = collect_obsolete(self._services, nodes, queued, self._slices)
-        words = {True: "done", False: "blocked"}
-        return [PassLine(each.name, words[each.deleted], each.why, acted=each.deleted) for each in found]
+        results = {True: PassResult.DONE, False: PassResult.BLOCKED}
+        return [PassLine(each.name, results[each.deleted], each.why, acted=each.deleted) for each in found]
 
     def _grant_news(self) -> list[PassLine]:
         news = heed_grant_ends(self._services, self._slices)
-        return [PassLine(item.subject, "done", item.text, acted=True) for item in news]
+        return [PassLine(item.subject, PassResult.DONE, item.text, acted=True) for item in news]
 
     def _lifetimes(self, with_run: Collection[str]) -> list[PassLine]:
         """Warns and ends slices whose time is over or that nobody uses."""
@@ -222,7 +209,7 @@ class _Pass:
             def work(name: str = listed.name, may_ask: bool = may_ask) -> PassLine:
                 record = get_slice(self._services, name).record
                 said = apply_lifetime(self._services, record, ask=ask_hosts if may_ask else None)
-                return PassLine(name, "done", said, acted=bool(said))
+                return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
             line = _guarded(listed.name, work)
             if line.why:
@@ -255,7 +242,7 @@ class _Pass:
     def _unused(self, record: SliceRecord) -> PassLine | None:
         """What was made for a run that never began costs for nothing: a person says how it goes on."""
         why = never_began(self._services, record)
-        return PassLine(record.name, "blocked", why, acted=False) if why else None
+        return PassLine(record.name, PassResult.BLOCKED, why, acted=False) if why else None
 
     def _slice_line(self, view: _View) -> PassLine:
         record = view.look.record
@@ -264,7 +251,7 @@ class _Pass:
             return _line(name, Outcome(view.plan.verdict, acted=False), acted=False)
         may_connect = record.key in self._turns
         if view.plan.effect is Effect.PROBE_HOSTS and not may_connect:
-            return PassLine(name, "later", LATER, acted=False)
+            return PassLine(name, PassResult.LATER, LATER, acted=False)
         step = lambda: advance_slice(self._services, name, self._reach)[0]  # noqa: E731
         return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
 
@@ -273,10 +260,11 @@ class _Pass:
         moved = view is not None and view.moves and view.plan.effect is not Effect.PROBE_HOSTS
         cut_off = self._reach.cut_off and may_connect and not moved
         if cut_off and not may_look_although_cut_off(self._services, run):
-            return PassLine(run.id, "blind", "this machine reaches no host; another watchdog may", acted=False)
+            why = "this machine reaches no host; another watchdog may"
+            return PassLine(run.id, PassResult.BLIND, why, acted=False)
         has_hosts = view is None or view.look.record.state in _WITH_HOSTS
         if not may_connect and not moved and has_hosts:
-            return PassLine(run.id, "later", LATER, acted=False)
+            return PassLine(run.id, PassResult.LATER, LATER, acted=False)
 
         seen = None if view is None else view.look
 
@@ -297,7 +285,7 @@ class _Pass:
             if not outcome.acted:
                 break
             if not may_connect and get_slice(self._services, slice_name).record.state in _WITH_HOSTS:
-                return PassLine(subject, "later", JUST_UP, acted)
+                return PassLine(subject, PassResult.LATER, JUST_UP, acted)
         return _line(subject, outcome, acted)
 
 
@@ -305,12 +293,13 @@ def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
     try:
         return work()
     except (LeaseHeldError, StaleRecordError) as error:
-        return PassLine(subject, "busy", error.message, acted=False)
+        return PassLine(subject, PassResult.BUSY, error.message, acted=False)
     except TpuctlError as error:
-        return PassLine(subject, "failed", error.message, acted=False)
+        return PassLine(subject, PassResult.FAILED, error.message, acted=False)
     except Exception as error:  # noqa: BLE001 - a defect met on one subject must not leave the others unwatched
         _log.exception("a pass met a defect", extra={"subject": subject})
-        return PassLine(subject, "failed", f"a defect of tpuctl: {type(error).__name__}: {error}", acted=False)
+        why = f"a defect of tpuctl: {type(error).__name__}: {error}"
+        return PassLine(subject, PassResult.FAILED, why, acted=False)
 
 
 def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[PassLine]:
@@ -319,18 +308,18 @@ def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[Pas
 
     def collect() -> PassLine:
         lines.extend(work())
-        return PassLine(subject, "done", "", acted=False)
+        return PassLine(subject, PassResult.DONE, "", acted=False)
 
     line = _guarded(subject, collect)
-    return lines if line.result == "done" else [line]
+    return lines if line.result is PassResult.DONE else [line]
 
 
 def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
     verdict = outcome.verdict
     if isinstance(verdict, Failed):
-        return PassLine(subject, "failed", verdict.error.message, acted)
-    words = {Done: "done", Blocked: "blocked", Blind: "blind"}
-    return PassLine(subject, words.get(type(verdict), "waiting"), verdict.why, acted)
+        return PassLine(subject, PassResult.FAILED, verdict.error.message, acted)
+    results = {Done: PassResult.DONE, Blocked: PassResult.BLOCKED, Blind: PassResult.BLIND}
+    return PassLine(subject, results.get(type(verdict), PassResult.WAITING), verdict.why, acted)
 
 
 def _ends_when_idle(record: SliceRecord) -> bool:
@@ -342,7 +331,7 @@ def _ends_when_idle(record: SliceRecord) -> bool:
 def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     """One round of output of a running attempt, so that logs outlive a preemption up to the last pass."""
     run = get_run(services, run_id).record
-    if run.state.final or line.result == "blind":
+    if run.state.final or line.result is PassResult.BLIND:
         return line
     loaded = find_slice(services, run.slice_name)
     hosts = attempt_hosts(services, run, loaded.record if loaded else None)

@@ -72,7 +72,9 @@ def reap(
 
 
 def _raise_for(context: AppContext, results: list[Reaped]) -> None:
-    left = [each for each in results if each.result in ("failed", "pending", "busy")]
+    from tpuctl.inventory.reap import ReapResult
+
+    left = [each for each in results if each.result not in (ReapResult.GONE, ReapResult.KEPT)]
     if left and context.console.json_mode:
         raise typer.Exit(PartialError.exit_code)
     if left:
@@ -92,10 +94,11 @@ def _show(context: AppContext, found: Survey, results: list[Reaped]) -> None:
     if not results:
         _show_table(context, found)
         return
+    from tpuctl.inventory.reap import ReapResult
+
     for each in results:
-        context.console.say(
-            f"{each.found.name}: {each.result}" + ("" if each.result == "gone" else f", {each.why}")
-        )
+        why = "" if each.result is ReapResult.GONE else f", {each.why}"
+        context.console.say(f"{each.found.name}: {each.result}{why}")
 
 
 def _show_table(context: AppContext, found: Survey) -> None:

@@ -195,9 +195,10 @@ def _tell(context: AppContext, report: PassReport) -> None:
 def _told(trouble: Trouble) -> str:
     """`big is blocked: …`; of the whole pass, `the pass failed: …`."""
     from tpuctl.watch.cycle import FLEET
+    from tpuctl.watch.heartbeat import PassResult
 
     subject = "the pass" if trouble.subject == FLEET else trouble.subject
-    verb = "" if trouble.result == "failed" else "is "
+    verb = "" if trouble.result == PassResult.FAILED else "is "
     return f"{subject} {verb}{trouble.result}: {trouble.why}"
 
 

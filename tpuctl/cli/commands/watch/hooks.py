@@ -17,7 +17,7 @@ from tpuctl.errors import NotFoundError, PartialError, TpuctlError
 if TYPE_CHECKING:
     from tpuctl.config.hooks import Hook
     from tpuctl.notify.events import Happening
-    from tpuctl.watch.heartbeat import Line, Trouble
+    from tpuctl.watch.heartbeat import PassLine, Trouble
 
 HOOKS = (
     Column("name", "HOOK"),
@@ -55,7 +55,7 @@ def hooks(
 
 
 def tell_about(
-    context: AppContext, lines: Sequence[Line], troubles: Sequence[Trouble], log: Callable[[str], None]
+    context: AppContext, lines: Sequence[PassLine], troubles: Sequence[Trouble], log: Callable[[str], None]
 ) -> list[str]:
     """Tells the hooks what happened; mistakes in them are notes, for the watchdog goes on without them."""
     from tpuctl.notify.deliver import tell_hooks
