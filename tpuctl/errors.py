@@ -7,8 +7,10 @@ generated from these classes; a test walks them (unique codes, exit status from 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
 
 EXIT_MEANINGS: Mapping[int, str] = {
     0: "done, or nothing to do",
@@ -55,6 +57,20 @@ class UsageError(TpuctlError):
 
     code = "usage"
     exit_code = 2
+
+    @classmethod
+    def of(cls, field: str, message: str, hint: str | None) -> UsageError:
+        """One about what was said in `field`, so that a fleet file finds the place."""
+        return cls(message, hint=hint, details={"key": field})
+
+
+def with_field(field: str, check: Callable[[], T]) -> T:
+    """What `check` returns; its UsageError also names the `field` that it is about."""
+    try:
+        return check()
+    except UsageError as error:
+        details = {**error.details, "key": field}
+        raise UsageError(error.message, hint=error.hint, details=details) from error
 
 
 class BadConfigError(TpuctlError):

@@ -14,17 +14,19 @@ from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, GROUPS, app
 from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import OCCASION_NOTES
-from tpuctl.config.schema import About, registry, render_example
+from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
 from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
-from tpuctl.fleet.file import FleetWish
+from tpuctl.fleet.file import FleetRequest, file_help
 from tpuctl.fleet.plan import CHANGE_NOTES
 from tpuctl.fleet.schema import fleet_schema
+from tpuctl.lib.options import Flag, Option, flags_of, registry
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
-from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, file_help
-from tpuctl.slices.rules import WAYS
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.spec import PolicyRequest, RunRequest
+from tpuctl.slices.rules import EXCLUDES, NEEDS
 from tpuctl.slices.states import FINAL_STATES, STATE_NOTES
 
 WIDTH = 80
@@ -189,15 +191,12 @@ rehearses it.""",
 
 
 def render_capacity_flags() -> str:
+    options = registry(SliceRequest).items()
     rows = [
-        (
-            f"`{way.text}`",
-            way.asks,
-            ", ".join(f"`{flag}`" for flag in way.excludes if flag != way.flag) or "–",
-            f"`{way.needs}`" if way.needs else "–",
-            way.api,
-        )
-        for way in WAYS
+        _flag(flag, option)
+        for name, option in options
+        for flag in flags_of(name, option)
+        if flag.name.startswith("--")
     ]
     return _page(
         "Capacity flags",
@@ -209,16 +208,28 @@ anything is asked of the cloud. A slice whose time is over is cleaned up and not
     )
 
 
+def _flag(flag: Flag, option: Option) -> tuple[str, ...]:
+    excluded = [f"`{other}`" for other in EXCLUDES.get(flag.name, ()) if other != flag.name]
+    needed = NEEDS.get(flag.name)
+    return (
+        f"`{flag.name} {option.metavar}`".replace(" `", "`"),
+        flag.help,
+        ", ".join(excluded) or "–",
+        f"`{needed[0].split()[0]}`" if needed else "–",
+        flag.api or "–",
+    )
+
+
 def render_fleet_file() -> str:
     parts = ["How to use it: [the fleet file](../tasks/fleet-file.md)."]
     for title, shape in (
-        ("fleet", FleetWish),
-        ("fleet.slices.NAME", SliceWish),
-        ("fleet.runs.NAME", RunWish),
-        ("fleet.runs.NAME.policy", PolicyWish),
+        ("fleet", FleetRequest),
+        ("fleet.slices.NAME", SliceRequest),
+        ("fleet.runs.NAME", RunRequest),
+        ("fleet.runs.NAME.policy", PolicyRequest),
     ):
         rows = [
-            (f"`{name}`", _example(about), file_help(shape, name)) for name, about in registry(shape).items()
+            (f"`{name}`", _example(option), file_help(shape, name)) for name, option in registry(shape).items()
         ]
         parts += [f"## `{title}`", _table(("key", "example", "meaning"), rows)]
     changes = [(f"`{change}`", meaning) for change, meaning in CHANGE_NOTES.items()]
@@ -226,8 +237,8 @@ def render_fleet_file() -> str:
     return _page("Keys of the fleet file", *parts)
 
 
-def _example(about: About) -> str:
-    return f"`{render_example(about.examples[0])}`" if about.examples else "–"
+def _example(option: Option) -> str:
+    return f"`{render_example(option.examples[0])}`" if option.examples else "–"
 
 
 def render_schema() -> str:
@@ -244,7 +255,7 @@ def render_environment_file() -> str:
         ("python_archive", PythonArchive),
         ("kernel", Kernel),
     ):
-        rows = [(f"`{name}`", _example(about), about.help) for name, about in registry(shape).items()]
+        rows = [(f"`{name}`", _example(option), option.help) for name, option in registry(shape).items()]
         parts += [f"## `{title}`", _table(("key", "example", "meaning"), rows)]
     return _page("Keys of an environment file", *parts)
 

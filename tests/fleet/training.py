@@ -9,11 +9,13 @@ from datetime import datetime
 from enum import StrEnum
 
 from tests.fleet.weather import MINUTE
+from tests.support.builders import a_bundle
 from tests.support.memory.process import Process, Steps, Wait
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import Policy, RunRecord
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.submit import FrozenCode, RunRequest, freeze_run
+from tpuctl.runs.spec import RunSpec
+from tpuctl.runs.submit import freeze_run
 from tpuctl.transfer.tree import make_tree
 
 BUCKET = "gs://lab/runs"
@@ -70,7 +72,7 @@ class Training:
         self._number += 1
         run_id = f"run-{self._number:04d}"
         [kind] = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
-        request = RunRequest(
+        request = RunSpec(
             slice_name,
             ("python3", "train.py"),
             ".",
@@ -79,7 +81,7 @@ class Training:
             secrets={},
             checkpoint_dir=f"{BUCKET}/{run_id}",
         )
-        code = FrozenCode(make_tree({"train.py": b"as registered"}), b"", None, None, False, None)
+        code = a_bundle(make_tree({"train.py": b"as registered"}))
         self.kinds[run_id] = kind
         return request_run(services, freeze_run(services, run_id, request, code))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import a_bundle
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.hosts import shared_folder
 from tests.support.services import SimServices, sim_services
@@ -16,7 +17,8 @@ from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Policy, RunState, SliceSpec, SliceState
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.submit import FrozenCode, RunRequest, check_request, freeze_run
+from tpuctl.runs.spec import RunSpec
+from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, list_runs
@@ -60,7 +62,7 @@ class Life:
         wait_for_slice(services, self.name)
 
     def run(self, services: SimServices) -> None:
-        request = RunRequest(
+        request = RunSpec(
             self.name,
             ("python3", "main.py"),
             ".",
@@ -70,7 +72,7 @@ class Life:
             no_checkpoint=True,
         )
         check_request(services, request)
-        code = FrozenCode(make_tree({"main.py": PROGRAM}), b"", None, None, False, None)
+        code = a_bundle(make_tree({"main.py": PROGRAM}))
         fresh = freeze_run(services, f"{self.name}-r{self.processes}", request, code)
         follow_run(services, request_run(services, fresh).id)
 

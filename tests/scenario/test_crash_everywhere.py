@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.builders import a_bundle
 from tests.support.jobs import SPEC, bring_up, limit, submit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import (
@@ -24,8 +25,9 @@ from tests.support.stories import (
 )
 from tests.support.surviving import Accident, Repair, Story, accidents, cases, settled, survive_all
 from tpuctl.errors import PendingError
-from tpuctl.fleet.apply import Order, apply_fleet, observe_and_plan
-from tpuctl.fleet.plan import How, WantedFleet, WantedRun, WantedSlice
+from tpuctl.fleet.apply import apply_fleet
+from tpuctl.fleet.load import observe_and_plan
+from tpuctl.fleet.plan import How, WantedFleet, WantedRun
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
@@ -34,12 +36,13 @@ from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.request import RunRequest
-from tpuctl.runs.submit import FrozenCode
+from tpuctl.runs.spec import RunSpec
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.repository import find_slice, get_slice, list_runs, list_slices
+from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import make_tree
 from tpuctl.watch.pause import current_pause, pause_fleet, resume_fleet
 from tpuctl.watch.reconciler import run_pass, take_down
@@ -353,12 +356,12 @@ class WatchedLeftover(Watched):
         assert nodes(place) == []
 
 
-def _fleet(small: SliceSpec | None, *, run: bool) -> tuple[WantedFleet, dict[str, FrozenCode]]:
-    code = FrozenCode(make_tree({"main.py": b"hours"}), b"", None, None, False, None)
-    request = RunRequest("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
-    slices = [WantedSlice("big", SPEC, (ZONE,), pay=True)]
-    slices += [] if small is None else [WantedSlice("small", small, (ZONE,), pay=True)]
-    runs = [WantedRun("train", request, code.bundle.sha256)] if run else []
+def _fleet(small: SliceSpec | None, *, run: bool) -> tuple[WantedFleet, dict[str, CodeBundle]]:
+    code = a_bundle(make_tree({"main.py": b"hours"}))
+    request = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    slices = [WantedSlice("big", (SPEC,), pay=True)]
+    slices += [] if small is None else [WantedSlice("small", (small,), pay=True)]
+    runs = [WantedRun("train", request, code.sha256)] if run else []
     return WantedFleet("lab", tuple(slices), tuple(runs)), {"train": code}
 
 
@@ -381,10 +384,9 @@ class Apply:
     def command(self, services: MemoryServices) -> None:
         self.apply(services, *_fleet(self.small, run=self.run))
 
-    def apply(self, services: MemoryServices, wanted: WantedFleet, code: dict[str, FrozenCode]) -> None:
+    def apply(self, services: MemoryServices, wanted: WantedFleet, code: dict[str, CodeBundle]) -> None:
         changes = observe_and_plan(services, wanted, self.how)
-        order = Order(wanted, code, permit=lambda _: None)
-        apply_fleet(services, order, changes, deadline=services.clock.now() + 2 * HOUR)
+        apply_fleet(services, wanted, code, changes, deadline=services.clock.now() + 2 * HOUR)
 
     def check(self, place: MemoryPlace) -> None:
         wanted, _ = _fleet(self.small, run=self.run)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from tests.support.builders import a_bundle
 from tests.support.jobs import SPEC, limit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
@@ -15,8 +16,8 @@ from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.model.records import Limits, Policy, RunRecord, RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_run, request_stop
-from tpuctl.runs.request import RunRequest
-from tpuctl.runs.submit import FrozenCode, check_request, freeze_run
+from tpuctl.runs.spec import RunSpec
+from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, list_runs
@@ -81,8 +82,8 @@ class StopUnstarted(Stop):
 
 def submit_up(services: MemoryServices, run_id: str, *, owns: bool) -> RunRecord:
     """What `run` writes down of a run on slice `big`."""
-    code = FrozenCode(make_tree({"main.py": b"hours"}), b"", None, None, False, None)
-    request = RunRequest("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    code = a_bundle(make_tree({"main.py": b"hours"}))
+    request = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
     request = replace(request, owns_slice=owns)
     check_request(services, request)
     return request_run(services, freeze_run(services, run_id, request, code))

@@ -27,7 +27,8 @@ from tpuctl.model.verdict import Blocked
 from tpuctl.money.coverage import quote
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.progress import go_on
-from tpuctl.runs.submit import RunRequest, check_request
+from tpuctl.runs.spec import RunSpec
+from tpuctl.runs.submit import check_request
 from tpuctl.sim.world.delays import Delays
 from tpuctl.slices.capacity_notes import list_notes
 from tpuctl.slices.desired import request_down, request_slice
@@ -465,7 +466,7 @@ def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
     away = [zone for zone in zones if not is_near(place, zone)]
     assert away
     asked = {"no_checkpoint": False, "checkpoint_dir": "gs://sim-bucket/ck"}
-    request = RunRequest("one", ("true",), ".", Policy(), {}, {}, **asked)
+    request = RunSpec("one", ("true",), ".", Policy(), {}, {}, **asked)
     with pytest.raises(UsageError, match="away from") as raised:
         check_request(services, request, zones)
     assert "--any-region" in raised.value.hint

@@ -29,6 +29,8 @@ from tpuctl.model.records import (
     SliceState,
     Worker,
 )
+from tpuctl.transfer.bundle import CodeBundle
+from tpuctl.transfer.tree import Content
 
 ZONE = "us-central2-b"
 STORE = "store-1"
@@ -125,3 +127,8 @@ def a_run(**changes: Any) -> RunRecord:
         "attempt": an_attempt(),
     }
     return RunRecord(**{**values, **changes})
+
+
+def a_bundle(content: Content) -> CodeBundle:
+    """Code outside of any git work tree."""
+    return CodeBundle(content, content.sha256, ".", files=1, size_bytes=0)

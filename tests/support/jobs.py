@@ -6,12 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.support.builders import a_bundle
 from tests.support.services import SimServices
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.submit import FrozenCode, RunRequest, check_request, freeze_run
+from tpuctl.runs.spec import RunSpec
+from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
@@ -46,9 +48,9 @@ def submit(services: SimServices, slice_name: str, program: str, **request: Any)
         "no_checkpoint": True,
         **request,
     }
-    asked = RunRequest(slice_name, ("python3", "main.py"), ".", **values)
+    asked = RunSpec(slice_name, ("python3", "main.py"), ".", **values)
     check_request(services, asked)
-    code = FrozenCode(make_tree({"main.py": program.encode()}), b"", None, None, False, None)
+    code = a_bundle(make_tree({"main.py": program.encode()}))
     return request_run(services, freeze_run(services, services.ids.new_id(), asked, code))
 
 

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
-from tpuctl.cli.slice_options import Capacity
+from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import UsageError
 from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.options import flags_of, registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.money.grants import Grant
-from tpuctl.slices.options import SliceWish
 from tpuctl.slices.plan import node_request
-from tpuctl.slices.request import Ask
-from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, settle, spent
-from tpuctl.slices.rules import WAYS, check_together
+from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent
+from tpuctl.slices.rules import EXCLUDES, NEEDS, check_together
 
 CATALOG = load_accelerators()
 NOW = 1_800_000_000.0
 FLEX_ZONE = "us-east5-a"
 
 
-def asked(accelerator: str = "v4-16", grants: tuple[Grant, ...] = (), **said: Any) -> SliceSpec:
-    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW).spec
+def resolved(
+    accelerator: str = "v4-16", grants: tuple[Grant, ...] = (), script: bytes | None = None, **said: Any
+) -> tuple[SliceSpec, ...]:
+    request = SliceRequest(**{"accelerator": accelerator, "tier": Tier.SPOT, **said})
+    config = resolve([Layer("test", {})], Path("/nowhere"))
+    return resolve_request(request, config, CATALOG, grants, now=NOW, script=script)
+
+
+def spec_of(accelerator: str = "v4-16", grants: tuple[Grant, ...] = (), **said: Any) -> SliceSpec:
+    return resolved(accelerator, grants, **said)[0]
 
 
 def refusal(accelerator: str = "v4-16", **said: Any) -> UsageError:
     with pytest.raises(UsageError) as refused:
-        asked(accelerator, **said)
+        spec_of(accelerator, **said)
     assert refused.value.hint
-    assert refused.value.details["key"] in SliceWish.__dataclass_fields__
+    assert refused.value.details["key"] in SliceRequest.__struct_fields__
     return refused.value
 
 
 def test_the_plain_request_is_a_queued_spot_slice_as_the_table_knows_it():
-    spec = asked()
+    spec = spec_of()
     assert (spec.accelerator_type, spec.zone, spec.tier, spec.hosts, spec.chips) == (
         "v4-16",
         "us-central2-b",
@@ -53,11 +62,11 @@ def test_the_plain_request_is_a_queued_spot_slice_as_the_table_knows_it():
 @pytest.mark.parametrize(
     ("said", "first", "second"),
     [
-        ({"queued": False, "valid_until": NOW + 60}, "--valid-until", "--direct"),
-        ({"queued": False, "valid_for_s": 60.0}, "--valid-for", "--direct"),
+        ({"queued": False, "valid_until": "2027-01-15T08:01Z"}, "--valid-until", "--direct"),
+        ({"queued": False, "valid_for": "1m"}, "--valid-for", "--direct"),
         ({"queued": False, "slices": 2}, "--slices", "--direct"),
-        ({"valid_until": NOW + 60, "valid_for_s": 60.0}, "--valid-until", "--valid-for"),
-        ({"tier": Tier.FLEX_START, "run_duration_s": 60.0, "queued": False}, "--flex-start", "--direct"),
+        ({"valid_until": "2027-01-15T08:01Z", "valid_for": "1m"}, "--valid-until", "--valid-for"),
+        ({"tier": Tier.FLEX_START, "run_duration": "1m", "queued": False}, "--flex-start", "--direct"),
         ({"tier": Tier.RESERVED, "reservation": "r", "queued": False}, "--reservation", "--direct"),
         ({"tier": Tier.PREEMPTIBLE, "queued": True}, "--preemptible", "--queued"),
         ({"tier": Tier.PREEMPTIBLE, "slices": 2}, "--slices", "--preemptible"),
@@ -72,7 +81,7 @@ def test_what_contradicts_itself_is_named_with_both_flags(said, first, second):
     ("said", "flag", "needed"),
     [
         ({"tier": Tier.FLEX_START}, "--flex-start", "--run-duration"),
-        ({"run_duration_s": 3600.0}, "--run-duration", "--flex-start"),
+        ({"run_duration": "1h"}, "--run-duration", "--flex-start"),
         ({"reservation": "r"}, "--reservation", "--reserved"),
     ],
 )
@@ -85,17 +94,17 @@ def test_what_lacks_its_other_half_says_what_to_add(said, flag, needed):
 SAYING: dict[str, dict[str, Any]] = {
     "--direct": {"queued": False},
     "--queued": {"queued": True},
-    "--valid-until": {"valid_until": NOW + 60},
-    "--valid-for": {"valid_for_s": 60.0},
+    "--valid-until": {"valid_until": "2027-01-15T08:01Z"},
+    "--valid-for": {"valid_for": "1m"},
     "--slices": {"slices": 2},
     "--reservation": {"reservation": "r"},
 }
 TIER_FLAGS = {f"--{tier}": tier for tier in Tier}
 EXCLUSIONS = [
-    (way.flag, other)
-    for way in WAYS
-    for other in way.excludes
-    if not {way.flag, other} <= set(TIER_FLAGS) and {way.flag, other} != {"--queued", "--direct"}
+    (flag, other)
+    for flag, excluded in EXCLUDES.items()
+    for other in excluded
+    if not {flag, other} <= set(TIER_FLAGS) and {flag, other} != {"--queued", "--direct"}
 ]
 """What the table forbids; two tiers are `choose_tier`'s, and one option cannot be said both ways."""
 
@@ -103,53 +112,50 @@ EXCLUSIONS = [
 @pytest.mark.parametrize(("first", "second"), EXCLUSIONS)
 def test_every_exclusion_of_the_table_holds(first, second):
     tier = TIER_FLAGS.get(first) or TIER_FLAGS.get(second) or Tier.RESERVED
-    ask = Ask(
-        run_duration_s=60.0 if tier is Tier.FLEX_START else None,
+    request = SliceRequest(
+        run_duration="1m" if tier is Tier.FLEX_START else None,
         **SAYING.get(first, {}),
         **SAYING.get(second, {}),
     )
     with pytest.raises(UsageError, match="exclude each other") as refused:
-        check_together(ask, tier)
+        check_together(request, tier)
     assert refused.value.hint
 
 
-def test_every_flag_of_the_table_is_one_of_the_command_line():
-    known = set()
-    for hint in get_type_hints(Capacity, include_extras=True).values():
-        option = hint.__metadata__[0]
-        known |= set("/".join(option.param_decls or (option.default,)).split("/"))
-    no_ways = {"--zone", "--pay", "--runtime-version", "--ttl", "--stop-when-idle"}
-    assert {way.flag for way in WAYS} | no_ways == known
+def test_every_flag_of_the_rules_is_one_of_the_request():
+    known = {flag.name for name, item in registry(SliceRequest).items() for flag in flags_of(name, item)}
+    named = {*EXCLUDES, *(other for excluded in EXCLUDES.values() for other in excluded), *NEEDS}
+    assert named | {needed.split()[0] for needed, _ in NEEDS.values()} <= known
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"valid_until": NOW - 1}, "has passed"),
+        ({"valid_until": "2027-01-15T07:59Z"}, "has passed"),
         ({"slices": 0}, "at least 1"),
-        ({"boot_disk_gib": 50}, "100 to 65536"),
-        ({"tags": ("Bad_Tag",)}, "Bad_Tag"),
-        ({"tags": ("a", "a")}, "twice"),
+        ({"boot_disk": 50}, "100 to 65536"),
+        ({"tag": ("Bad_Tag",)}, "Bad_Tag"),
+        ({"tag": ("a", "a")}, "twice"),
         ({"network": "My Network"}, "My Network"),
         ({"subnetwork": "projects/p/regions/europe-west4/subnetworks/s"}, "region europe-west4"),
         ({"service_account": "not-an-address"}, "not-an-address"),
-        ({"labels": {"tpuctl-slice": "x"}}, "set by tpuctl"),
-        ({"labels": {"Team": "x"}}, "Team=x"),
-        ({"labels": {"team": "Vision!"}}, "Vision!"),
+        ({"label": {"tpuctl-slice": "x"}}, "set by tpuctl"),
+        ({"label": {"Team": "x"}}, "Team=x"),
+        ({"label": {"team": "Vision!"}}, "Vision!"),
         ({"metadata": {"ssh-keys": "x"}}, "cannot be set"),
         ({"metadata": {"startup-script": "x"}}, "cannot be set"),
         ({"metadata": {"enable-oslogin": "TRUE"}}, "with OS Login hosts ignore the keys"),
         ({"metadata": {"k": "x" * (256 * 1024 + 1)}}, "256 KiB"),
-        ({"startup_script": b"#!/bin/sh\n" + b"#" * 256 * 1024}, "256 KiB"),
-        ({"startup_script": b"  \n"}, "empty"),
-        ({"startup_script": b"\xff\xfe"}, "UTF-8"),
+        ({"script": b"#!/bin/sh\n" + b"#" * 256 * 1024}, "256 KiB"),
+        ({"script": b"  \n"}, "empty"),
+        ({"script": b"\xff\xfe"}, "UTF-8"),
         ({"metadata": {str(n): "x" * 250_000 for n in range(3)}}, "512 KiB"),
         (
             {"tier": Tier.RESERVED, "reservation": "projects/p/locations/us-east1-d/reservations/r"},
             "us-east1-d",
         ),
-        ({"zones": ("us-east1-d",)}, "not offered in zone"),
-        ({"tier": Tier.FLEX_START, "run_duration_s": 3600.0}, "no flex-start for v4-16"),
+        ({"zone": ("us-east1-d",)}, "not offered in zone"),
+        ({"tier": Tier.FLEX_START, "run_duration": "1h"}, "no flex-start for v4-16"),
         ({"topology": "2x2x8"}, "v4-16 is 2x2x2"),
     ],
 )
@@ -158,10 +164,10 @@ def test_bad_values_are_refused_with_a_hint(said, words):
 
 
 def test_flex_start_is_taken_where_the_table_has_it_for_up_to_seven_days():
-    flexible = {"tier": Tier.FLEX_START, "zones": (FLEX_ZONE,)}
-    assert asked("v6e-8", run_duration_s=4 * 3600.0, **flexible).run_duration_s == 14400.0
-    assert "more than the 7 days" in refusal("v6e-8", run_duration_s=8 * 86400.0, **flexible).message
-    elsewhere = refusal("v6e-8", tier=Tier.FLEX_START, zones=("us-east1-d",), run_duration_s=60.0)
+    flexible = {"tier": Tier.FLEX_START, "zone": (FLEX_ZONE,)}
+    assert spec_of("v6e-8", run_duration="4h", **flexible).run_duration_s == 14400.0
+    assert "more than the 7 days" in refusal("v6e-8", run_duration="8d", **flexible).message
+    elsewhere = refusal("v6e-8", tier=Tier.FLEX_START, zone=("us-east1-d",), run_duration="1m")
     assert FLEX_ZONE in elsewhere.message
 
 
@@ -178,7 +184,7 @@ def test_flex_start_is_taken_where_the_table_has_it_for_up_to_seven_days():
 )
 def test_a_generation_is_asked_for_by_its_shape(generation, topology, name, hosts):
     zone = find_accelerator(CATALOG, generation, topology).zones[0]
-    spec = asked(generation, topology=topology, zones=(zone,))
+    spec = spec_of(generation, topology=topology, zone=(zone,))
     assert (spec.accelerator_type, spec.hosts, spec.topology) == (name, hosts, topology)
     assert spec.config_type == CATALOG.get(f"{CATALOG.find_generation(generation).name_prefix}-8").config_type
     assert CATALOG.of(spec.accelerator_type, spec.topology).hosts == hosts
@@ -196,7 +202,7 @@ def test_a_generation_alone_is_not_enough():
 
 
 def test_several_slices_count_all_hosts_and_chips():
-    spec = asked("v4-16", slices=3)
+    spec = spec_of("v4-16", slices=3)
     assert (spec.slices, spec.hosts, spec.chips) == (3, 6, 24)
     assert CATALOG.of(spec.accelerator_type, spec.topology, spec.slices).chips == 24
     assert name_of(spec.accelerator_type, spec.slices) == "v4-16-x3"
@@ -204,12 +210,12 @@ def test_several_slices_count_all_hosts_and_chips():
 
 def test_a_grant_that_is_too_small_for_all_slices_does_not_choose_the_zone():
     grants = (Grant("us-east1-d", Tier.SPOT, "v6e", 8), Grant("europe-west4-a", Tier.SPOT, "v6e", 64))
-    assert asked("v6e-8", grants=grants, tier=None, slices=2).zone == "europe-west4-a"
+    assert spec_of("v6e-8", grants=grants, tier=None, slices=2).zone == "europe-west4-a"
 
 
 def test_the_startup_script_is_kept_by_digest_and_travels_in_the_metadata():
     script = b"#!/bin/sh\necho hello\n"
-    spec = asked(startup_script=script, metadata={"k": "v"}, labels={"team": "a"})
+    spec = spec_of(script=script, metadata={"k": "v"}, label={"team": "a"})
     assert spec.startup_script == hashlib.sha256(script).hexdigest()
     record = a_slice(spec=spec)
     request = node_request(record, an_incarnation(), {"tpuctl-slice": "big"}, "ada:key", script.decode())
@@ -232,7 +238,7 @@ def test_records_of_the_past_load_as_what_they_were():
     }
     old = {key: value for key, value in to_data(a_spec()).items() if key not in new}
     assert from_data(SliceSpec, old) == a_spec()
-    full = asked(slices=2, tags=("t",), labels={"a": "b"}, valid_for_s=60.0, boot_disk_gib=200)
+    full = spec_of(slices=2, tag=("t",), label={"a": "b"}, valid_for="1m", boot_disk=200)
     assert from_data(SliceSpec, to_data(full)) == full
 
 
@@ -258,27 +264,26 @@ V6E_GRANTS = tuple(Grant(zone, Tier.SPOT, "v6e", 64) for zone in ("us-east1-d", 
 
 
 def zones_of(accelerator, grants=(), **said):
-    return settle(Ask(**{"tier": Tier.SPOT, **said}), accelerator, CATALOG, grants, NOW).zones
+    return tuple(spec.zone for spec in resolved(accelerator, grants, **said))
 
 
 def test_every_zone_that_is_named_is_a_candidate_once_and_in_order():
     named = ("us-east5-b", "us-east1-d", "us-east5-b")
-    assert zones_of("v6e-8", zones=named) == ("us-east5-b", "us-east1-d")
-    assert settle(Ask(tier=Tier.SPOT, zones=named), "v6e-8", CATALOG, (), NOW).spec.zone == "us-east5-b"
+    assert zones_of("v6e-8", zone=named) == ("us-east5-b", "us-east1-d")
 
 
 def test_auto_means_the_zones_of_the_grants_and_with_pay_all_that_have_the_type():
-    assert zones_of("v6e-8", V6E_GRANTS, zones=("auto",)) == ("europe-west4-a", "us-east1-d")
-    everywhere = zones_of("v6e-8", V6E_GRANTS, zones=("auto",), pay=True)
+    assert zones_of("v6e-8", V6E_GRANTS, zone=("auto",)) == ("europe-west4-a", "us-east1-d")
+    everywhere = zones_of("v6e-8", V6E_GRANTS, zone=("auto",), pay=True)
     assert set(everywhere) > {"europe-west4-a", "us-east1-d"}
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"zones": ("auto", "us-east1-d")}, "auto stands for every zone"),
-        ({"zones": ("auto",)}, "no grant covers spot v6e-8 in any zone"),
-        ({"zones": ("us-east1-d", "us-central2-b")}, "us-central2-b"),
+        ({"zone": ("auto", "us-east1-d")}, "auto stands for every zone"),
+        ({"zone": ("auto",)}, "no grant covers spot v6e-8 in any zone"),
+        ({"zone": ("us-east1-d", "us-central2-b")}, "us-central2-b"),
     ],
 )
 def test_zones_that_cannot_be_are_refused(said, message):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.environments import make_pinned
 from tpuctl.config.yaml_positions import parse_marked
@@ -259,7 +260,7 @@ def test_the_key_follows_the_content_and_not_name_or_words():
     first = make_pinned({"six": ("1.17.0", A)}, imports=("six",), variables={"A": "1"})
     key = environment_key(first, "3.11")
     assert len(key) == 16
-    same = dataclasses.replace(first.spec, name="other", description="words", generations=("v4",))
+    same = structs.replace(first.spec, name="other", description="words", generations=("v4",))
     assert environment_key(dataclasses.replace(first, spec=same), "3.11") == key
 
 
@@ -274,7 +275,7 @@ def test_the_key_follows_the_content_and_not_name_or_words():
 )
 def test_the_key_changes_with_everything_that_is_installed_set_or_verified(change):
     first = make_pinned({"six": ("1.17.0", A)}, imports=("six",), variables={"A": "1"})
-    other = dataclasses.replace(first, spec=dataclasses.replace(first.spec, **change))
+    other = dataclasses.replace(first, spec=structs.replace(first.spec, **change))
     assert environment_key(other, "3.11") != environment_key(first, "3.11")
     assert environment_key(make_pinned({"six": ("1.17.0", B)}), "3.11") != environment_key(
         make_pinned({"six": ("1.17.0", A)}), "3.11"

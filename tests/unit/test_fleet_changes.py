@@ -9,15 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice
-from tpuctl.config.schema import registry
 from tpuctl.config.settings import Layer, resolve
-from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, WantedSlice, plan_fleet
+from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, plan_fleet
+from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, SliceRecord
-from tpuctl.runs.submit import build_request
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.spec import PolicyRequest, RunRequest
+from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime
-from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, limits_of, slice_choice
+from tpuctl.slices.resolve import WantedSlice, resolve_limits, resolve_request
 
 NOW = 1_800_000_000.0
 V5E: dict[str, Any] = {"accelerator": "v5litepod-16", "tier": Tier.SPOT, "zone": ("us-central1-a",)}
@@ -65,16 +67,16 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},
-    "policy": {"policy": PolicyWish(max_failures=5)},
+    "policy": {"policy": PolicyRequest(max_failures=5)},
 }
 
 
-def wanted_slice(name: str = "big", **wish: Any) -> WantedSlice:
-    said = SliceWish(**wish)
-    script = b"#!/bin/sh\n" if said.startup_script else None
+def wanted_slice(name: str = "big", **keys: Any) -> WantedSlice:
+    request = SliceRequest(**keys)
+    script = b"#!/bin/sh\n" if request.startup_script else None
     config = resolve([Layer("test", {})], Path("/nowhere"))
-    choice = slice_choice(said, config, load_accelerators(), (), now=NOW, script=script)
-    return WantedSlice(name, choice.spec, choice.zones, said.pay, script, limits_of(said))
+    specs = resolve_request(request, config, load_accelerators(), (), now=NOW, script=script)
+    return WantedSlice(name, specs, request.pay, script, resolve_limits(request))
 
 
 def recorded(item: WantedSlice) -> SliceRecord:
@@ -85,30 +87,30 @@ def recorded(item: WantedSlice) -> SliceRecord:
 
 
 def wanted_run(bundle: str = "0" * 64, environment: bytes | None = None, **changes: Any) -> WantedRun:
-    wish = RunWish(**{**BASE_RUN, **changes})
+    request = RunRequest(**{**BASE_RUN, **changes})
     config = resolve([Layer("test", {})], Path("/nowhere"))
-    request = build_request(wish, config, wish.on or "", 4, ".", environment)
-    return WantedRun("train", request, bundle)
+    spec = resolve_run(request, config, request.on or "", 4, ".", environment)
+    return WantedRun("train", spec, bundle)
 
 
 def submitted(item: WantedRun) -> RunRecord:
     """What `apply` writes down of a run."""
-    asked = item.request
-    print_of = item.fingerprint(asked.policy)
+    spec = item.spec
+    print_of = item.fingerprint(spec.policy)
     environment = None
-    if asked.environment_name:
-        environment = EnvironmentRef(asked.environment_name, "of another file")
+    if spec.environment_name:
+        environment = EnvironmentRef(spec.environment_name, "of another file")
     return a_run(
-        slice_name=asked.slice_name,
-        argv=asked.argv,
+        slice_name=spec.slice_name,
+        argv=spec.argv,
         code=CodeState(bundle=item.bundle),
-        policy=asked.policy,
+        policy=spec.policy,
         fingerprint=print_of,
-        variables=asked.variables,
-        secrets=asked.secrets,
-        workers=asked.workers or (),
+        variables=spec.variables,
+        secrets=spec.secrets,
+        workers=spec.workers or (),
         environment=environment,
-        checkpoint_dir=asked.checkpoint_dir,
+        checkpoint_dir=spec.checkpoint_dir,
         fleet="lab",
         fleet_run="train",
     )
@@ -126,8 +128,8 @@ def change_of_run(before: WantedRun, after: WantedRun, **how: Any) -> FleetChang
 
 
 def test_every_key_has_a_change_below():
-    assert set(SLICE_KEYS) == set(registry(SliceWish))
-    assert set(RUN_KEYS) == set(registry(RunWish))
+    assert set(SLICE_KEYS) == set(registry(SliceRequest))
+    assert set(RUN_KEYS) == set(registry(RunRequest))
 
 
 @pytest.mark.parametrize("key", SLICE_KEYS)

@@ -9,12 +9,14 @@ import pytest
 from tests.docs.generate import ROOT
 from tests.docs.reference import render_schema
 from tpuctl.config.file import SECTIONS, file_error, frame_problems
-from tpuctl.config.schema import Problem, registry, render_example
+from tpuctl.config.schema import Problem, render_example
 from tpuctl.config.yaml_positions import parse_marked, plain
-from tpuctl.fleet.file import FleetFile, FleetWish, parse_fleet_file
+from tpuctl.fleet.file import FleetFile, FleetRequest, in_file_words, parse_fleet_file
 from tpuctl.fleet.schema import fleet_schema
+from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
-from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, in_file_words
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.spec import PolicyRequest, RunRequest
 
 SCHEMA = ROOT / "manifests" / "fleet.schema.json"
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
@@ -26,7 +28,7 @@ def parse(text: str) -> tuple[FleetFile | None, list[Problem]]:
     return found, [*frame_problems(marked, text, SECTIONS), *problems]
 
 
-def fleet(text: str) -> FleetWish:
+def fleet(text: str) -> FleetRequest:
     found, problems = parse(text)
     assert problems == []
     assert found is not None
@@ -37,7 +39,7 @@ def told(text: str) -> list[str]:
     return [f"{problem.place}: {problem.message}" for problem in parse(text)[1]]
 
 
-def test_a_file_becomes_wishes():
+def test_a_file_becomes_requests():
     found = fleet(
         """
 fleet:
@@ -55,18 +57,18 @@ fleet:
       policy: {max_failures: 3, grace: 1.5}
 """
     )
-    assert found.slices["big"] == SliceWish(
+    assert found.slices["big"] == SliceRequest(
         accelerator="v4-32", zone=("us-central2-b",), tier=Tier.ON_DEMAND, queued=False, pay=True
     )
     assert found.slices["small"].zone == ("us-central2-b", "us-east1-d")
     assert found.slices["small"].label == {"team": "7"}
-    assert found.runs["train"] == RunWish(
+    assert found.runs["train"] == RunRequest(
         on="big",
         script="train.py",
         args=("--lr", "3e-4", "--flag", "yes"),
         var={"SEED": "007", "OPEN": "on"},
         no_checkpoint=True,
-        policy=PolicyWish(max_failures=3, grace=1.5),
+        policy=PolicyRequest(max_failures=3, grace=1.5),
     )
 
 
@@ -79,10 +81,10 @@ def misspelt(word: str) -> Iterator[str]:
 
 
 PLACES: dict[Any, str] = {
-    FleetWish: "fleet:\n  name: lab\n  KEY: 1\n",
-    SliceWish: "fleet:\n  name: lab\n  slices:\n    a:\n      KEY: 1\n",
-    RunWish: "fleet:\n  name: lab\n  slices: {a: {}}\n  runs:\n    r:\n      KEY: 1\n",
-    PolicyWish: "fleet:\n  name: lab\n  slices: {a: {}}\n  runs:\n    r:\n      policy:\n        KEY: 1\n",
+    FleetRequest: "fleet:\n  name: lab\n  KEY: 1\n",
+    SliceRequest: "fleet:\n  name: lab\n  slices:\n    a:\n      KEY: 1\n",
+    RunRequest: "fleet:\n  name: lab\n  slices: {a: {}}\n  runs:\n    r:\n      KEY: 1\n",
+    PolicyRequest: "fleet:\n  name: lab\n  slices: {a: {}}\n  runs:\n    r:\n      policy:\n        KEY: 1\n",
 }
 
 
@@ -207,9 +209,11 @@ def test_settings_of_the_old_form_are_told_with_the_file_as_it_should_be():
 
 
 def test_flags_in_hints_become_keys():
-    assert in_file_words("--zone us-east1-d, or --spot", SliceWish) == "zone: us-east1-d, or tier: spot"
-    assert in_file_words("leave out --direct; add --pay", SliceWish) == "leave out queued: false; add pay: true"
-    assert in_file_words("--secret T=env:T, or not", RunWish) == "secret: {T: env:T}, or not"
+    assert in_file_words("--zone us-east1-d, or --spot", SliceRequest) == "zone: us-east1-d, or tier: spot"
+    assert (
+        in_file_words("leave out --direct; add --pay", SliceRequest) == "leave out queued: false; add pay: true"
+    )
+    assert in_file_words("--secret T=env:T, or not", RunRequest) == "secret: {T: env:T}, or not"
 
 
 def test_a_run_whose_key_is_misspelt_is_complained_of_once():
@@ -241,7 +245,7 @@ def test_examples_fit_the_schema_as_an_editor_sees_it(path):
 
 @pytest.mark.parametrize(
     ("shape", "key"),
-    [(shape, key) for shape in (SliceWish, RunWish, PolicyWish) for key in registry(shape)],
+    [(shape, key) for shape in (SliceRequest, RunRequest, PolicyRequest) for key in registry(shape)],
     ids=lambda item: str(item),
 )
 def test_schema_and_reader_agree_on_every_example_and_on_every_wrong_kind(shape, key):

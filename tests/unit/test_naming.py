@@ -103,8 +103,8 @@ def test_bad_variables_are_named(word):
 
 
 def test_secrets_are_references():
-    assert naming.parse_secret("KEY=env:WANDB").reference == "env:WANDB"
-    assert naming.parse_secret("KEY=file:/a b/c:d") == naming.SecretReference("KEY", "file:/a b/c:d")
+    assert naming.parse_secret("KEY=env:WANDB") == ("KEY", "env:WANDB")
+    assert naming.parse_secret("KEY=file:/a b/c:d") == ("KEY", "file:/a b/c:d")
 
 
 @pytest.mark.parametrize(

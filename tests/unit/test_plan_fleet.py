@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from msgspec.structs import replace as change
 
 from tests.support.builders import a_run, a_slice, a_spec, an_incarnation
 from tpuctl.fleet.plan import (
@@ -12,16 +13,16 @@ from tpuctl.fleet.plan import (
     How,
     WantedFleet,
     WantedRun,
-    WantedSlice,
     plan_fleet,
     run_id_of,
 )
 from tpuctl.model.records import CodeState, Desired, Lifetime, Limits, Policy, RunRecord, RunState, SliceState
-from tpuctl.runs.request import RunRequest, fingerprint
+from tpuctl.runs.spec import RunSpec, fingerprint
+from tpuctl.slices.resolve import WantedSlice
 
 BUNDLE = "0" * 64
-REQUEST = RunRequest("big", ("python3", "train.py"), ".", Policy(), {}, {}, no_checkpoint=True)
-SLICE = WantedSlice("big", a_spec(), ("us-central2-b",), pay=False)
+REQUEST = RunSpec("big", ("python3", "train.py"), ".", Policy(), {}, {}, no_checkpoint=True)
+SLICE = WantedSlice("big", (a_spec(),))
 RUN = WantedRun("train", REQUEST, BUNDLE)
 
 
@@ -94,7 +95,7 @@ def test_a_conflict_speaks_as_the_file_does(there, told):
 
 def test_where_a_hunting_slice_is_now_makes_no_difference():
     zones = ("us-central2-b", "us-east1-d")
-    wanted = WantedFleet("lab", (replace(SLICE, zones=zones),), ())
+    wanted = WantedFleet("lab", (change(SLICE, specs=tuple(a_spec(zone=zone) for zone in zones)),), ())
     record = a_slice(spec=a_spec(zone="us-east1-d"), zones=zones)
     assert plan([record], wanted=wanted)["slice big"].change is Change.NONE
     other = plan([a_slice()], wanted=wanted)["slice big"]
@@ -199,7 +200,7 @@ def test_a_run_that_is_no_longer_listed_is_stopped_with_prune_unless_it_goes_on_
 def test_ids_of_runs_are_the_same_for_the_same_run_and_numbered_when_it_is_repeated():
     first = run_id_of(RUN, ())
     assert first.startswith("train-")
-    assert run_id_of(replace(RUN, request=replace(REQUEST, policy=Policy(max_failures=9))), ()) == first
+    assert run_id_of(replace(RUN, spec=replace(REQUEST, policy=Policy(max_failures=9))), ()) == first
     assert run_id_of(replace(RUN, bundle="1" * 64), ()) != first
     assert run_id_of(RUN, {first}) == f"{first}-2"
     assert run_id_of(RUN, {first, f"{first}-2"}) == f"{first}-3"
@@ -211,7 +212,7 @@ def test_a_field_at_its_default_is_no_part_of_a_fingerprint():
     assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, environment=b"x"), BUNDLE)
 
 
-HALF_A_DAY = replace(SLICE, limits=Limits(ttl_s=43_200.0, idle_s=1800.0))
+HALF_A_DAY = change(SLICE, limits=Limits(ttl_s=43_200.0, idle_s=1800.0))
 
 
 def of_limited(record: Any, **how: Any) -> FleetChange:

@@ -228,9 +228,9 @@ class Renderer:
             took = render_seconds(event.seconds)
             self._console.say(f"{event.subject}: {event.action}: {event.detail} (after {took})")
         elif isinstance(event, Note):
-            self._console.say(f"{event.subject}: {event.text}")
+            self._console.say(_about(event))
         elif isinstance(event, Warn):
-            self._console.warn(f"{event.subject}: {event.text}")
+            self._console.warn(_about(event))
 
     def _show_waiting(self, event: Waiting) -> None:
         old = self._waiting
@@ -341,3 +341,7 @@ class Renderer:
                 self._folder.flush(older_than_s=FOLD_WINDOW_S)
                 if self._live:
                     self._draw_waiting()
+
+
+def _about(event: Note | Warn) -> str:
+    return f"{event.subject}: {event.text}" if event.subject else event.text

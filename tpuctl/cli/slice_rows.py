@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.live import render_seconds
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_age
+
+if TYPE_CHECKING:
+    from tpuctl.model.records import SliceRecord
+    from tpuctl.slices.resolve import WantedSlice
 
 
 def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
@@ -101,3 +106,21 @@ def _end(facts: Mapping[str, Any], now: float) -> str:
 
 def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
+
+
+def print_preview(context: AppContext, wanted: WantedSlice, found: SliceRecord | str) -> None:
+    """What `up` would do: wait for the slice that is `found`, or request one at a price in words."""
+    from tpuctl.lib.codec import to_data
+    from tpuctl.slices.lifetime import describe_limits
+
+    console = context.console
+    if not isinstance(found, str) and console.json_mode:
+        console.data({"dry_run": True, "name": found.name, "state": str(found.state), "wanted": True})
+    elif not isinstance(found, str):
+        console.sentence(f"{found.name} is wanted already and {found.state}: would wait until it is ready")
+    elif console.json_mode:
+        facts = {"spec": to_data(wanted.spec), "limits": to_data(wanted.limits), "summary": found}
+        console.data({"dry_run": True, "name": wanted.name, **facts})
+    else:
+        ends = describe_limits(wanted.limits)
+        console.sentence(f"would ask for {found}{f'; it goes {ends}' if ends else ''}")

@@ -1,79 +1,22 @@
-"""Frozen dataclasses as the shape of a file: marked data in, an instance out, and every problem with its place.
+"""Structs as the shape of a file: marked data in, an instance out, and every problem with its place.
 
-The dataclass is the only description: its type hints say what a value must be, `About` in its metadata what the
-key means. Everything that is wrong is collected, so that one look at a file finds all of it.
+The struct is the only description: its type hints say what a value must be, the `Option` beside the type what
+the key means. Everything that is wrong is collected, so that one look at a file finds all of it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
 from tpuctl.config.yaml_positions import Kind, Marked, MarkedList, MarkedMapping, MarkedScalar, Place
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option, hints_of, names_of, registry, required
 from tpuctl.lib.text import suggest
-
-ABOUT = "about"
-"""Key of a field's metadata under which its `About` is kept."""
-
-
-class About(Struct, frozen=True):
-    """What a key means. `flags` are the options of the command line that say the same, if that is not
-    `--its-name`; `text` takes numbers and truth values as they are written; `single` takes one value for a list
-    of one; `check` raises UsageError for a value, `check_key` for a key of a mapping."""
-
-    help: str
-    flags: tuple[str, ...] = ()
-    text: bool = False
-    single: bool = False
-    minimum: float | None = None
-    check: Callable[[Any], Any] | None = None
-    check_key: Callable[[str], Any] | None = None
-    key_pattern: str | None = None
-    examples: tuple[Any, ...] = ()
-
-
-def key(default: Any, help_text: str, **about: Any) -> Any:
-    """A dataclass field that is a key of a file; `about` are the fields of `About`.
-
-    A class as default is called for one; `dataclasses.MISSING` makes the key required.
-    """
-    metadata = {ABOUT: About(help_text, **about)}
-    if isinstance(default, dict):
-        return dataclasses.field(default_factory=dict, metadata=metadata)
-    if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-@cache
-def registry(shape: Any) -> Mapping[str, About]:
-    """The keys of a shape, in order."""
-    return {item.name: item.metadata[ABOUT] for item in dataclasses.fields(shape)}
-
-
-@cache
-def hints_of(shape: Any) -> Mapping[str, Any]:
-    """The type of each key, without `| None`."""
-    return {name: _without_none(hint) for name, hint in typing.get_type_hints(shape).items()}
-
-
-@cache
-def required(shape: Any) -> frozenset[str]:
-    """The keys without a default."""
-    missing = dataclasses.MISSING
-    return frozenset(
-        item.name
-        for item in dataclasses.fields(shape)
-        if item.default is missing and item.default_factory is missing
-    )
 
 
 class Problem(Struct, frozen=True):
@@ -120,52 +63,52 @@ class Decoder:
             self._wrong(at, path, f"lacks the key {name!r}", _example(name, registry(shape)[name]))
         return None if required(shape) - set(values) else shape(**values)
 
-    def _value(self, hint: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+    def _value(self, hint: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
         origin = typing.get_origin(hint)
         if origin is not None and issubclass(origin, Mapping):
-            return self._mapping(typing.get_args(hint)[1], about, marked, path, at)
+            return self._mapping(typing.get_args(hint)[1], option, marked, path, at)
         if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
             self._wrong(at, path, "has no value", "give it one, or leave the key out")
             return None
-        if dataclasses.is_dataclass(hint):
+        if _is_shape(hint):
             return self.decode(hint, marked, path, at)
-        if origin is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-            return self._objects(typing.get_args(hint)[0], about, marked, path, at)
+        if origin is tuple and _is_shape(typing.get_args(hint)[0]):
+            return self._objects(typing.get_args(hint)[0], option, marked, path, at)
         if origin is tuple:
-            return self._list(about, marked, path, at)
-        return self._checked(about, self._scalar(hint, about, marked, path, at), path, marked.place)
+            return self._list(option, marked, path, at)
+        return self._checked(option, self._scalar(hint, option, marked, path, at), path, marked.place)
 
-    def _mapping(self, inner: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+    def _mapping(self, inner: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
         if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
             return {}
         if not isinstance(marked, MarkedMapping):
-            self._wrong(at, path, "must hold keys and values", _example(path.rpartition(".")[2], about))
+            self._wrong(at, path, "must hold keys and values", _example(path.rpartition(".")[2], option))
             return None
         found: dict[str, Any] = {}
         for name, value in marked.entries.items():
             where = marked.keys[name]
-            if about.check_key is not None:
-                self._ask(about.check_key, name, path, where)
-            entry = self._value(inner, About("", text=about.text), value, f"{path}.{name}", where)
+            if option.check_key is not None:
+                self._check(option.check_key, name, path, where)
+            entry = self._value(inner, Option("", text=option.text), value, f"{path}.{name}", where)
             if entry is not None:
                 found[name] = entry
         return found
 
-    def _list(self, about: About, marked: Marked, path: str, at: Place) -> tuple[str, ...] | None:
-        if isinstance(marked, MarkedMapping) or (isinstance(marked, MarkedScalar) and not about.single):
-            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], about))
+    def _list(self, option: Option, marked: Marked, path: str, at: Place) -> tuple[str, ...] | None:
+        if isinstance(marked, MarkedMapping) or (isinstance(marked, MarkedScalar) and not option.single):
+            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], option))
             return None
         items = marked.items if isinstance(marked, MarkedList) else (marked,)
         found = []
         for item in items:
-            text = self._scalar(str, about, item, path, item.place)
+            text = self._scalar(str, option, item, path, item.place)
             if text is not None:
-                found.append(self._checked(about, text, path, item.place))
+                found.append(self._checked(option, text, path, item.place))
         return tuple(text for text in found if text is not None)
 
-    def _objects(self, shape: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+    def _objects(self, shape: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
         if not isinstance(marked, MarkedList):
-            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], about))
+            self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], option))
             return None
         found = [
             self.decode(shape, item, f"{path}[{number}]", item.place)
@@ -173,21 +116,21 @@ class Decoder:
         ]
         return tuple(each for each in found if each is not None)
 
-    def _scalar(self, hint: Any, about: About, marked: Marked, path: str, at: Place) -> Any:
+    def _scalar(self, hint: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
         if not isinstance(marked, MarkedScalar):
-            self._wrong(at, path, f"must be {_called(hint)}", _example(path.rpartition(".")[2], about))
+            self._wrong(at, path, f"must be {_called(hint)}", _example(path.rpartition(".")[2], option))
             return None
         if isinstance(hint, type) and issubclass(hint, Enum):
             return self._choice(hint, marked, path)
         kinds = _KINDS[hint]
-        if about.text and marked.kind is not Kind.NOTHING:
+        if option.text and marked.kind is not Kind.NOTHING:
             return marked.text
         if marked.kind not in kinds:
             text = f"must be {_called(hint)}, not {marked.text or marked.kind}"
-            self._wrong(marked.place, path, text, _as_text(path, about, marked.text) if hint is str else None)
+            self._wrong(marked.place, path, text, _as_text(path, option, marked.text) if hint is str else None)
             return None
-        if about.minimum is not None and marked.value < about.minimum:
-            self._wrong(marked.place, path, f"must be {about.minimum:g} or more, not {marked.text}")
+        if option.minimum is not None and marked.value < option.minimum:
+            self._wrong(marked.place, path, f"must be {option.minimum:g} or more, not {marked.text}")
             return None
         return hint(marked.value)
 
@@ -200,12 +143,12 @@ class Decoder:
         self._wrong(marked.place, path, f"{marked.text!r} is not known{guess}", f"one of: {', '.join(values)}")
         return None
 
-    def _checked(self, about: About, value: Any, path: str, place: Place) -> Any:
-        if value is not None and about.check is not None:
-            self._ask(about.check, value, path, place)
+    def _checked(self, option: Option, value: Any, path: str, place: Place) -> Any:
+        if value is not None and option.check is not None:
+            self._check(option.check, value, path, place)
         return value
 
-    def _ask(self, check: Callable[[Any], Any], value: Any, path: str, place: Place) -> None:
+    def _check(self, check: Callable[[Any], Any], value: Any, path: str, place: Place) -> None:
         """What `check` has against the value is a problem; the value stays, for other checks to look at."""
         try:
             check(value)
@@ -236,13 +179,11 @@ _KINDS: Mapping[Any, frozenset[Kind]] = {
 def flag_key(shape: Any, name: str) -> str | None:
     """The key that says what a flag of this name says: `spot` is `tier`."""
     flag = f"--{name.replace('_', '-')}"
-    return next((found for found, about in registry(shape).items() if flag in about.flags), None)
+    return next((found for found, option in registry(shape).items() if flag in names_of(option)), None)
 
 
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return next(arg for arg in typing.get_args(hint) if arg is not type(None))
-    return hint
+def _is_shape(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def _called(hint: Any) -> str:
@@ -254,14 +195,14 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(names)
 
 
-def _as_text(path: str, about: About, text: str) -> str | None:
+def _as_text(path: str, option: Option, text: str) -> str | None:
     """How a number or truth value that should have been text may have been meant."""
     quoted = f"put it in quotes: '{text}'" if text else None
-    return "; ".join(filter(None, [quoted, _example(path.rpartition(".")[2], about)])) or None
+    return "; ".join(filter(None, [quoted, _example(path.rpartition(".")[2], option)])) or None
 
 
-def _example(name: str, about: About) -> str | None:
-    return f"{name}: {render_example(about.examples[0])}" if about.examples else None
+def _example(name: str, option: Option) -> str | None:
+    return f"{name}: {render_example(option.examples[0])}" if option.examples else None
 
 
 def render_example(value: Any) -> str:

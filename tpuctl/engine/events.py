@@ -40,14 +40,14 @@ class Waiting(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Worth knowing."""
+    """Worth knowing; the subject is empty where the text begins with it."""
 
     subject: str
     text: str
 
 
 class Warn(Struct, frozen=True):
-    """Worth acting on."""
+    """Worth acting on; the subject is empty where the text begins with it."""
 
     subject: str
     text: str

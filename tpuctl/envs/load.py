@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuctl.config.load import find_project_file
 from tpuctl.envs.lock import Lock, asked_digest, cuda_builds, file_name, parse_lock, render_lock, versions_of
 from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_versions
 from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
@@ -107,6 +108,13 @@ def require_lock(found: Environment) -> Lock:
             hint=f"tpuctl env lock {name}",
         )
     return found.lock
+
+
+def environment_folder(start: Path | None = None) -> Path:
+    """`envs/` beside the nearest `tpuctl.yaml`, else in the directory of the command."""
+    here = start or Path.cwd()
+    project = find_project_file(here, Path.home())
+    return (project.parent if project is not None else here) / FOLDER
 
 
 def load_environment(name: str, folder: Path) -> bytes:

@@ -6,16 +6,17 @@ known to be bad is in the version table, see `rules.py`. Nothing here reads file
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from tpuctl.config.schema import Decoder, Problem, key
+from msgspec import Struct, field
+
+from tpuctl.config.schema import Decoder, Problem
 from tpuctl.config.yaml_positions import Marked, Place
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 _NAME = re.compile(NAME_PATTERN + r"\Z")
@@ -100,153 +101,176 @@ def _check_requirement(text: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class BuiltFrom:
+class BuiltFrom(Struct, frozen=True):
     """Where a file that somebody built came from; for the record."""
 
-    repo: str = key(dataclasses.MISSING, "Repository.", examples=("https://github.com/pytorch/xla",))
-    commit: str = key(dataclasses.MISSING, "Commit.", examples=("c04e61c342",), text=True)
-    diff_sha256: str | None = key(None, "sha256 of the changes on top of it.", check=check_sha256, text=True)
+    repo: Annotated[str, Option("Repository.", examples=("https://github.com/pytorch/xla",))]
+    commit: Annotated[str, Option("Commit.", examples=("c04e61c342",), text=True)]
+    diff_sha256: Annotated[
+        str | None, Option("sha256 of the changes on top of it.", check=check_sha256, text=True)
+    ] = None
 
 
-@dataclass(frozen=True)
-class ExtraFile:
+class ExtraFile(Struct, frozen=True):
     """A file beside the packages, or in the place of one of theirs."""
 
-    source: str = key(
-        dataclasses.MISSING,
-        "gs://BUCKET/PATH, a path on the hosts that begins with /, or a path beside this file.",
-        check=_check_source,
-        examples=("gs://my-builds/_XLAC.so",),
-    )
-    to: str = key(
-        dataclasses.MISSING,
-        "Its place, seen from the folder of the environment.",
-        check=_check_destination,
-        examples=("lib/python3.12/site-packages/_XLAC.cpython-312-x86_64-linux-gnu.so",),
-    )
-    sha256: str = key(dataclasses.MISSING, "Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))
-    built_from: BuiltFrom | None = key(  # noqa: RUF009 - makes a field
-        None, "What it was built from."
-    )
+    source: Annotated[
+        str,
+        Option(
+            "gs://BUCKET/PATH, a path on the hosts that begins with /, or a path beside this file.",
+            check=_check_source,
+            examples=("gs://my-builds/_XLAC.so",),
+        ),
+    ]
+    to: Annotated[
+        str,
+        Option(
+            "Its place, seen from the folder of the environment.",
+            check=_check_destination,
+            examples=("lib/python3.12/site-packages/_XLAC.cpython-312-x86_64-linux-gnu.so",),
+        ),
+    ]
+    sha256: Annotated[str, Option("Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))]
+    built_from: Annotated[BuiltFrom | None, Option("What it was built from.")] = None
 
 
-@dataclass(frozen=True)
-class PythonArchive:
+class PythonArchive(Struct, frozen=True):
     """An interpreter as a tar archive with a folder `python` (what python-build-standalone calls
     `install_only`)."""
 
-    source: str = key(
-        dataclasses.MISSING,
-        "https://… or gs://… or a path beside this file.",
-        examples=("gs://my-builds/cpython-3.12.16-x86_64-unknown-linux-gnu-install_only.tar.gz",),
-    )
-    sha256: str = key(dataclasses.MISSING, "Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))
+    source: Annotated[
+        str,
+        Option(
+            "https://… or gs://… or a path beside this file.",
+            examples=("gs://my-builds/cpython-3.12.16-x86_64-unknown-linux-gnu-install_only.tar.gz",),
+        ),
+    ]
+    sha256: Annotated[str, Option("Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))]
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """Settings of the hosts' kernels. They need root on the hosts."""
 
-    transparent_hugepages: str | None = key(
-        None,
-        "always, madvise or never. With always, JAX starts on v5e and newer in 8 instead of 17 s.",
-        check=_matching(re.compile(r"(always|madvise|never)\Z"), "a mode", "always, madvise or never"),
-        examples=("always",),
-    )
+    transparent_hugepages: Annotated[
+        str | None,
+        Option(
+            "always, madvise or never. With always, JAX starts on v5e and newer in 8 instead of 17 s.",
+            check=_matching(re.compile(r"(always|madvise|never)\Z"), "a mode", "always, madvise or never"),
+            examples=("always",),
+        ),
+    ] = None
 
 
-@dataclass(frozen=True)
-class EnvironmentSpec:
+class EnvironmentSpec(Struct, frozen=True):
     """What an environment file says. `python` that begins with `/` is an interpreter which tpuctl only
     verifies; then there is no lock."""
 
-    name: str = key(
-        dataclasses.MISSING, "Name of the environment; that of the file.", check=check_environment_name
-    )
-    python: tuple[str, ...] = key(
-        dataclasses.MISSING,
-        "Version, such as 3.12, or several of which a host may have any; or the folder of an environment on "
-        "the hosts that is only verified.",
-        check=_check_python,
-        single=True,
-        examples=("3.12",),
-    )
-    backend: Backend = key(  # noqa: RUF009 - makes a field
-        Backend.JAX, "What computes: jax, torch_xla, torch_tpu or cpu.", examples=("jax",)
-    )
-    description: str = key("", "What it is for.")
-    generations: tuple[str, ...] = key(
-        tuple, "Generations of TPUs that it is for; none means any.", examples=(["v4", "v6e"],)
-    )
-    requirements: tuple[str, ...] = key(
-        tuple,
-        "Packages with exact versions; the lock file has them with all that they need.",
-        check=_check_requirement,
-        examples=(["jax==0.12.0.1", "libtpu==0.0.50.1"],),
-    )
-    indexes: tuple[str, ...] = key(
-        tuple,
-        "Package indexes that are asked before the default one.",
-        check=_check_url,
-        examples=(["https://download.pytorch.org/whl/cpu"],),
-    )
-    find_links: tuple[str, ...] = key(
-        tuple,
-        "Pages or folders with links to wheels.",
-        examples=(["https://storage.googleapis.com/libtpu-wheels/index.html"],),
-    )
-    python_archive: PythonArchive | None = key(  # noqa: RUF009 - makes a field
-        None, "The interpreter, for hosts that lack that version."
-    )
-    tree_sha256: str | None = key(
-        None,
-        "With an environment that is only verified: digest of its packages.",
-        check=check_sha256,
-        text=True,
-    )
-    files: tuple[ExtraFile, ...] = key(tuple, "Files that replace or complete what packages bring.")
-    os_packages: Mapping[str, str] = key(
-        {},
-        "Packages of the operating system with their versions. They need root on the hosts.",
-        check_key=_matching(_OS_PACKAGE, "a package of Debian or Ubuntu", "as apt names it"),
-        text=True,
-        examples=({"libtcmalloc-minimal4": "2.9.1-0ubuntu3"},),
-    )
-    imports: tuple[str, ...] = key(
-        tuple,
-        "Modules that every host must be able to import.",
-        check=_matching(_MODULE, "a module", "imports: [jax]"),
-        examples=(["jax"],),
-    )
-    variables: Mapping[str, str] = key(
-        {},
-        "Variables of every run.",
-        check_key=check_variable,
-        text=True,
-        examples=({"JAX_PLATFORMS": "tpu,cpu"},),
-    )
-    libtpu_flags: tuple[str, ...] = key(
-        tuple,
-        "LIBTPU_INIT_ARGS; checked by the libtpu of the environment.",
-        check=check_flag,
-        examples=(["--xla_tpu_enable_latency_hiding_scheduler=true"],),
-    )
-    xla_flags: tuple[str, ...] = key(tuple, "XLA_FLAGS; flags of libtpu do not belong here.", check=check_flag)
-    kernel: Kernel = key(  # noqa: RUF009 - makes a field
-        Kernel, "Settings of the hosts' kernels."
-    )
-    probe: str | None = key(
-        None, "A script beside this file; an environment in which it fails is not used.", examples=("probe.py",)
-    )
-    compile_cache: str = key(
-        "off", "Where compiled programs are kept: gs://BUCKET/PATH, disk or off.", examples=("disk",)
-    )
-    install_from: InstallFrom = key(  # noqa: RUF009 - makes a field
-        InstallFrom.WHEELHOUSE,
-        "Where hosts take packages from: `index` lets each host ask the package index, for rehearsals.",
-    )
-    verified: bool = key(True, "false: nobody has seen these versions work together; said when it is used.")
+    name: Annotated[str, Option("Name of the environment; that of the file.", check=check_environment_name)]
+    python: Annotated[
+        tuple[str, ...],
+        Option(
+            "Version, such as 3.12, or several of which a host may have any; or the folder of an environment "
+            "on the hosts that is only verified.",
+            check=_check_python,
+            single=True,
+            examples=("3.12",),
+        ),
+    ]
+    backend: Annotated[
+        Backend, Option("What computes: jax, torch_xla, torch_tpu or cpu.", examples=("jax",))
+    ] = Backend.JAX
+    description: Annotated[str, Option("What it is for.")] = ""
+    generations: Annotated[
+        tuple[str, ...],
+        Option("Generations of TPUs that it is for; none means any.", examples=(["v4", "v6e"],)),
+    ] = ()
+    requirements: Annotated[
+        tuple[str, ...],
+        Option(
+            "Packages with exact versions; the lock file has them with all that they need.",
+            check=_check_requirement,
+            examples=(["jax==0.12.0.1", "libtpu==0.0.50.1"],),
+        ),
+    ] = ()
+    indexes: Annotated[
+        tuple[str, ...],
+        Option(
+            "Package indexes that are asked before the default one.",
+            check=_check_url,
+            examples=(["https://download.pytorch.org/whl/cpu"],),
+        ),
+    ] = ()
+    find_links: Annotated[
+        tuple[str, ...],
+        Option(
+            "Pages or folders with links to wheels.",
+            examples=(["https://storage.googleapis.com/libtpu-wheels/index.html"],),
+        ),
+    ] = ()
+    python_archive: Annotated[
+        PythonArchive | None, Option("The interpreter, for hosts that lack that version.")
+    ] = None
+    tree_sha256: Annotated[
+        str | None,
+        Option(
+            "With an environment that is only verified: digest of its packages.", check=check_sha256, text=True
+        ),
+    ] = None
+    files: Annotated[tuple[ExtraFile, ...], Option("Files that replace or complete what packages bring.")] = ()
+    os_packages: Annotated[
+        Mapping[str, str],
+        Option(
+            "Packages of the operating system with their versions. They need root on the hosts.",
+            check_key=_matching(_OS_PACKAGE, "a package of Debian or Ubuntu", "as apt names it"),
+            text=True,
+            examples=({"libtcmalloc-minimal4": "2.9.1-0ubuntu3"},),
+        ),
+    ] = field(default_factory=dict)
+    imports: Annotated[
+        tuple[str, ...],
+        Option(
+            "Modules that every host must be able to import.",
+            check=_matching(_MODULE, "a module", "imports: [jax]"),
+            examples=(["jax"],),
+        ),
+    ] = ()
+    variables: Annotated[
+        Mapping[str, str],
+        Option(
+            "Variables of every run.",
+            check_key=check_variable,
+            text=True,
+            examples=({"JAX_PLATFORMS": "tpu,cpu"},),
+        ),
+    ] = field(default_factory=dict)
+    libtpu_flags: Annotated[
+        tuple[str, ...],
+        Option(
+            "LIBTPU_INIT_ARGS; checked by the libtpu of the environment.",
+            check=check_flag,
+            examples=(["--xla_tpu_enable_latency_hiding_scheduler=true"],),
+        ),
+    ] = ()
+    xla_flags: Annotated[
+        tuple[str, ...], Option("XLA_FLAGS; flags of libtpu do not belong here.", check=check_flag)
+    ] = ()
+    kernel: Annotated[Kernel, Option("Settings of the hosts' kernels.")] = Kernel()
+    probe: Annotated[
+        str | None,
+        Option(
+            "A script beside this file; an environment in which it fails is not used.", examples=("probe.py",)
+        ),
+    ] = None
+    compile_cache: Annotated[
+        str, Option("Where compiled programs are kept: gs://BUCKET/PATH, disk or off.", examples=("disk",))
+    ] = "off"
+    install_from: Annotated[
+        InstallFrom,
+        Option("Where hosts take packages from: `index` lets each host ask the package index, for rehearsals."),
+    ] = InstallFrom.WHEELHOUSE
+    verified: Annotated[
+        bool, Option("false: nobody has seen these versions work together; said when it is used.")
+    ] = True
 
     @property
     def unmanaged(self) -> str | None:

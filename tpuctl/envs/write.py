@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -12,6 +11,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import NODEFAULT
+from msgspec.structs import fields, replace
 
 from tpuctl.config.file import file_error
 from tpuctl.config.yaml_positions import parse_marked
@@ -29,10 +31,10 @@ _NAME_OF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def render_environment(spec: EnvironmentSpec) -> str:
     """The file that says this, without what goes without saying."""
     lines: list[str] = []
-    for field in dataclasses.fields(EnvironmentSpec):
+    for field in fields(EnvironmentSpec):
         value = getattr(spec, field.name)
-        default = field.default if field.default is not dataclasses.MISSING else None
-        if default is None and field.default_factory is not dataclasses.MISSING:
+        default = field.default if field.default is not NODEFAULT else None
+        if default is None and field.default_factory is not NODEFAULT:
             default = field.default_factory()
         if value == default and field.name not in ("backend",):
             continue
@@ -97,7 +99,7 @@ def derive(
     kept = [each for each in base.files if each.to not in {file.to for file in files}]
     given = {key: value for key, value in changes.items() if value is not None}
     told = base.description if tuple(found.values()) == base.requirements and not files else ""
-    return dataclasses.replace(
+    return replace(
         base,
         name=name,
         description=told,

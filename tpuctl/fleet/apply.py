@@ -6,10 +6,8 @@ goes on from where it stands. What may be destroyed was decided in the plan; not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome
@@ -19,12 +17,9 @@ from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleReco
 from tpuctl.fleet.plan import (
     Change,
     FleetChange,
-    How,
     Kind,
     WantedFleet,
     WantedRun,
-    WantedSlice,
-    plan_fleet,
     run_id_of,
 )
 from tpuctl.lib.codec import to_data
@@ -32,44 +27,24 @@ from tpuctl.model.records import AttemptState, Desired, RunRecord, SliceState
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import active_run, look_for_end, request_run, request_stop
-from tpuctl.runs.submit import FrozenCode, freeze_run
-from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.runs.submit import freeze_run
+from tpuctl.slices.bring_up import request_wanted
+from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.reconcile import advance_slice
+from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_run, find_slice, get_run, get_slice, list_runs, list_slices, save
-
-
-class Order(Struct, frozen=True):
-    """What `apply_fleet` needs beyond the plan: the code of each run, and the check before money is spent."""
-
-    wanted: WantedFleet
-    code: Mapping[str, FrozenCode]
-    permit: Callable[[WantedSlice], None]
-
-
-def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple[FleetChange, ...]:
-    """What the file changes, as things stand in the store. A run that is in the way is looked at on its hosts:
-    it may have ended while nobody looked, which is noted."""
-
-    def plan() -> tuple[FleetChange, ...]:
-        return plan_fleet(wanted, list_slices(services), list_runs(services), services.user, how)
-
-    changes = plan()
-    in_the_way = [c.record for c in changes if c.change is Change.CONFLICT and c.kind is Kind.RUN and c.record]
-    for run_id in in_the_way:
-        with suppress(LeaseHeldError, StaleRecordError):  # whoever has it looks at it
-            look_for_end(services, run_id)
-    return plan() if in_the_way else changes
+from tpuctl.state.repository import find_run, find_slice, get_run, get_slice, list_runs, save
+from tpuctl.transfer.bundle import CodeBundle
 
 
 def refuse_conflicts(changes: Sequence[FleetChange]) -> None:
     """Raises ConflictError when something is there in another form: then nothing is applied."""
     found = [change for change in changes if change.change is Change.CONFLICT]
     if found:
-        told = "; ".join(f"{change.subject}: {change.why}" for change in found)
+        reasons = "; ".join(f"{change.subject}: {change.why}" for change in found)
         raise ConflictError(
-            f"nothing was applied: {told}",
+            f"nothing was applied: {reasons}",
             hint=next((change.hint for change in found if change.hint), None),
             details={"changes": to_data(found)},
         )
@@ -77,7 +52,8 @@ def refuse_conflicts(changes: Sequence[FleetChange]) -> None:
 
 def apply_fleet(
     services: Services,
-    order: Order,
+    wanted: WantedFleet,
+    code: Mapping[str, CodeBundle],
     changes: Sequence[FleetChange],
     *,
     wait: bool = True,
@@ -88,8 +64,8 @@ def apply_fleet(
     Raises ConflictError before anything is done, PartialError when some of it failed, PendingError.
     """
     refuse_conflicts(changes)
-    steps = _steps(services, order, changes)
-    together = Together(services, f"fleet {order.wanted.name}", steps)
+    steps = _steps(services, wanted, code, changes)
+    together = Together(services, f"fleet {wanted.name}", steps)
     if wait:
         together.converge(deadline)
     else:
@@ -102,10 +78,10 @@ def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:
         return
     if len(failed) == 1 and count == 1:
         raise next(iter(failed.values()))
-    told = "; ".join(f"{subject}: {error.message}" for subject, error in failed.items())
+    reasons = "; ".join(f"{subject}: {error.message}" for subject, error in failed.items())
     hints = [error.hint for error in failed.values() if error.hint]
     raise PartialError(
-        f"{len(failed)} of {count} failed: {told}",
+        f"{len(failed)} of {count} failed: {reasons}",
         hint=hints[0] if hints else None,
         details={
             "failed": {
@@ -115,22 +91,26 @@ def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:
     )
 
 
-def _steps(services: Services, order: Order, changes: Sequence[FleetChange]) -> dict[str, Step]:
+def _steps(
+    services: Services, wanted: WantedFleet, code: Mapping[str, CodeBundle], changes: Sequence[FleetChange]
+) -> dict[str, Step]:
     """A step function for each item that is not at rest; what goes first, so that it makes room."""
-    slices = {item.name: item for item in order.wanted.slices}
-    runs = {item.name: item for item in order.wanted.runs}
+    slices = {item.name: item for item in wanted.slices}
+    runs = {item.name: item for item in wanted.runs}
     leaving: dict[str, Step] = {}
     coming: dict[str, Step] = {}
     for change in changes:
         if change.change is Change.UNLISTED:
             continue
         if change.kind is Kind.SLICE and change.name in slices:
-            item = _SliceItem(services, order, slices[change.name], change)
+            item = _SliceItem(services, wanted, slices[change.name], change)
             coming[change.subject] = item.step
         elif change.kind is Kind.SLICE:
             leaving[change.subject] = _removal(services, change.name)
         elif change.name in runs and not _at_rest(services, change):
-            coming[change.subject] = _RunItem(services, order, runs[change.name], change).step
+            coming[change.subject] = _RunItem(
+                services, wanted, runs[change.name], code[change.name], change
+            ).step
         elif change.name not in runs and change.change in {Change.REMOVE, Change.NONE}:
             leaving[change.subject] = _stopping(services, change.record)
     return {**leaving, **coming}
@@ -193,20 +173,20 @@ def _stopping(services: Services, run_id: str) -> Step:
 class _SliceItem:
     """One slice of the file on its way to ready."""
 
-    def __init__(self, services: Services, order: Order, item: WantedSlice, change: FleetChange) -> None:
+    def __init__(self, services: Services, fleet: WantedFleet, item: WantedSlice, change: FleetChange) -> None:
         self._services = services
-        self._order = order
+        self._fleet = fleet
         self._item = item
         self._replace = change.change is Change.REPLACE
-        self._asked = change.change in {Change.NONE, Change.UPDATE}
+        self._requested = change.change in {Change.NONE, Change.UPDATE}
         self._update_first = change.change is Change.UPDATE
         self._why = change.why
 
     def step(self) -> Outcome:
         if self._update_first:
             return self._update()
-        if not self._asked:
-            return self._ask()
+        if not self._requested:
+            return self._request()
         outcome = advance_slice(self._services, self._item.name)[0]
         if get_slice(self._services, self._item.name).record.desired is Desired.DOWN:
             error = ConflictError(f"slice {self._item.name} is being taken down by another command")
@@ -223,8 +203,8 @@ class _SliceItem:
         self._update_first = False
         return Outcome(Wait("the next look"), acted=True)
 
-    def _ask(self) -> Outcome:
-        """Asks for the slice as soon as its name is free: gone, or never there."""
+    def _request(self) -> Outcome:
+        """Requests the slice as soon as its name is free: gone, or never there."""
         services, item = self._services, self._item
         loaded = find_slice(services, item.name)
         if loaded is not None and loaded.record.state is not SliceState.GONE:
@@ -232,27 +212,21 @@ class _SliceItem:
             other = bool(record.differs_from(item.spec, item.zones))
             if other and (self._replace or record.desired is Desired.DOWN):
                 return end_slice(services, item.name)
-        request_slice(
-            services,
-            item.name,
-            item.spec,
-            pay=item.pay,
-            zones=item.zones,
-            fleet=self._order.wanted.name,
-            limits=item.limits,
-            permit=lambda: self._order.permit(item),
-        )
-        self._asked = True
+        request_wanted(services, item, fleet=self._fleet.name, quotas=False)
+        self._requested = True
         return Outcome(Wait("the first look"), acted=True)
 
 
 class _RunItem:
     """One run of the file on its way to running."""
 
-    def __init__(self, services: Services, order: Order, item: WantedRun, change: FleetChange) -> None:
+    def __init__(
+        self, services: Services, fleet: WantedFleet, item: WantedRun, code: CodeBundle, change: FleetChange
+    ) -> None:
         self._services = services
-        self._order = order
+        self._fleet = fleet
         self._item = item
+        self._code = code
         self._ends_first = change.record if change.change is Change.REPLACE else ""
         self._update = change.change is Change.UPDATE
         self._run_id = change.record if change.change in {Change.NONE, Change.UPDATE} else ""
@@ -269,7 +243,7 @@ class _RunItem:
         return step_run_and_slice(self._services, self._run_id)
 
     def _new_policy(self) -> Outcome:
-        services, policy = self._services, self._item.request.policy
+        services, policy = self._services, self._item.spec.policy
         loaded = get_run(services, self._run_id)
         record_decision(services, loaded.record.key, "policy", f"changed by the fleet file of {services.user}")
         print_of = self._item.fingerprint(policy)
@@ -278,22 +252,22 @@ class _RunItem:
         return Outcome(Wait("the next look"), acted=True)
 
     def _submit(self) -> Outcome:
-        services, request = self._services, self._item.request
+        services, spec = self._services, self._item.spec
         if self._ends_first and not self._ended():
             return Outcome(Wait(f"run {self._ends_first} to end"), acted=False)
-        if not self._slice_is_asked_for():
-            return Outcome(Wait(f"slice {request.slice_name} to be asked for"), acted=False)
+        if not self._slice_is_requested():
+            return Outcome(Wait(f"slice {spec.slice_name} to be asked for"), acted=False)
         taken = {run.id for run in list_runs(services)}
-        fresh = freeze_run(services, run_id_of(self._item, taken), request, self._order.code[self._item.name])
-        named = replace(fresh, fleet=self._order.wanted.name, fleet_run=self._item.name)
+        fresh = freeze_run(services, run_id_of(self._item, taken), spec, self._code)
+        named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
         self._run_id = request_run(services, named).id
         return Outcome(Wait("its slice"), acted=True)
 
-    def _slice_is_asked_for(self) -> bool:
+    def _slice_is_requested(self) -> bool:
         """Whether the slice of the file is wanted, and not one of the same name that is to go."""
-        name = self._item.request.slice_name
+        name = self._item.spec.slice_name
         loaded = find_slice(self._services, name)
-        wanted = next(item for item in self._order.wanted.slices if item.name == name)
+        wanted = next(item for item in self._fleet.slices if item.name == name)
         return (
             loaded is not None
             and loaded.record.desired is Desired.UP

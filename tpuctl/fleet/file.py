@@ -1,4 +1,4 @@
-"""The fleet file: from marked data to wishes, or to everything that is wrong with it, each with its place.
+"""The fleet file: from marked data to requests, or to everything that is wrong with it, each with its place.
 
 `settings:` is configuration as everywhere; `fleet:` lists slices and the runs on them. A key that tpuctl cannot
 act on is no key: nothing here is accepted and then ignored.
@@ -6,18 +6,25 @@ act on is no key: nothing here is accepted and then ignored.
 
 from __future__ import annotations
 
-import dataclasses
+import re
+import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any
+
+from msgspec import Struct, field
 
 from tpuctl.config.file import SECTIONS
-from tpuctl.config.schema import Decoder, Problem, key
+from tpuctl.config.schema import Decoder, Problem
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
+from tpuctl.lib.options import Option, flags_of, help_of, hints_of, registry
 from tpuctl.lib.text import suggest
 from tpuctl.model.entrypoint import is_inside
-from tpuctl.slices.options import RunWish, SliceWish, check_run_wish, in_file_words
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.rules import check_run
+from tpuctl.runs.spec import RunRequest
 
 MAX_RUN_NAME = 40
 """Leaves room for the digest and the number behind it in the id of a run."""
@@ -29,39 +36,43 @@ def _check_run_name(name: str) -> str:
     return check_run_id(name)
 
 
-@dataclass(frozen=True)
-class FleetWish:
+class FleetRequest(Struct, frozen=True):
     """What one file asks for. `name` marks what came from it, so that `--prune` knows its own."""
 
-    name: str = key(
-        dataclasses.MISSING,
-        "Name of the fleet; what is no longer listed is found by it.",
-        check=check_fleet_name,
-        key_pattern=SLICE_NAME,
-        examples=("lab",),
-    )
-    slices: Mapping[str, SliceWish] = key(
-        {},
-        "Slices by their names.",
-        check_key=check_slice_name,
-        key_pattern=SLICE_NAME,
-        examples=({"big": {"accelerator": "v4-32"}},),
-    )
-    runs: Mapping[str, RunWish] = key(
-        {},
-        "Runs by their names.",
-        check_key=_check_run_name,
-        key_pattern=RUN_ID,
-        examples=({"train": {"on": "big", "script": "train.py"}},),
-    )
+    name: Annotated[
+        str,
+        Option(
+            "Name of the fleet; what is no longer listed is found by it.",
+            check=check_fleet_name,
+            key_pattern=SLICE_NAME,
+            examples=("lab",),
+        ),
+    ]
+    slices: Annotated[
+        Mapping[str, SliceRequest],
+        Option(
+            "Slices by their names.",
+            check_key=check_slice_name,
+            key_pattern=SLICE_NAME,
+            examples=({"big": {"accelerator": "v4-32"}},),
+        ),
+    ] = field(default_factory=dict)
+    runs: Annotated[
+        Mapping[str, RunRequest],
+        Option(
+            "Runs by their names.",
+            check_key=_check_run_name,
+            key_pattern=RUN_ID,
+            examples=({"train": {"on": "big", "script": "train.py"}},),
+        ),
+    ] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FleetFile:
+class FleetFile(Struct, frozen=True):
     """A fleet with the places of its keys."""
 
     path: str
-    fleet: FleetWish
+    fleet: FleetRequest
     marks: MarkedMapping
 
     def place(self, *keys: str) -> Place:
@@ -79,7 +90,7 @@ class FleetFile:
 
     def problem(self, error: TpuctlError, *keys: str) -> Problem:
         """What a check of the item below `keys` said, at the key it is about and in words of a file."""
-        shape = SliceWish if keys[:1] == ("slices",) else RunWish
+        shape = SliceRequest if keys[:1] == ("slices",) else RunRequest
         path = ".".join(("fleet", *keys))
         hint = error.hint and in_file_words(error.hint, shape)
         message = f"{path}: {in_file_words(error.message, shape)}"
@@ -96,16 +107,16 @@ def parse_fleet_file(marked: Marked | None, path: str) -> tuple[FleetFile | None
         guess = f"; did you mean {near!r} to be 'fleet'?" if near and near not in SECTIONS else ""
         return None, [Problem(start, f"there is no fleet in it{guess}", "fleet: {name: lab, slices: {…}}")]
     decoder = Decoder()
-    fleet = decoder.decode(FleetWish, marked.entries["fleet"], "fleet", marked.keys["fleet"])
+    fleet = decoder.decode(FleetRequest, marked.entries["fleet"], "fleet", marked.keys["fleet"])
     if fleet is None:
         return None, decoder.problems
     file = FleetFile(path, fleet, marked)
     return file, [*decoder.problems, *_contradictions(file, decoder.problems)]
 
 
-def slice_of(fleet: FleetWish, wish: RunWish) -> str | None:
+def slice_of(fleet: FleetRequest, request: RunRequest) -> str | None:
     """The slice of a run: the one it names, else the only one there is."""
-    return wish.on or (next(iter(fleet.slices)) if len(fleet.slices) == 1 else None)
+    return request.on or (next(iter(fleet.slices)) if len(fleet.slices) == 1 else None)
 
 
 def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
@@ -113,14 +124,14 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
     because the key is wrong, which is one of the `known` problems, is not complained of twice."""
     problems: list[Problem] = []
     taken: dict[str, str] = {}
-    for name, wish in file.fleet.runs.items():
+    for name, request in file.fleet.runs.items():
         misspelt = any(f" in fleet.runs.{name};" in f"{problem.message};" for problem in known)
-        if misspelt and not _entries(wish):
+        if misspelt and not _entries(request):
             continue
         try:
-            _check_entry(wish)
-            check_run_wish(wish)
-            where = _check_slice(file.fleet, wish)
+            _check_entry(request)
+            check_run(request)
+            where = _check_slice(file.fleet, request)
             if where in taken:
                 raise UsageError(
                     f"slice {where} has run {taken[where]} already, and takes one at a time",
@@ -133,33 +144,33 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
     return problems
 
 
-def _entries(wish: RunWish) -> list[str]:
+def _entries(request: RunRequest) -> list[str]:
     """The keys that say what to run."""
-    return [name for name in ("script", "module", "command") if getattr(wish, name)]
+    return [name for name in ("script", "module", "command") if getattr(request, name)]
 
 
-def _check_entry(wish: RunWish) -> None:
-    given = _entries(wish)
+def _check_entry(request: RunRequest) -> None:
+    given = _entries(request)
     if len(given) != 1:
         raise UsageError(
             f"say what to run once: {' and '.join(given)} exclude each other" if given else "say what to run",
             hint="script: train.py, or module: pkg.train, or command: [bash, train.sh]",
             details={"key": given[-1]} if given else {},
         )
-    if wish.script is not None and not is_inside(wish.script):
+    if request.script is not None and not is_inside(request.script):
         raise UsageError(
-            f"script {wish.script!r} is not below the directory of the file",
+            f"script {request.script!r} is not below the directory of the file",
             hint="a path relative to the file",
             details={"key": "script"},
         )
-    if wish.args and wish.command:
+    if request.args and request.command:
         raise UsageError(
             "args go with a script or a module", hint="put all words into command", details={"key": "args"}
         )
 
 
-def _check_slice(fleet: FleetWish, wish: RunWish) -> str:
-    name = slice_of(fleet, wish)
+def _check_slice(fleet: FleetRequest, request: RunRequest) -> str:
+    name = slice_of(fleet, request)
     if name is None:
         raise UsageError("it does not say which slice", hint=f"on: {next(iter(fleet.slices), 'big')}")
     if name not in fleet.slices:
@@ -171,3 +182,40 @@ def _check_slice(fleet: FleetWish, wish: RunWish) -> str:
             details={"key": "on"},
         )
     return name
+
+
+_FLAG = re.compile(r"--[a-z][-a-z]*")
+
+
+def in_file_words(text: str, shape: Any) -> str:
+    """`text` with the flags of `shape` as the keys that say the same: `--zone us-east1-d` is
+    `zone: us-east1-d` in a file, `--spot` is `tier: spot`."""
+
+    def as_key(match: re.Match[str]) -> str:
+        flag = match[0]
+        for name, option in registry(shape).items():
+            flags = [each.name for each in flags_of(name, option)]
+            if flag in flags:
+                return _as_key(name, hints_of(shape)[name], flags.index(flag), flag, text[match.end() :])
+        return flag
+
+    found = _FLAG.sub(as_key, text)
+    for name, hint in hints_of(shape).items():
+        if isinstance(typing.get_origin(hint), type) and issubclass(typing.get_origin(hint), Mapping):
+            found = re.sub(rf"\b{name}: (\w+)=([^\s,]+)", rf"{name}: {{\1: \2}}", found)
+    return found
+
+
+def file_help(shape: Any, name: str) -> str:
+    """What a key means, in words of a file."""
+    text = help_of(shape, name).replace("; repeatable", "").replace("; repeat it to", "; several to")
+    return in_file_words(text, shape)
+
+
+def _as_key(name: str, hint: Any, index: int, flag: str, rest: str) -> str:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return f"{name}: {flag.removeprefix('--')}"
+    if hint is bool:
+        return f"{name}: {'true' if index == 0 else 'false'}"
+    follows = rest.startswith(" ") and not rest[1:].startswith(("and ", "or ", "is ", "leaves "))
+    return f"{name}:" if follows else name

@@ -1,4 +1,4 @@
-"""What a fleet file changes: wishes beside records, and for each slice and run one change with its reason."""
+"""What a fleet file changes: what it wants beside what is recorded, one change for each slice and run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
-from tpuctl.model.records import Desired, Limits, Policy, RunRecord, SliceRecord, SliceSpec, SliceState
-from tpuctl.runs.request import RunRequest, fingerprint
+from tpuctl.model.records import Desired, Policy, RunRecord, SliceRecord, SliceState
+from tpuctl.runs.spec import RunSpec, fingerprint
 from tpuctl.slices.lifetime import limit_differences
+from tpuctl.slices.resolve import WantedSlice
 
 
 class Change(StrEnum):
@@ -51,28 +52,16 @@ class Kind(StrEnum):
     RUN = "run"
 
 
-class WantedSlice(Struct, frozen=True):
-    """A slice of the file, settled."""
-
-    name: str
-    spec: SliceSpec
-    zones: tuple[str, ...]
-    pay: bool
-    script: bytes | None = None
-    """The content of its startup script."""
-    limits: Limits = Limits()
-
-
 class WantedRun(Struct, frozen=True):
-    """A run of the file, settled; `bundle` is the digest of its code as it is now."""
+    """A run of the file, resolved; `bundle` is the digest of its code as it is now."""
 
     name: str
-    request: RunRequest
+    spec: RunSpec
     bundle: str
 
     def fingerprint(self, policy: Policy) -> str:
         """What the record of this run would have as fingerprint under `policy`."""
-        return fingerprint(replace(self.request, policy=policy), self.bundle)
+        return fingerprint(replace(self.spec, policy=policy), self.bundle)
 
     def is_same(self, run: RunRecord) -> bool:
         """Whether a recorded run is this one, whatever its policy."""
@@ -80,7 +69,7 @@ class WantedRun(Struct, frozen=True):
 
 
 class WantedFleet(Struct, frozen=True):
-    """All that a file asks for, settled and in its order."""
+    """All that a file asks for, resolved and in its order."""
 
     name: str
     slices: tuple[WantedSlice, ...]
@@ -235,7 +224,7 @@ def _run_change(
     ) -> FleetChange:
         return FleetChange(Kind.RUN, item.name, what, why, hint, differs, record)
 
-    here = [run for run in runs if run.slice_name == item.request.slice_name]
+    here = [run for run in runs if run.slice_name == item.spec.slice_name]
     active = next((run for run in here if not run.state.final), None)
     if active is not None and item.is_same(active):
         return _same_run(item, active, going, how)
@@ -250,7 +239,7 @@ def _run_change(
     mine = [run for run in runs if run.fleet == fleet and run.fleet_run == item.name]
     moved = next((run for run in mine if _is_live(run)), None)
     if moved is not None:
-        told = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.request.slice_name}"
+        told = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.spec.slice_name}"
         if how.replace or moved.slice_name in going:
             return change(Change.REPLACE, told, differs=("on",), record=moved.id)
         hint = f"tpuctl stop {moved.id}, or tpuctl apply --replace"
@@ -279,11 +268,11 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
     if active.slice_name in going:
         hint = f"--again {item.name} submits it anew on the new slice"
         return told(Change.NONE, f"run {active.id} ends with its slice", hint)
-    if active.policy != item.request.policy and not active.stop_asked:
+    if active.policy != item.spec.policy and not active.stop_asked:
         names = tuple(
             name
             for name in Policy.__struct_fields__
-            if getattr(active.policy, name) != getattr(item.request.policy, name)
+            if getattr(active.policy, name) != getattr(item.spec.policy, name)
         )
         return told(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
     return told(Change.NONE, f"run {active.id} is {active.state}")
@@ -291,23 +280,23 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
 
 def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
     """In what a recorded run is another one than the file's, as far as the record tells."""
-    asked = item.request
+    spec = item.spec
     pairs = {
-        "command": (run.argv, asked.argv),
+        "command": (run.argv, spec.argv),
         "code": (run.code.bundle, item.bundle),
-        "directory": (run.cwd, asked.cwd),
-        "variables": (dict(run.variables), dict(asked.variables)),
-        "secrets": (dict(run.secrets), dict(asked.secrets)),
-        "workers": (run.workers, asked.workers or ()),
-        "environment": (run.environment.name if run.environment else None, asked.environment_name),
-        "content of the environment": (run.environment.spec if run.environment else None, _digest(asked)),
-        "place of checkpoints": (run.checkpoint_dir, asked.checkpoint_place(run.id)),
+        "directory": (run.cwd, spec.cwd),
+        "variables": (dict(run.variables), dict(spec.variables)),
+        "secrets": (dict(run.secrets), dict(spec.secrets)),
+        "workers": (run.workers, spec.workers or ()),
+        "environment": (run.environment.name if run.environment else None, spec.environment_name),
+        "content of the environment": (run.environment.spec if run.environment else None, _digest(spec)),
+        "place of checkpoints": (run.checkpoint_dir, spec.checkpoint_place(run.id)),
     }
     return tuple(name for name, (old, new) in pairs.items() if old != new) or ("settings",)
 
 
-def _digest(request: RunRequest) -> str | None:
-    return None if request.environment is None else hashlib.sha256(request.environment).hexdigest()
+def _digest(spec: RunSpec) -> str | None:
+    return None if spec.environment is None else hashlib.sha256(spec.environment).hexdigest()
 
 
 def _unlisted(

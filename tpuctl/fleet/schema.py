@@ -6,20 +6,22 @@ It tells keys, types, names and choices; what the tables, the grants and the res
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from tpuctl.config.schema import About, hints_of, registry, required
+import msgspec
+
 from tpuctl.config.settings import SETTINGS, Setting
-from tpuctl.fleet.file import FleetWish
+from tpuctl.fleet.file import FleetRequest, file_help
+from tpuctl.lib.options import Option, hints_of, registry, required
 from tpuctl.model.cloud import Tier
-from tpuctl.slices.options import PolicyWish, RunWish, SliceWish, file_help
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.spec import PolicyRequest, RunRequest
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_NAMES: Mapping[Any, str] = {SliceWish: "slice", RunWish: "run", PolicyWish: "policy"}
+_NAMES: Mapping[Any, str] = {SliceRequest: "slice", RunRequest: "run", PolicyRequest: "policy"}
 _WORDS = ["string", "number", "boolean"]
 _SETTING_TYPES: Mapping[str, Any] = {
     "string": {"type": ["string", "number"]},
@@ -44,7 +46,7 @@ def fleet_schema() -> dict[str, Any]:
                 "additionalProperties": False,
                 "properties": {item.name: _setting(item) for item in SETTINGS},
             },
-            "fleet": _object(FleetWish),
+            "fleet": _object(FleetRequest),
         },
         "$defs": {name: _object(shape) for shape, name in _NAMES.items()},
     }
@@ -61,8 +63,8 @@ def _object(shape: Any) -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            name: {**_described(shape, name), **_value(hints[name], about)}
-            for name, about in registry(shape).items()
+            name: {**_described(shape, name), **_value(hints[name], option)}
+            for name, option in registry(shape).items()
         },
     }
     needed = sorted(required(shape))
@@ -70,34 +72,34 @@ def _object(shape: Any) -> dict[str, Any]:
 
 
 def _described(shape: Any, name: str) -> dict[str, Any]:
-    about = registry(shape)[name]
+    option = registry(shape)[name]
     found: dict[str, Any] = {"description": file_help(shape, name)}
-    return {**found, "examples": list(about.examples)} if about.examples else found
+    return {**found, "examples": list(option.examples)} if option.examples else found
 
 
-def _value(hint: Any, about: About) -> dict[str, Any]:
+def _value(hint: Any, option: Option) -> dict[str, Any]:
     origin = typing.get_origin(hint)
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(typing.get_args(hint)[1], about)
+        return _mapping(typing.get_args(hint)[1], option)
     if origin is tuple:
-        items = {"type": "array", "items": {"type": _WORDS if about.text else "string"}}
-        return {"anyOf": [{"type": "string"}, items]} if about.single else items
-    if dataclasses.is_dataclass(hint):
+        items = {"type": "array", "items": {"type": _WORDS if option.text else "string"}}
+        return {"anyOf": [{"type": "string"}, items]} if option.single else items
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return {"$ref": f"#/$defs/{_NAMES[hint]}"}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [str(item.value) for item in hint]}
     names = {str: "string", bool: "boolean", int: "integer", float: "number"}
-    found: dict[str, Any] = {"type": _WORDS if about.text else names[hint]}
-    if about.minimum is not None:
-        found["minimum"] = about.minimum
-    return {**found, "pattern": f"^{about.key_pattern}$"} if about.key_pattern else found
+    found: dict[str, Any] = {"type": _WORDS if option.text else names[hint]}
+    if option.minimum is not None:
+        found["minimum"] = option.minimum
+    return {**found, "pattern": f"^{option.key_pattern}$"} if option.key_pattern else found
 
 
-def _mapping(inner: Any, about: About) -> dict[str, Any]:
+def _mapping(inner: Any, option: Option) -> dict[str, Any]:
     found: dict[str, Any] = {"type": ["object", "null"]}
-    if about.key_pattern:
-        found["propertyNames"] = {"pattern": f"^{about.key_pattern}$"}
+    if option.key_pattern:
+        found["propertyNames"] = {"pattern": f"^{option.key_pattern}$"}
     found["additionalProperties"] = (
-        {"type": _WORDS if about.text else "string"} if inner is str else _value(inner, About(""))
+        {"type": _WORDS if option.text else "string"} if inner is str else _value(inner, Option(""))
     )
     return found

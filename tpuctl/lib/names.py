@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
-
 from tpuctl.errors import UsageError
 
 MAX_SLICE_NAME = 50
@@ -128,14 +126,6 @@ def check_bucket_uri(uri: str) -> str:
     return uri.rstrip("/")
 
 
-class SecretReference(Struct, frozen=True):
-    """Where a secret's value is read, by whoever starts the run; never the value. `reference` is `env:VAR` or
-    `file:PATH`."""
-
-    name: str
-    reference: str
-
-
 def parse_var(word: str) -> tuple[str, str]:
     """Name and value of `K=V`; the value is taken as it is, also empty or with more `=`. Raises UsageError."""
     name, equals, value = word.partition("=")
@@ -146,8 +136,11 @@ def parse_var(word: str) -> tuple[str, str]:
     return _check_variable("--var", name, word, "--var NAME=VALUE"), value
 
 
-def parse_secret(word: str) -> SecretReference:
-    """`NAME=env:VAR` or `NAME=file:PATH`. Raises UsageError, which never shows what may be the secret."""
+def parse_secret(word: str) -> tuple[str, str]:
+    """Name and reference of `NAME=env:VAR` or `NAME=file:PATH`.
+
+    Raises UsageError, which never shows what may be the secret.
+    """
     form = "--secret NAME=env:VARIABLE or --secret NAME=file:PATH"
     name, equals, reference = word.partition("=")
     if not equals:
@@ -158,7 +151,7 @@ def parse_secret(word: str) -> SecretReference:
         raise UsageError(f"--secret {name}: the value must be a reference, not the secret itself", hint=form)
     if kind == "env" and not _VARIABLE.fullmatch(where):
         raise UsageError(f"--secret {name}: {where!r} is not the name of a variable", hint=form)
-    return SecretReference(name, reference)
+    return name, reference
 
 
 def _check_variable(flag: str, name: str, shown: str, form: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -28,17 +28,13 @@ class Quote(Struct, frozen=True):
     coverage: Coverage
     cost: str
 
-    def permit(self, *, pay: bool) -> Callable[[], None]:
-        """The check that raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
-
-        def check() -> None:
-            if not (self.coverage.covered or pay):
-                raise NotCoveredError(
-                    f"{self.line}; not covered: {self.coverage.reason}",
-                    hint="add --pay to pay for it, or tpuctl grant import LETTER",
-                )
-
-        return check
+    def check(self, *, pay: bool) -> None:
+        """Raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
+        if not (self.coverage.covered or pay):
+            raise NotCoveredError(
+                f"{self.line}; not covered: {self.coverage.reason}",
+                hint="add --pay to pay for it, or tpuctl grant import LETTER",
+            )
 
 
 def list_grants(services: Services) -> list[Grant]:

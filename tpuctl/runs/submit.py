@@ -1,79 +1,162 @@
-"""From what was asked to a frozen run record: checked before anything is created."""
+"""From a request to the frozen record of a run: checked before anything is created."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.envs.load import environment_folder, load_environment
+from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
-from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, RunState
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
-from tpuctl.runs.request import RunRequest as RunRequest
-from tpuctl.runs.request import fingerprint
-from tpuctl.slices.options import RunWish, check_run_wish
-from tpuctl.transfer.bundle import store_content
-from tpuctl.transfer.tree import Content
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.reconcile import end_with_slice, request_run
+from tpuctl.runs.rules import check_run
+from tpuctl.runs.spec import RunRequest, RunSpec, fingerprint
+from tpuctl.slices.bring_up import after_refused_login, request_wanted
+from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
+from tpuctl.state.repository import find_slice, get_run, get_slice
+from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
 
 
-class FrozenCode(Struct, frozen=True):
-    """The code of a run as content: `bundle` is the tree, `diff` the uncommitted changes."""
+class Submission(Struct, frozen=True):
+    """A run that was checked, with its code, and the slice to be brought up for it, if there is to be one."""
 
-    bundle: Content
-    diff: bytes
-    commit: str | None
-    branch: str | None
-    dirty: bool
-    remote_url: str | None
+    spec: RunSpec
+    code: CodeBundle
+    wanted: WantedSlice | None = None
 
 
-def build_request(
-    wish: RunWish, config: Config, slice_name: str, hosts: int | None, cwd: str, environment: bytes | None
-) -> RunRequest:
-    """The request that a wish amounts to, on a slice of `hosts` hosts (None: not known yet).
+def freeze_code(
+    config: Config, request: RunRequest, directory: Path, *, without: Path | None = None
+) -> CodeBundle:
+    """The code of a run in `directory`; file `without` is no part of it. Raises UsageError."""
+    return freeze(directory, request.script, limit_bytes=config.bundle_limit_mib << 20, without=without)
+
+
+def frozen_environment(config: Config, request: RunRequest, directory: Path) -> bytes | None:
+    """The environment of a run, looked for from `directory`; None where it names none.
+
+    Raises NotFoundError or BadManifestError.
+    """
+    name = request.env or config.env
+    return load_environment(name, environment_folder(directory)) if name else None
+
+
+def prepare_run(
+    services: Services,
+    config: Config,
+    request: RunRequest,
+    code: CodeBundle,
+    directory: Path,
+    target: SliceRecord | WantedSlice,
+    *,
+    keep_slice: bool = False,
+) -> Submission:
+    """Checks a run on the slice `target`, which goes with the run if it is only wanted. Changes nothing.
+
+    Raises UsageError or NotFoundError.
+    """
+    wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
+    environment = frozen_environment(config, request, directory)
+    spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
+    spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
+    check_request(services, spec, zones)
+    return Submission(spec, code, wanted)
+
+
+def own_slice_name(services: Services, request: SliceRequest, name: str | None) -> str:
+    """The name of a slice that goes with its run; the same for the same command, so that a repeat finds it.
+
+    Raises ConflictError for a slice that somebody brought up for itself: it must not go with a run.
+    """
+    found = find_accelerator(load_accelerators(), request.accelerator or "", request.topology)
+    name = name or name_of(found.name, request.slices or 1)
+    loaded = find_slice(services, name)
+    if loaded is not None and loaded.record.run_id is None and loaded.record.state is not SliceState.GONE:
+        raise ConflictError(
+            f"slice {name} is there already and does not belong to a run",
+            hint=f"use it with --on {name} and without --up, or name another with --on",
+        )
+    return name
+
+
+def submit_run(services: Services, submission: Submission, run_id: str, *, named: bool) -> RunRecord:
+    """Writes the run down, after the slice that goes with it. `named`: a person chose the id."""
+    if submission.wanted is not None:
+        request_wanted(services, submission.wanted, run_id=run_id)
+    record = freeze_run(services, run_id, submission.spec, submission.code)
+    return request_run(services, record, named=named)
+
+
+def refused_run(services: Services, record: RunRecord, error: DeniedError, *, since: float) -> TpuctlError:
+    """The refusal, with what became of the run: a slice that was requested for it since then, and of which
+    nothing was sent, is not wanted any more, nor is its run; otherwise the run stays submitted."""
+    refusal: TpuctlError = error
+    if record.owns_slice:
+        made = get_slice(services, record.slice_name).record
+        refusal = after_refused_login(services, made, error, first=made.created_at >= since)
+        end_with_slice(services, record.id)
+    if get_run(services, record.id).record.state.final:
+        return refusal
+    stays = (
+        f"run {record.id} stays submitted: `tpuctl attach {record.id}` goes on with it, "
+        f"`tpuctl stop {record.id}` ends it"
+    )
+    hint = f"{refusal.hint}; {stays}" if refusal.hint else stays
+    return type(refusal)(refusal.message, hint=hint, details=refusal.details)
+
+
+def resolve_run(
+    request: RunRequest, config: Config, slice_name: str, hosts: int | None, cwd: str, environment: bytes | None
+) -> RunSpec:
+    """What a request comes to on a slice of `hosts` hosts (None: not known yet).
 
     `cwd` is the run's directory in its code. Raises UsageError.
     """
-    bucket = None if wish.no_checkpoint else config.checkpoint_bucket
+    bucket = None if request.no_checkpoint else config.checkpoint_bucket
     workers = None
-    if wish.worker is not None and hosts is not None:
+    if request.worker is not None and hosts is not None:
         try:
-            workers = parse_workers(wish.worker, hosts)
+            workers = parse_workers(request.worker, hosts)
         except ValueError as error:
-            hint = f"tpuctl status {slice_name}"
-            raise UsageError(f"--worker: {error}", hint=hint, details={"key": "worker"}) from error
-    return RunRequest(
+            raise UsageError.of("worker", f"--worker: {error}", f"tpuctl status {slice_name}") from error
+    return RunSpec(
         slice_name=slice_name,
-        argv=check_run_wish(wish),
+        argv=check_run(request),
         cwd=cwd,
-        policy=wish.policy.policy(),
-        variables=wish.var,
-        secrets=wish.secret,
+        policy=request.policy.policy(),
+        variables=request.var,
+        secrets=request.secret,
         workers=workers,
-        environment_name=wish.env or config.env,
+        environment_name=request.env or config.env,
         environment=environment,
-        checkpoint_dir=wish.checkpoint_dir or bucket,
-        checkpoint_per_run=wish.checkpoint_dir is None and bucket is not None,
-        no_checkpoint=wish.no_checkpoint,
-        any_region=wish.any_region,
+        checkpoint_dir=request.checkpoint_dir or bucket,
+        checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
+        no_checkpoint=request.no_checkpoint,
+        any_region=request.any_region,
     )
 
 
-def check_alone(request: RunRequest) -> None:
-    """What can be refused of a request by itself. Raises UsageError."""
-    if request.policy.restarts and not request.checkpoint_dir and not request.no_checkpoint:
+def check_alone(spec: RunSpec) -> None:
+    """What can be refused of a run by itself. Raises UsageError."""
+    if spec.policy.restarts and not spec.checkpoint_dir and not spec.no_checkpoint:
         raise UsageError(
             "a run that may be restarted needs a place for its checkpoints",
             hint="--checkpoint-dir gs://BUCKET/PREFIX, or --no-checkpoint to start from scratch each time",
             details={"key": "checkpoint_dir"},
         )
-    if request.checkpoint_dir and not _bucket(request.checkpoint_dir):
+    if spec.checkpoint_dir and not _bucket(spec.checkpoint_dir):
         raise UsageError(
-            f"checkpoint directory {request.checkpoint_dir!r} is not in a bucket",
+            f"checkpoint directory {spec.checkpoint_dir!r} is not in a bucket",
             hint="--checkpoint-dir gs://BUCKET/PREFIX",
             details={"key": "checkpoint_dir"},
         )
@@ -84,23 +167,23 @@ def _bucket(uri: str) -> str:
     return uri.removeprefix("gs://").split("/", 1)[0] if uri.startswith("gs://") else ""
 
 
-def check_request(services: Services, request: RunRequest, zones: Sequence[str] = ()) -> None:
+def check_request(services: Services, spec: RunSpec, zones: Sequence[str] = ()) -> None:
     """Everything that can be refused without changing anything. Raises UsageError or NotFoundError.
 
     `zones`: where the run's slice may be.
     """
-    check_alone(request)
-    for reference in request.secrets.values():
+    check_alone(spec)
+    for reference in spec.secrets.values():
         services.secrets.resolve(reference)
-    if request.checkpoint_dir:
-        bucket = _bucket(request.checkpoint_dir)
+    if spec.checkpoint_dir:
+        bucket = _bucket(spec.checkpoint_dir)
         if not services.objects.bucket_exists(bucket):
             raise NotFoundError(
                 f"bucket gs://{bucket} does not exist or cannot be read",
                 hint=f"gcloud storage buckets create gs://{bucket}",
             )
-        if not request.any_region:
-            _check_near(services, request.slice_name, bucket, zones)
+        if not spec.any_region:
+            _check_near(services, spec.slice_name, bucket, zones)
 
 
 def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]) -> None:
@@ -123,17 +206,17 @@ def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]
     services.emit(Warn(name, f"{text}: checkpoints are slow, and their traffic is billed"))
 
 
-def freeze_run(services: Services, run_id: str, request: RunRequest, code: FrozenCode) -> RunRecord:
+def freeze_run(services: Services, run_id: str, spec: RunSpec, code: CodeBundle) -> RunRecord:
     """Stores code, diff and environment by digest and returns the record that refers to them."""
     store = services.store
-    bundle = store_content(store, code.bundle)
+    bundle = store_content(store, code.content)
     environment = None
-    if request.environment is not None and request.environment_name is not None:
-        environment = EnvironmentRef(request.environment_name, store.put_blob(request.environment))
+    if spec.environment is not None and spec.environment_name is not None:
+        environment = EnvironmentRef(spec.environment_name, store.put_blob(spec.environment))
     return RunRecord(
         id=run_id,
-        slice_name=request.slice_name,
-        argv=request.argv,
+        slice_name=spec.slice_name,
+        argv=spec.argv,
         code=CodeState(
             bundle=bundle,
             commit=code.commit,
@@ -145,14 +228,14 @@ def freeze_run(services: Services, run_id: str, request: RunRequest, code: Froze
         owner=services.user,
         created_at=services.store.now(),
         state=RunState.WAITING,
-        policy=request.policy,
-        fingerprint=fingerprint(request, bundle),
-        cwd=request.cwd,
-        variables=dict(request.variables),
-        secrets=dict(request.secrets),
+        policy=spec.policy,
+        fingerprint=fingerprint(spec, bundle),
+        cwd=spec.cwd,
+        variables=dict(spec.variables),
+        secrets=dict(spec.secrets),
         environment=environment,
-        workers=request.workers or (),
-        checkpoint_dir=request.checkpoint_place(run_id),
-        owns_slice=request.owns_slice,
-        keep_slice=request.keep_slice,
+        workers=spec.workers or (),
+        checkpoint_dir=spec.checkpoint_place(run_id),
+        owns_slice=spec.owns_slice,
+        keep_slice=spec.keep_slice,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
@@ -48,33 +47,48 @@ def request_slice(
     cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
     that this user cannot limit. When another process asks at the same moment, its request is looked at.
     """
-    wish = _Wish(spec, zones if len(zones) > 1 else (), pay, run_id, fleet, limits)
+    wanted = SliceRecord(
+        name=name,
+        spec=spec,
+        owner=services.user,
+        desired=Desired.UP,
+        state=SliceState.REQUESTED,
+        last_incarnation=0,
+        created_at=0.0,
+        pay=pay,
+        run_id=run_id,
+        zones=zones if len(zones) > 1 else (),
+        fleet=fleet,
+    )
     for left in reversed(range(_REQUEST_TRIES)):
         try:
-            return _request_slice(services, name, wish, permit)
+            return _request_slice(services, wanted, limits, permit)
         except StaleRecordError:
             if not left:
                 raise
     raise AssertionError("unreachable")
 
 
-def _request_slice(services: Services, name: str, wish: _Wish, permit: Callable[[], None]) -> SliceRecord:
-    loaded = find_slice(services, name)
+def _request_slice(
+    services: Services, wanted: SliceRecord, limits: Limits, permit: Callable[[], None]
+) -> SliceRecord:
+    """`wanted` is the record as it is to be, before its first incarnation."""
+    loaded = find_slice(services, wanted.name)
     if loaded is None:
         permit()
         enroll_machine(services)
-        return _first_intent(services, name, wish)
+        return _first_intent(services, wanted, limits)
     record = loaded.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
         permit()
         enroll_machine(services)
-        return _ask_again(services, loaded, wish)
-    check_same(record, wish.spec, wish.zones)
+        return _begin_again(services, loaded, wanted, limits)
+    check_same(record, wanted.spec, wanted.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
-        return _ask_again(services, loaded, wish)
+        return _begin_again(services, loaded, wanted, limits)
     enroll_machine(services)
-    return _as_wished(services, loaded, wish)
+    return _keep(services, loaded, wanted, limits)
 
 
 def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
@@ -95,14 +109,14 @@ def is_wanted(record: SliceRecord) -> bool:
     return record.desired is Desired.UP and record.state not in over
 
 
-def _as_wished(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
+def _keep(services: Services, loaded: Loaded[SliceRecord], wanted: SliceRecord, limits: Limits) -> SliceRecord:
     """A slice that is there already: only whose it is and when it goes may be news."""
     record = loaded.record
-    if wish.limits != UNLIMITED:
+    if limits != UNLIMITED:
         check_limitable(services, record)
-        record = replace(record, lifetime=extend_lifetime(record.lifetime, wish.limits, services.store.now()))
-    if wish.run_id is not None and _orphaned(services, record):
-        record = replace(record, run_id=wish.run_id)
+        record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))
+    if wanted.run_id is not None and _orphaned(services, record):
+        record = replace(record, run_id=wanted.run_id)
     return record if record == loaded.record else save(services, loaded, record).record
 
 
@@ -126,26 +140,15 @@ def _orphaned(services: Services, record: SliceRecord) -> bool:
     return run is None or run.record.state.final
 
 
-class _Wish(Struct, frozen=True):
-    """What was asked for, with several zones or none but `spec.zone`."""
-
-    spec: SliceSpec
-    zones: tuple[str, ...]
-    pay: bool
-    run_id: str | None
-    fleet: str
-    limits: Limits
-
-
-def _begin(services: Services, name: str, wish: _Wish) -> tuple[SliceSpec, Mapping[str, float]]:
+def _choose_zone(services: Services, wanted: SliceRecord) -> tuple[SliceSpec, Mapping[str, float]]:
     """The spec with the zone to begin in, and which zones are left alone for now."""
-    if not wish.zones:
-        return wish.spec, {}
-    backoffs = zone_backoffs(services, wish.spec, wish.zones)
-    notes = read_notes(services, wish.spec, wish.zones)
-    choice = choose_zone(wish.zones, backoffs, notes, services.store.now())
-    record_decision(services, f"slices/{name}", "zone", f"{choice.zone}: {choice.why}")
-    return replace(wish.spec, zone=choice.zone), backoffs
+    if not wanted.zones:
+        return wanted.spec, {}
+    backoffs = zone_backoffs(services, wanted.spec, wanted.zones)
+    notes = read_notes(services, wanted.spec, wanted.zones)
+    choice = choose_zone(wanted.zones, backoffs, notes, services.store.now())
+    record_decision(services, wanted.key, "zone", f"{choice.zone}: {choice.why}")
+    return replace(wanted.spec, zone=choice.zone), backoffs
 
 
 def _check_unrecorded(services: Services, name: str, number: int) -> None:
@@ -163,63 +166,48 @@ def _check_unrecorded(services: Services, name: str, number: int) -> None:
                 )
 
 
-def _first_intent(services: Services, name: str, wish: _Wish) -> SliceRecord:
-    now = services.store.now()
-    spec, backoffs = _begin(services, name, wish)
+def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> SliceRecord:
+    now, name = services.store.now(), wanted.name
+    spec, backoffs = _choose_zone(services, wanted)
     number = retired_numbers(services.store, name).incarnation + 1
     _check_unrecorded(services, name, number)
-    incarnation = Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now)
-    record = SliceRecord(
-        name=name,
+    record = replace(
+        wanted,
         spec=spec,
-        owner=services.user,
-        desired=Desired.UP,
-        state=SliceState.REQUESTED,
         last_incarnation=number,
         created_at=now,
-        incarnation=incarnation,
-        pay=wish.pay,
-        run_id=wish.run_id,
-        fleet=wish.fleet,
-        zones=wish.zones,
+        incarnation=Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now),
         zone_not_before=backoffs,
-        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
+        lifetime=extend_lifetime(None, limits, services.store.now()),
     )
     record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
     return save(services, Loaded(record, 0), record).record
 
 
-def _ask_again(services: Services, loaded: Loaded[SliceRecord], wish: _Wish) -> SliceRecord:
+def _begin_again(
+    services: Services, loaded: Loaded[SliceRecord], wanted: SliceRecord, limits: Limits
+) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
     old = loaded.record
     _check_successor(services, old)
-    if old.state is SliceState.DELETING and old.differs_from(wish.spec, wish.zones):
+    if old.state is SliceState.DELETING and old.differs_from(wanted.spec, wanted.zones):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
         )
-    record_decision(services, old.key, "up", f"{wish.spec.accelerator_type} asked for by {services.user}")
-    gone = old.state is SliceState.GONE
-    spec, backoffs = _begin(services, old.name, wish)
-    if not gone and spec.zone != old.spec.zone:
+    record_decision(services, old.key, "up", f"{wanted.spec.accelerator_type} asked for by {services.user}")
+    spec, backoffs = _choose_zone(services, wanted)
+    if old.state is not SliceState.GONE and spec.zone != old.spec.zone:
         # What is left lies in the old zone: it is cleaned there, and the next incarnation chooses again.
         spec = replace(spec, zone=old.spec.zone)
     record = replace(
-        old,
+        wanted,
         spec=spec,
-        owner=services.user,
-        desired=Desired.UP,
         state=SliceState.LOST,
-        loss=None,
-        failures=0,
-        not_before=0.0,
-        any_user=False,
-        refused_zones=(),
-        pay=wish.pay,
-        run_id=wish.run_id,
-        lifetime=extend_lifetime(None, wish.limits, services.store.now()),
-        fleet=wish.fleet,
-        zones=wish.zones,
+        last_incarnation=old.last_incarnation,
+        created_at=old.created_at,
+        incarnation=old.incarnation,
         zone_not_before=backoffs,
+        lifetime=extend_lifetime(None, limits, services.store.now()),
     )
     return save(services, loaded, record).record
 
@@ -272,8 +260,8 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
         down = record.desired is Desired.DOWN
         if record.state is SliceState.GONE or (down and any_user == record.any_user):
             return record
-        told = " with --all-users" if all_users else ""
-        record_decision(services, record.key, "down", f"asked for by {services.user}{told}")
+        said = " with --all-users" if all_users else ""
+        record_decision(services, record.key, "down", f"asked for by {services.user}{said}")
         wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
         try:
             return save(services, loaded, wanted).record

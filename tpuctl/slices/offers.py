@@ -13,17 +13,23 @@ from http import HTTPStatus
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError, TpuctlError
+from tpuctl.errors import (
+    DeniedError,
+    InvalidRequestError,
+    NotFoundError,
+    TpuctlError,
+    UsageError,
+    with_field,
+)
 from tpuctl.lib.names import check_zone_name
 from tpuctl.lib.text import suggest
 from tpuctl.model.accelerators import Catalog, Generation
 from tpuctl.money.grants import Grant
-from tpuctl.slices.request import refused, told
 from tpuctl.slices.resolve import AUTO
 
 
 class Named(Struct, frozen=True):
-    """What was asked for: a size by its name, or a generation by its topology."""
+    """What is requested: a size by its name, or a generation by its topology."""
 
     accelerator: str
     topology: str | None = None
@@ -33,9 +39,9 @@ class Named(Struct, frozen=True):
 def beyond_tables(
     services: Services, catalog: Catalog, named: Named, zones: Sequence[str], grants: Sequence[Grant]
 ) -> tuple[Catalog, list[str]]:
-    """The catalog with what was asked for, in or out of the tables; and in words what is doubtful about that.
+    """The catalog with what is requested, in or out of the tables; and in words what is doubtful about that.
 
-    `zones` are those that were said; without any, those of grants count. Raises UsageError for a zone that the
+    `zones` are those that were named; without any, those of grants count. Raises UsageError for a zone that the
     API does not know.
     """
     whole = catalog.find_generation(named.accelerator)
@@ -43,10 +49,10 @@ def beyond_tables(
     if generation is None or not generation.in_tpu_api:
         return catalog, []
     doubts = []
-    asked = zones or [grant.zone for grant in grants if grant.generation == generation.name]
-    for zone in dict.fromkeys(asked):
+    wanted = zones or [grant.zone for grant in grants if grant.generation == generation.name]
+    for zone in dict.fromkeys(wanted):
         if zone != AUTO:
-            told("--zone", partial(check_zone_name, zone))
+            with_field("zone", partial(check_zone_name, zone))
             catalog, doubt = _look_up(services, catalog, generation, named, zone)
             doubts += [doubt] if doubt else []
     return catalog, doubts
@@ -69,20 +75,19 @@ def _look_up(
         ), f"no table has flex-start of {what} in {zone}; asking anyway"
     try:
         offers = {offer.name: offer for offer in services.cloud.list_offers(zone)}
-        told_by_api = "; the API lists it" if what in offers else ", nor does the API list it; asking anyway"
+        listed = "; the API lists it" if what in offers else ", nor does the API list it; asking anyway"
     except TpuctlError as error:
         if _unknown_place(catalog, zone, error):
-            # Any zone that has the type helps more than none.
-            near = suggest(zone, found.zones if found else catalog.zones(), cutoff=0.0)
+            near = suggest(zone, found.zones if found else catalog.zones())
             hint = f"--zone {near}" if near else "tpuctl types"
-            raise refused("--zone", f"the API knows no zone {zone!r}: {error.message}", hint) from error
-        offers, told_by_api = {}, f"; the API could not be asked about it ({error.message})"
+            raise UsageError.of("zone", f"the API knows no zone {zone!r}: {error.message}", hint) from error
+        offers, listed = {}, f"; the API could not be asked about it ({error.message})"
     if found is None:
         more = catalog.unlisted(name, offers[name].topology) if name in offers else None
         if more is None:
             return catalog, ""  # whoever checks the name says which ones are near
         catalog = catalog.having(more)
-    return catalog.in_zone(generation.name, zone), f"no table has {what} in {zone}{told_by_api}"
+    return catalog.in_zone(generation.name, zone), f"no table has {what} in {zone}{listed}"
 
 
 def _unknown_place(catalog: Catalog, zone: str, error: TpuctlError) -> bool:

@@ -1,27 +1,31 @@
-"""From what a user said about capacity to a checked specification of a slice.
+"""From the request of a user to a checked specification of a slice.
 
-`up`, `run --up` and the fleet file say the same things by different roads; all come through `settle`. What
-cannot be is refused here, before anything is written down or asked of the cloud.
+`up`, `run --up` and the fleet file say the same things by different roads; all come through `resolve_request`.
+What cannot be is refused here, before anything is written down or asked of the cloud.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from tpuctl.errors import UsageError
+from tpuctl.config.settings import Config
+from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import check_zone_name
 from tpuctl.lib.text import suggest
-from tpuctl.lib.time import render_duration, render_moment
+from tpuctl.lib.time import parse_duration, parse_moment, render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.records import Limits, SliceSpec
+from tpuctl.model.slice_spec import SliceOptions, SliceRequest
 from tpuctl.money.grants import Grant, granted, same_pool
-from tpuctl.slices.request import Ask, refused, told
+from tpuctl.slices.lifetime import WARN_BEFORE_S
 from tpuctl.slices.rules import check_together
 from tpuctl.slices.validation import check_values
 
@@ -35,75 +39,135 @@ RUN_END_SLACK_S = 900.0
 interval of the watchdog or more."""
 
 
-class SliceChoice(Struct, frozen=True):
-    """A spec, and every zone in which the slice may be, in order; `spec.zone` is the first of them."""
+class WantedSlice(Struct, frozen=True):
+    """A resolved request under the name of its slice, with the terms of the user."""
 
-    spec: SliceSpec
-    zones: tuple[str, ...]
+    name: str
+    specs: tuple[SliceSpec, ...]
+    """One for each zone in which it may be, in order of preference."""
+    pay: bool = False
+    script: bytes | None = None
+    """The content of its startup script."""
+    limits: Limits = Limits()
+
+    @property
+    def spec(self) -> SliceSpec:
+        """What is wanted, in the zone that comes first."""
+        return self.specs[0]
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return tuple(spec.zone for spec in self.specs)
 
 
-def settle(ask: Ask, accelerator: str, catalog: Catalog, grants: Sequence[Grant], now: float) -> SliceChoice:
-    """The slice that was asked for and where it may be, checked against rules and tables.
+def resolve_request(
+    request: SliceRequest,
+    config: Config,
+    catalog: Catalog,
+    grants: Sequence[Grant],
+    *,
+    now: float,
+    script: bytes | None = None,
+) -> tuple[SliceSpec, ...]:
+    """What a request comes to, in each zone in which the slice may be, in order of preference.
 
-    Raises UsageError, with the key it is about in its details.
+    Settings stand in for what it does not say, then rules and tables decide. `script` is the content of its
+    startup script.
+
+    Raises UsageError, with the field it is about in its details.
     """
-    found = find_accelerator(catalog, accelerator, ask.topology)
-    slices = 1 if ask.slices is None else ask.slices
+    accelerator = request.accelerator or config.accelerator
+    if accelerator is None:
+        hint = "tpuctl up v4-32 --spot; `tpuctl types` lists them"
+        raise UsageError.of("accelerator", "no accelerator type", hint)
+    run_duration_s, valid_until, valid_for_s = _times(request)
+    found = find_accelerator(catalog, accelerator, request.topology)
+    slices = 1 if request.slices is None else request.slices
     usable = granted(grants, found.generation, found.chips * max(slices, 1))
-    tier = ask.tier or _granted_tier(usable)
-    check_together(ask, tier)
-    zones = choose_zones(ask, catalog, found, tier, usable)
-    _check_times(ask, now)
-    for zone in zones:
-        _check_flex_start(ask, tier, found, zone)
-        check_values(ask, zone)
+    tier = request.tier or config.tier or _granted_tier(usable)
+    check_together(request, tier)
+    zones = choose_zones(request, config, catalog, found, tier, usable)
+    shaped = bool(request.topology) or found.by_shape
     spec = SliceSpec(
+        **_as_written(request, config),
         accelerator_type=found.name,
         zone=zones[0],
         tier=tier,
-        runtime_version=ask.runtime_version or found.runtime_version,
+        runtime_version=request.runtime_version or config.runtime_version or found.runtime_version,
         hosts=found.hosts * slices,
         chips=found.chips * slices,
-        queued=tier is not Tier.PREEMPTIBLE if ask.queued is None else ask.queued,
-        external_ips=ask.external_ips,
-        login_user=ask.login_user,
-        network=ask.network,
-        subnetwork=ask.subnetwork,
-        service_account=ask.service_account,
-        config_type=found.config_type if ask.topology or found.by_shape else None,
-        topology=found.topology if ask.topology or found.by_shape else None,
+        queued=tier is not Tier.PREEMPTIBLE if request.queued is None else request.queued,
+        external_ips=config.external_ips and not request.internal_ips,
+        login_user=config.login_user,
+        config_type=found.config_type if shaped else None,
+        topology=found.topology if shaped else None,
         slices=slices,
-        reservation=ask.reservation,
-        run_duration_s=ask.run_duration_s,
-        valid_until=ask.valid_until,
-        valid_for_s=ask.valid_for_s,
-        boot_disk_gib=ask.boot_disk_gib,
-        tags=ask.tags,
-        labels=dict(ask.labels),
-        metadata=dict(ask.metadata),
-        startup_script=None if ask.startup_script is None else hashlib.sha256(ask.startup_script).hexdigest(),
+        run_duration_s=run_duration_s,
+        valid_until=valid_until,
+        valid_for_s=valid_for_s,
+        boot_disk_gib=request.boot_disk,
+        tags=request.tag,
+        labels=dict(request.label),
+        startup_script=None if script is None else hashlib.sha256(script).hexdigest(),
     )
-    return SliceChoice(spec, zones)
+    _check_valid_until(spec, now)
+    specs = tuple(replace(spec, zone=zone) for zone in zones)
+    for each in specs:
+        _check_flex_start(each, found)
+        check_values(each, script)
+    return specs
+
+
+def resolve_limits(request: SliceRequest) -> Limits:
+    """When a slice is to go by itself. Raises UsageError, with the field it is about in its details."""
+
+    def seconds_of(field: str, flag: str) -> float | None:
+        word = getattr(request, field)
+        seconds = None if word is None else with_field(field, lambda: parse_duration(word, flag))
+        if seconds is not None and seconds <= WARN_BEFORE_S:
+            why = f"{flag} {word} is too short: the hosts are warned ten minutes before"
+            raise UsageError.of(field, why, f"{flag} 30m")
+        return seconds
+
+    return Limits(ttl_s=seconds_of("ttl", "--ttl"), idle_s=seconds_of("stop_when_idle", "--stop-when-idle"))
+
+
+def _as_written(request: SliceRequest, config: Config) -> dict[str, Any]:
+    """The options that are sent as they were written; a setting of the same name stands in for what was not."""
+    written = {name: getattr(request, name) for name in SliceOptions.__struct_fields__}
+    return {name: value or getattr(config, name, value) for name, value in written.items()}
+
+
+def _times(request: SliceRequest) -> tuple[float | None, float | None, float | None]:
+    """Run duration and validity in seconds, and until when it is valid in epoch seconds."""
+
+    def parsed(parse: Callable[[str, str], float], field: str) -> float | None:
+        word, flag = getattr(request, field), f"--{field.replace('_', '-')}"
+        return None if word is None else with_field(field, lambda: parse(word, flag))
+
+    length = parsed(parse_duration, "run_duration")
+    until = parsed(parse_moment, "valid_until")
+    return length, until, parsed(parse_duration, "valid_for")
 
 
 def find_accelerator(catalog: Catalog, accelerator: str, topology: str | None) -> AcceleratorType:
     """By its name, or a generation by its topology. Raises UsageError."""
     generation = catalog.find_generation(accelerator)
     if generation is None:
-        found = told("ACCELERATOR", lambda: catalog.get(accelerator))
+        found = with_field("accelerator", lambda: catalog.get(accelerator))
         if topology in (None, found.topology):
             return found
-        raise refused(
-            "--topology",
+        raise UsageError.of(
+            "topology",
             f"{found.name} is {found.topology}, not {topology}",
             f"a shape goes with a generation: tpuctl up {found.generation} --topology {topology}",
         )
     sizes = [found for found in catalog.types.values() if found.generation == generation.name]
     if topology is None:
         hint = f"{sizes[0].name}, or --topology {sizes[-1].topology}"
-        raise refused("ACCELERATOR", f"{accelerator} is a generation: say how large", hint)
+        raise UsageError.of("accelerator", f"{accelerator} is a generation: say how large", hint)
     if not generation.in_tpu_api:
-        return told("ACCELERATOR", lambda: catalog.get(sizes[0].name))
+        return with_field("accelerator", lambda: catalog.get(sizes[0].name))
     shaped = catalog.shaped(generation, topology)
     if shaped is None:
         raise _no_such_shape(generation, [found.topology for found in sizes], topology)
@@ -118,8 +182,8 @@ def _no_such_shape(generation: Generation, shapes: Sequence[str], topology: str)
         else f", and AxBxC with A <= B <= C, all multiples of {multiple}, up to {generation.custom_chips} chips"
     )
     shown = ", ".join(shapes[:8]) + (", …" if len(shapes) > 8 else "")
-    return refused(
-        "--topology",
+    return UsageError.of(
+        "topology",
         f"{generation.name} has no topology {topology!r}; it has {shown}{rule}",
         f"--topology {shapes[min(2, len(shapes) - 1)]}",
     )
@@ -130,45 +194,50 @@ def _granted_tier(usable: Sequence[Grant]) -> Tier:
     tiers = {grant.tier for grant in usable}
     if len(tiers) == 1:
         return tiers.pop()
-    raise refused(
-        "--spot",
+    raise UsageError.of(
+        "tier",
         "no tier: say how the capacity is paid for",
         "--spot, --on-demand, --preemptible, --reserved, --flex-start; or settings: {tier: spot} in a file",
     )
 
 
 def choose_zones(
-    ask: Ask, catalog: Catalog, found: AcceleratorType, tier: Tier, usable: Sequence[Grant]
+    request: SliceRequest,
+    config: Config,
+    catalog: Catalog,
+    found: AcceleratorType,
+    tier: Tier,
+    usable: Sequence[Grant],
 ) -> tuple[str, ...]:
     """Every zone that was named, else that of the only grant or the only one that has the type; for `auto` all
     that the grants cover or, where the user pays, all that have the type."""
-    asked = tuple(dict.fromkeys(ask.zones or ask.default_zones))
+    named = tuple(dict.fromkeys(request.zone or config.zone))
     covering = tuple(sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)}))
-    if AUTO in asked:
-        return _automatic(ask, asked, found, tier, covering)
-    if not asked and len(covering) == 1:
-        asked = covering
-    if not asked and len(found.zones) == 1:
-        asked = tuple(found.zones)
-    if not asked:
+    if AUTO in named:
+        return _automatic(request, named, found, tier, covering)
+    if not named and len(covering) == 1:
+        named = covering
+    if not named and len(found.zones) == 1:
+        named = tuple(found.zones)
+    if not named:
         others = ", ".join(found.zones[1:])
         hint = f"--zone {found.zones[0]}; also {others}, or --zone {AUTO} for all that is allowed"
-        raise refused("--zone", f"no zone for {found.name}", hint)
-    for zone in asked:
-        told("--zone", partial(_check_zone, catalog, found, zone))
-    return asked
+        raise UsageError.of("zone", f"no zone for {found.name}", hint)
+    for zone in named:
+        with_field("zone", partial(_check_zone, catalog, found, zone))
+    return named
 
 
 def _automatic(
-    ask: Ask, asked: Sequence[str], found: AcceleratorType, tier: Tier, covering: tuple[str, ...]
+    request: SliceRequest, named: Sequence[str], found: AcceleratorType, tier: Tier, covering: tuple[str, ...]
 ) -> tuple[str, ...]:
-    if len(asked) > 1:
-        raise refused("--zone", f"{AUTO} stands for every zone", f"--zone {AUTO}")
+    if len(named) > 1:
+        raise UsageError.of("zone", f"{AUTO} stands for every zone", f"--zone {AUTO}")
     having = found.flex_start_zones if tier is Tier.FLEX_START else found.zones
-    zones = tuple(having) if ask.pay else tuple(zone for zone in covering if zone in having)
+    zones = tuple(having) if request.pay else tuple(zone for zone in covering if zone in having)
     if not zones:
         hint = "tpuctl grant import LETTER, or name a --zone and add --pay"
-        raise refused("--zone", f"no grant covers {tier} {found.name} in any zone", hint)
+        raise UsageError.of("zone", f"no grant covers {tier} {found.name} in any zone", hint)
     return zones
 
 
@@ -176,27 +245,28 @@ def _check_zone(catalog: Catalog, found: AcceleratorType, zone: str) -> None:
     catalog.check_zone(found, check_zone_name(zone))
 
 
-def _check_flex_start(ask: Ask, tier: Tier, found: AcceleratorType, zone: str) -> None:
-    if tier is not Tier.FLEX_START:
+def _check_flex_start(spec: SliceSpec, found: AcceleratorType) -> None:
+    if spec.tier is not Tier.FLEX_START:
         return
+    zone = spec.zone
     if zone not in found.flex_start_zones:
         where = ", ".join(found.flex_start_zones)
         there = f"; it is in {where}" if where else f" for {found.generation} anywhere"
         hint = f"--zone {found.flex_start_zones[0]}" if where else "--spot"
-        raise refused("--zone", f"there is no flex-start for {found.name} in {zone}{there}", hint)
-    if ask.run_duration_s is not None and ask.run_duration_s > MAX_RUN_DURATION_S:
-        raise refused(
-            "--run-duration",
-            f"--run-duration {render_duration(ask.run_duration_s)} is more than the 7 days of flex-start",
+        raise UsageError.of("zone", f"there is no flex-start for {found.name} in {zone}{there}", hint)
+    if spec.run_duration_s is not None and spec.run_duration_s > MAX_RUN_DURATION_S:
+        raise UsageError.of(
+            "run_duration",
+            f"--run-duration {render_duration(spec.run_duration_s)} is more than the 7 days of flex-start",
             "--run-duration 7d",
         )
 
 
-def _check_times(ask: Ask, now: float) -> None:
-    if ask.valid_until is not None and ask.valid_until <= now:
-        raise refused(
-            "--valid-until",
-            f"--valid-until {render_moment(ask.valid_until)} has passed: nothing could be created",
+def _check_valid_until(spec: SliceSpec, now: float) -> None:
+    if spec.valid_until is not None and spec.valid_until <= now:
+        raise UsageError.of(
+            "valid_until",
+            f"--valid-until {render_moment(spec.valid_until)} has passed: nothing could be created",
             f"it is {render_moment(now)} now; --valid-for 6h counts from now",
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import region_of
-from tpuctl.slices.request import Ask, told
+from tpuctl.model.records import SliceSpec
 
 MAX_METADATA_VALUE = 256 * 1024
 MAX_METADATA_TOTAL = 512 * 1024
@@ -39,18 +39,18 @@ OS_LOGIN, OS_LOGIN_OFF = "enable-oslogin", "FALSE"
 (docs.cloud.google.com/compute/docs/oslogin/set-up-oslogin)."""
 
 
-def check_values(ask: Ask, zone: str) -> None:
-    """All of them; an error says which key it is about. Raises UsageError."""
-    told("--network", lambda: _check_network(ask.network))
-    told("--subnetwork", lambda: _check_subnetwork(ask.subnetwork, zone))
-    told("--service-account", lambda: _check_account(ask.service_account))
-    told("--slices", lambda: _check_slices(ask.slices))
-    told("--boot-disk", lambda: _check_boot_disk(ask.boot_disk_gib))
-    told("--reservation", lambda: _check_reservation(ask.reservation, zone))
-    told("--tag", lambda: _check_tags(ask.tags))
-    told("--label", lambda: _check_labels(ask.labels))
-    told("--startup-script", lambda: _check_script(ask.startup_script))
-    told("--metadata", lambda: _check_metadata(ask))
+def check_values(spec: SliceSpec, script: bytes | None) -> None:
+    """All of them, in the zone of `spec`; `script` is the startup script. Raises UsageError, with the field."""
+    with_field("network", lambda: _check_network(spec.network))
+    with_field("subnetwork", lambda: _check_subnetwork(spec.subnetwork, spec.zone))
+    with_field("service_account", lambda: _check_account(spec.service_account))
+    with_field("slices", lambda: _check_slices(spec.slices))
+    with_field("boot_disk", lambda: _check_boot_disk(spec.boot_disk_gib))
+    with_field("reservation", lambda: _check_reservation(spec.reservation, spec.zone))
+    with_field("tag", lambda: _check_tags(spec.tags))
+    with_field("label", lambda: _check_labels(spec.labels))
+    with_field("startup_script", lambda: _check_script(script))
+    with_field("metadata", lambda: _check_metadata(spec.metadata, script))
 
 
 def _check_network(network: str | None) -> None:
@@ -84,8 +84,8 @@ def _check_account(account: str | None) -> None:
         raise UsageError(f"--service-account {account!r} is not an address", hint=hint)
 
 
-def _check_slices(slices: int | None) -> None:
-    if slices is not None and slices < 1:
+def _check_slices(slices: int) -> None:
+    if slices < 1:
         raise UsageError(f"--slices {slices}: at least 1", hint="--slices 2")
 
 
@@ -131,8 +131,8 @@ def _check_labels(labels: Mapping[str, str]) -> None:
         raise UsageError(f"{len(labels)} labels; {MAX_LABELS - OWN_LABELS} are left", hint="fewer --label")
 
 
-def _check_metadata(ask: Ask) -> None:
-    for key, value in ask.metadata.items():
+def _check_metadata(metadata: Mapping[str, str], script: bytes | None) -> None:
+    for key, value in metadata.items():
         if key in RESERVED_METADATA:
             raise UsageError(f"--metadata {key} cannot be set", hint=RESERVED_METADATA[key])
         if key == OS_LOGIN and value.upper() != OS_LOGIN_OFF:
@@ -145,8 +145,8 @@ def _check_metadata(ask: Ask) -> None:
                 f"--metadata {key!r}: letters, digits, - and _, at most 128", hint="--metadata K=V"
             )
         _check_size(f"--metadata {key}", value.encode())
-    total = sum(len(key) + len(value.encode()) for key, value in ask.metadata.items())
-    if total + len(ask.startup_script or b"") > MAX_METADATA_TOTAL:
+    total = sum(len(key) + len(value.encode()) for key, value in metadata.items())
+    if total + len(script or b"") > MAX_METADATA_TOTAL:
         raise UsageError(f"all metadata together is more than {MAX_METADATA_TOTAL >> 10} KiB", hint=_FETCH)
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from tpuctl.cli.context import open_context
-from tpuctl.cli.fleet_changes import File, load_fleet, plan_changes, show_changes, with_file
+from tpuctl.cli.fleet_changes import File, read_file, show_changes, with_file
 from tpuctl.cli.options import Json
-
-if TYPE_CHECKING:
-    pass
 
 
 def diff(
@@ -23,8 +18,9 @@ def diff(
 
     Exits with 10 if there is something, with 0 if not.
     """
+    from tpuctl.fleet.load import plan_changes
     from tpuctl.fleet.plan import How
 
     with open_context(ctx) as context:
-        planned, costs = plan_changes(context, load_fleet(context, file), How())
+        planned, costs = plan_changes(context, read_file(context, file), How())
         show_changes(context, with_file(planned, file), costs)

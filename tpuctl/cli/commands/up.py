@@ -1,30 +1,22 @@
-"""`up`, `down`, `ls`, `status`: slices."""
+"""`tpuctl up`: bring a slice up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
-from tpuctl.cli.slice_options import NOTHING_SAID, Capacity, with_capacity
-from tpuctl.cli.slice_request import after_refused_login, wanted_slice
-from tpuctl.errors import DeniedError, TransientError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tpuctl.model.records import SliceRecord
+from tpuctl.cli.request_options import with_requests
+from tpuctl.errors import UsageError
+from tpuctl.model.slice_spec import SliceRequest
 
 
-STEPS_TO_ASK = 5
-"""A slice whose TPU is gone gets a new number first, and a later step asks for it."""
-
-
-@with_capacity
+@with_requests
 def up(
     ctx: typer.Context,
     accelerator: Annotated[
@@ -36,7 +28,7 @@ def up(
         ),
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
-    capacity: Capacity = NOTHING_SAID,
+    request: SliceRequest = SliceRequest(),
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -48,24 +40,34 @@ def up(
     Creates the request, waits for capacity, then checks every host over SSH. The same command again means the
     same slice and changes nothing once it is ready.
     """
+    from tpuctl.cli.following import warn_if_unwatched
+    from tpuctl.cli.slice_rows import print_preview
+    from tpuctl.slices.bring_up import bring_up, preview_slice, request_wanted, resolve_wanted
+    from tpuctl.views.slices import slice_status
+
     _check_order(accelerator, name)
     with open_context(ctx) as context:
-        began = context.store.now()
-        record = wanted_slice(context, capacity.wish(accelerator), name, dry_run=dry_run)
-        if record is None:
+        since = context.store.now()
+        request = request.of(accelerator)
+        wanted = resolve_wanted(context, context.config, request, name, Path.cwd())
+        _ = context.credentials
+        if dry_run:
+            print_preview(context, wanted, preview_slice(context, wanted))
             return
+        request_wanted(context, wanted)
         invocation(ctx).if_interrupted = (
-            f"slice {record.name} is still wanted and may cost money: `tpuctl up {record.name}` waits on, "
-            f"`tpuctl down {record.name}` gives it up"
+            f"slice {wanted.name} is still wanted and may cost money: `tpuctl up {wanted.name}` waits on, "
+            f"`tpuctl down {wanted.name}` gives it up"
         )
-
-        def ask_again() -> None:
-            wanted_slice(context, capacity.wish(accelerator), name, dry_run=False)
-
-        try:
-            _bring_up(context, record, ask_again, wait=not no_wait, timeout=timeout)
-        except (DeniedError, TransientError) as error:
-            raise after_refused_login(context, record, error, first=record.created_at >= began) from error
+        deadline = None if timeout is None else context.clock.now() + timeout
+        bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
+        if no_wait:
+            warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
+        status = slice_status(context, wanted.name)
+        if context.console.json_mode:
+            context.console.data(status)
+        else:
+            context.console.say(f"{wanted.name} is {status['state']}: {status['cloud']}")
 
 
 def _check_order(accelerator: str | None, name: str | None) -> None:
@@ -79,37 +81,3 @@ def _check_order(accelerator: str | None, name: str | None) -> None:
         raise UsageError(
             f"{name} is the type: it stands before the name", hint=f"tpuctl up {name} {accelerator}"
         )
-
-
-def _bring_up(
-    context: AppContext,
-    record: SliceRecord,
-    ask_again: Callable[[], None],
-    *,
-    wait: bool,
-    timeout: float | None,
-) -> None:
-    """`ask_again` writes the request down once more, for a slice that was removed behind its record's back."""
-    from tpuctl.model.records import SliceState
-    from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
-    from tpuctl.state.repository import get_slice
-    from tpuctl.views.slices import slice_status
-
-    deadline = None if timeout is None else context.clock.now() + timeout
-    renew_if_removed(context, record.name, ask_again, patient=wait, deadline=deadline)
-    if wait:
-        wait_for_slice(context, record.name, deadline=deadline)
-    else:
-        from tpuctl.cli.following import warn_if_unwatched
-
-        not_asked = {SliceState.REQUESTED, SliceState.LOST}
-        for _ in range(STEPS_TO_ASK):
-            outcome, _ = advance_slice(context, record.name)
-            if not outcome.acted or get_slice(context, record.name).record.state not in not_asked:
-                break
-        warn_if_unwatched(context, f"slice {record.name}", detached=True)
-    status_now = slice_status(context, record.name)
-    if context.console.json_mode:
-        context.console.data(status_now)
-    else:
-        context.console.say(f"{record.name} is {status_now['state']}: {status_now['cloud']}")

@@ -9,9 +9,9 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.env.files import derive, lock, new
 from tpuctl.cli.console import Column, Console
-from tpuctl.cli.environment_files import environment_folder
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import Json
+from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError
 
 app = new_group("Pin the packages of runs, the same on every host.")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl.cli.console import Console
-from tpuctl.cli.environment_files import environment_folder
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun
+from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:

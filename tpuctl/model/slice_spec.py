@@ -1,0 +1,243 @@
+"""A slice as a user writes it, and as it follows from that: the one declaration of all options about capacity.
+
+Flags of `up` and `run --up`, keys of the fleet file, its schema and the reference documents are made of these
+fields. An option that is sent as it was written is one field of `SliceOptions`, used where `cloud/requests.py`
+renders the request; any other is a field of `SliceRequest` that `slices/resolve.py` resolves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Struct, field
+
+from tpuctl.lib.options import Flag, Option
+from tpuctl.model.hosts import Tier
+
+PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
+"""Groups of the flags in help."""
+_TIERS = (
+    Flag("--spot", "Spot capacity: cheap, may be taken away.", "v2 `spot`"),
+    Flag("--on-demand", "On-demand capacity.", "v2 `guaranteed`"),
+    Flag(
+        "--preemptible",
+        "Preemptible capacity: older than spot, at most 24 hours.",
+        "v2 `schedulingConfig.preemptible`",
+    ),
+    Flag("--reserved", "Capacity of a reservation.", "v2 `reservationName`"),
+    Flag("--flex-start", "Capacity for a fixed time, in some zones.", "v2alpha1 `provisioningModel`"),
+)
+_QUEUED = (
+    Flag("--queued", "Wait in the queue for capacity; the default.", "`queuedResources`"),
+    Flag("--direct", "Ask for the node itself, without a place in a queue.", "`nodes`"),
+)
+
+
+class SliceOptions(Struct, frozen=True, kw_only=True):
+    """What is sent as it was written. None and empty mean: not said, or the setting of that name."""
+
+    reservation: Annotated[
+        str | None,
+        Option(
+            "With --reserved: of this reservation.",
+            group=PAID,
+            metavar="NAME",
+            api="v2 `reservationName`",
+            examples=("my-reservation",),
+        ),
+    ] = None
+    """A short name, or the full name of a reservation of another project."""
+    network: Annotated[
+        str | None,
+        Option("VPC network.", group=ACCESS, metavar="NAME", api="v2 `networkConfig`", examples=("default",)),
+    ] = None
+    subnetwork: Annotated[
+        str | None,
+        Option(
+            "Subnetwork of the region.",
+            group=ACCESS,
+            metavar="NAME",
+            api="v2 `networkConfig`",
+            examples=("default",),
+        ),
+    ] = None
+    service_account: Annotated[
+        str | None,
+        Option(
+            "Whose permissions programs on the hosts have.",
+            group=ACCESS,
+            metavar="EMAIL",
+            api="v2 `serviceAccount`",
+            examples=("trainer@my-project.iam.gserviceaccount.com",),
+        ),
+    ] = None
+    metadata: Annotated[
+        Mapping[str, str],
+        Option(
+            "Entry of the metadata server; repeatable.",
+            group=WHAT,
+            metavar="K=V",
+            api="v2 `metadata`",
+            text=True,
+            examples=({"team": "vision"},),
+        ),
+    ] = field(default_factory=dict)
+
+
+class SliceRequest(SliceOptions, frozen=True):
+    """A slice as a user wrote it; None and empty mean: the setting, else what the grants or the tables make
+    plain."""
+
+    accelerator: Annotated[
+        str | None,
+        Option("Accelerator type, such as v4-32.", flags=(Flag("ACCELERATOR"),), examples=("v4-32",)),
+    ] = None
+    zone: Annotated[
+        tuple[str, ...],
+        Option(
+            "Where; repeat it to hunt through several, in order; `auto` for all that is allowed.",
+            group=WHERE,
+            metavar="ZONE",
+            api="`locations`",
+            single=True,
+            examples=("us-central2-b",),
+        ),
+    ] = ()
+    tier: Annotated[
+        Tier | None,
+        Option("How the capacity is paid for.", flags=_TIERS, group=PAID, examples=("spot",)),
+    ] = None
+    pay: Annotated[bool, Option("Agree to pay for what no grant covers.", group=PAID, examples=(True,))] = False
+    queued: Annotated[
+        bool | None,
+        Option(
+            "Wait in the queue for capacity, or ask for the node directly.",
+            flags=_QUEUED,
+            group=WHERE,
+            examples=(False,),
+        ),
+    ] = None
+    runtime_version: Annotated[
+        str | None,
+        Option(
+            "TPU VM software; default by type.",
+            group=WHAT,
+            metavar="NAME",
+            api="v2 `runtimeVersion`",
+            examples=("tpu-ubuntu2204-base",),
+        ),
+    ] = None
+    run_duration: Annotated[
+        str | None,
+        Option(
+            "With --flex-start: how long; at most 7d.",
+            group=PAID,
+            metavar="TIME",
+            api="v2alpha1 `runDuration`",
+            examples=("4h",),
+        ),
+    ] = None
+    valid_until: Annotated[
+        str | None,
+        Option(
+            "Create nothing after this time (UTC unless it says more).",
+            group=WHERE,
+            metavar="WHEN",
+            api="v2 `queueingPolicy`",
+            examples=("2026-12-24T18:00Z",),
+        ),
+    ] = None
+    valid_for: Annotated[
+        str | None,
+        Option(
+            "Let each request wait at most this long.",
+            group=WHERE,
+            metavar="TIME",
+            api="v2 `queueingPolicy`",
+            examples=("6h",),
+        ),
+    ] = None
+    topology: Annotated[
+        str | None,
+        Option(
+            "A shape, with a generation as the accelerator, such as v4.",
+            group=WHAT,
+            metavar="AxBxC",
+            api="v2 `acceleratorConfig`",
+            examples=("4x4x12",),
+        ),
+    ] = None
+    slices: Annotated[
+        int | None,
+        Option(
+            "Several slices in one request: multislice.",
+            group=WHAT,
+            metavar="N",
+            api="v2 `multisliceParams`",
+            minimum=1,
+            examples=(2,),
+        ),
+    ] = None
+    internal_ips: Annotated[
+        bool, Option("No external addresses.", group=ACCESS, api="v2 `networkConfig`", examples=(True,))
+    ] = False
+    tag: Annotated[
+        tuple[str, ...],
+        Option(
+            "Network tag; repeatable.",
+            group=ACCESS,
+            metavar="TAG",
+            api="v2 `tags`",
+            examples=(("training",),),
+        ),
+    ] = ()
+    label: Annotated[
+        Mapping[str, str],
+        Option(
+            "Label; repeatable.",
+            group=WHAT,
+            metavar="K=V",
+            api="v2 `labels`",
+            text=True,
+            examples=({"team": "vision"},),
+        ),
+    ] = field(default_factory=dict)
+    boot_disk: Annotated[
+        int | None,
+        Option(
+            "Size of the boot disk in GiB.",
+            group=WHAT,
+            metavar="GIB",
+            api="v2alpha1 `bootDiskConfig`",
+            examples=(200,),
+        ),
+    ] = None
+    startup_script: Annotated[
+        str | None,
+        Option(
+            "File that runs as root at every boot of every host.",
+            group=WHAT,
+            metavar="FILE",
+            api="v2 `metadata`",
+            examples=("boot.sh",),
+        ),
+    ] = None
+    ttl: Annotated[
+        str | None,
+        Option("Take it down after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
+    ] = None
+    stop_when_idle: Annotated[
+        str | None,
+        Option("Take it down when unused for this long.", group=WHERE, metavar="TIME", examples=("30m",)),
+    ] = None
+
+    def of(self, accelerator: str | None) -> SliceRequest:
+        """The same, of this accelerator type."""
+        return msgspec.structs.replace(self, accelerator=accelerator)
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was said, an agreement to pay aside."""
+        return msgspec.structs.replace(self, pay=False) != SliceRequest()

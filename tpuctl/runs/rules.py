@@ -1,0 +1,31 @@
+"""What can be refused of a run by itself, without knowing its slice."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tpuctl.errors import UsageError, with_field
+from tpuctl.lib.names import parse_secret, parse_var
+from tpuctl.model.entrypoint import render_argv
+from tpuctl.runs.spec import RunRequest
+
+
+def check_run(request: RunRequest) -> tuple[str, ...]:
+    """The argument vector of the run. Raises UsageError, with the field it is about in its details."""
+    if request.worker is not None and not request.alone:
+        raise UsageError.of(
+            "worker",
+            "--worker leaves out workers, which hang a program that waits for them",
+            "add --alone if the program does not",
+        )
+    if request.no_checkpoint and request.checkpoint_dir is not None:
+        raise UsageError.of(
+            "no_checkpoint", "--checkpoint-dir and --no-checkpoint exclude each other", "keep one"
+        )
+    for name, value in request.var.items():
+        with_field("var", partial(parse_var, f"{name}={value}"))
+    for name, reference in request.secret.items():
+        with_field("secret", partial(parse_secret, f"{name}={reference}"))
+    return render_argv(
+        script=request.script, module=request.module, command=request.command, arguments=list(request.args)
+    )

@@ -1,0 +1,173 @@
+"""A run as a user writes it, and as it follows from that; and when two are the same run.
+
+Keys of the fleet file, its schema, help texts and the reference documents are made of these fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
+
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.names import parse_secret, parse_var
+from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.text import WORKERS_HELP
+from tpuctl.model.records import Policy
+
+PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
+"""Groups of the flags in help."""
+
+
+class PolicyRequest(Struct, frozen=True):
+    """When a run is started again, and how it is stopped. `grace` is in seconds."""
+
+    max_failures: Annotated[
+        int,
+        Option(
+            "Restarts after failures of the program; two alike within a minute of its start are enough.",
+            group=RESTARTS,
+            metavar="N",
+            minimum=0,
+            examples=(1,),
+        ),
+    ] = Policy().max_failures
+    max_preemptions: Annotated[
+        int,
+        Option("Restarts after preemptions.", group=RESTARTS, metavar="N", minimum=0, examples=(20,)),
+    ] = Policy().max_preemptions
+    grace: Annotated[
+        float,
+        Option(
+            "Between TERM and KILL at a stop.", group=RESTARTS, metavar="SECONDS", minimum=0, examples=(60,)
+        ),
+    ] = Policy().grace_s
+
+    def policy(self) -> Policy:
+        return Policy(max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace)
+
+
+class RunRequest(Struct, frozen=True):
+    """A program on the workers of a slice, as a user wrote it: one of `script`, `module` and `command`."""
+
+    on: Annotated[str | None, Option("The slice.", group=PLACE, metavar="NAME", examples=("big",))] = None
+    script: Annotated[
+        str | None, Option("A script, run by Python.", flags=(Flag("SCRIPT"),), examples=("train.py",))
+    ] = None
+    module: Annotated[
+        str | None,
+        Option("Run a module.", flags=(Flag("-m"),), group=PROGRAM, metavar="MODULE", examples=("pkg.train",)),
+    ] = None
+    command: Annotated[
+        tuple[str, ...],
+        Option(
+            "Any command, word by word.",
+            flags=(Flag("COMMAND"),),
+            text=True,
+            examples=(("bash", "train.sh"),),
+        ),
+    ] = ()
+    args: Annotated[
+        tuple[str, ...],
+        Option(
+            "Arguments of the script or module.", flags=(Flag("ARGS"),), text=True, examples=(("--lr", 0.1),)
+        ),
+    ] = ()
+    worker: Annotated[
+        str | None,
+        Option(WORKERS_HELP, flags=(Flag("--worker"), Flag("--all-workers")), text=True, examples=("0-3,7",)),
+    ] = None
+    alone: Annotated[
+        bool, Option("With --worker: yes, without the other workers.", group=PLACE, examples=(True,))
+    ] = False
+    var: Annotated[
+        Mapping[str, str],
+        Option(
+            "Variable for the program; repeatable.",
+            group=PROGRAM,
+            metavar="K=V",
+            pair=parse_var,
+            text=True,
+            examples=({"SEED": 1},),
+        ),
+    ] = field(default_factory=dict)
+    secret: Annotated[
+        Mapping[str, str],
+        Option(
+            "Secret from env:VAR or file:PATH; repeatable.",
+            group=PROGRAM,
+            metavar="NAME=REF",
+            pair=parse_secret,
+            examples=({"TOKEN": "env:TOKEN"},),
+        ),
+    ] = field(default_factory=dict)
+    env: Annotated[
+        str | None, Option("Pinned environment.", group=PROGRAM, metavar="NAME", examples=("demo-cpu",))
+    ] = None
+    checkpoint_dir: Annotated[
+        str | None,
+        Option("gs:// place for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)),
+    ] = None
+    no_checkpoint: Annotated[
+        bool, Option("Restarts begin from scratch, and that is fine.", group=RESTARTS, examples=(True,))
+    ] = False
+    any_region: Annotated[
+        bool, Option("Hunt also away from the checkpoints' bucket.", group=RESTARTS, examples=(True,))
+    ] = False
+    policy: Annotated[
+        PolicyRequest,
+        Option("How often it is started again, and how it is stopped.", examples=({"max_failures": 1},)),
+    ] = PolicyRequest()
+
+
+class RunSpec(Struct, frozen=True):
+    """What follows from a request, checked and complete. `workers` None means all."""
+
+    slice_name: str
+    argv: tuple[str, ...]
+    cwd: str
+    policy: Policy
+    variables: Mapping[str, str]
+    secrets: Mapping[str, str]
+    workers: tuple[int, ...] | None = None
+    environment_name: str | None = None
+    environment: bytes | None = None
+    checkpoint_dir: str | None = None
+    """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
+    checkpoint_per_run: bool = False
+    no_checkpoint: bool = False
+    any_region: bool = False
+    """The slice may be hunted in zones away from the checkpoints."""
+    owns_slice: bool = False
+    keep_slice: bool = False
+
+    def checkpoint_place(self, run_id: str) -> str | None:
+        """Where the run of this id has its checkpoints."""
+        if self.checkpoint_dir is None or not self.checkpoint_per_run:
+            return self.checkpoint_dir
+        return f"{self.checkpoint_dir.rstrip('/')}/{run_id}"
+
+
+def fingerprint(spec: RunSpec, bundle: str) -> str:
+    """Digest of everything that makes two specs the same run.
+
+    What was left at its default is left out, so that a new kind of setting changes no old fingerprint.
+    """
+    environment = None if spec.environment is None else hashlib.sha256(spec.environment).hexdigest()
+    written = {**_written(replace(spec, environment=None)), "bundle": bundle}
+    if environment is not None:
+        written["environment"] = environment
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
+
+
+def _written(value: Struct) -> dict[str, Any]:
+    """The fields of a Struct that differ from their defaults, as plain data."""
+    return {
+        item.name: _written(found) if isinstance(found, Struct) else to_data(found)
+        for item in fields(value)
+        if (found := getattr(value, item.name)) != item.default
+    }

@@ -1,0 +1,233 @@
+"""Bring a slice up: resolve the request, check and offer it, write it down, wait until every host answers.
+
+`up`, `run --up` and `apply` share this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tpuctl.config.settings import Config
+from tpuctl.engine.events import Note, Warn
+from tpuctl.engine.services import Services
+from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
+from tpuctl.lib.input_files import read_file
+from tpuctl.lib.names import check_slice_name
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import Desired, SliceRecord, SliceSpec, SliceState
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.money.coverage import Quote, list_grants, quote
+from tpuctl.money.grants import Grant
+from tpuctl.money.quota_report import check_side_quotas
+from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
+from tpuctl.slices.offers import Named, beyond_tables
+from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
+from tpuctl.slices.resolve import (
+    WantedSlice,
+    internal_note,
+    name_of,
+    resolve_limits,
+    resolve_request,
+    version_doubt,
+)
+from tpuctl.state.repository import find_slice, get_slice
+
+_STEPS_TO_REQUEST = 5
+"""A slice whose TPU is gone gets a new number first, and a later step sends the request."""
+
+
+def resolve_wanted(
+    services: Services,
+    config: Config,
+    request: SliceRequest,
+    name: str | None,
+    directory: Path,
+    grants: Sequence[Grant] | None = None,
+) -> WantedSlice:
+    """The slice that a request comes to. Without a `name` it may be one that is there, by its name in the place
+    of the accelerator. The path of a startup script is relative to `directory`.
+
+    Raises UsageError, with the field it is about in its details.
+    """
+    limits = resolve_limits(request)
+    script = _read_script(request, directory)
+    known = _known_slice(services, request, name)
+    if known is not None:
+        # Whoever requests again what is still wanted has agreed to the price before.
+        agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
+        specs = tuple(replace(known.spec, zone=zone) for zone in known.wished_zones)
+        return WantedSlice(known.name, specs, request.pay or agreed, limits=limits)
+    grants = list_grants(services) if grants is None else grants
+    flex = (request.tier or config.tier) == "flex-start"
+    named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
+    catalog, doubts = beyond_tables(services, load_accelerators(), named, request.zone or config.zone, grants)
+    specs = resolve_request(request, config, catalog, grants, now=services.clock.now(), script=script)
+    for doubt in doubts:
+        services.emit(Warn("", doubt))
+    chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
+    return WantedSlice(chosen, specs, request.pay, script, limits)
+
+
+def _known_slice(services: Services, request: SliceRequest, name: str | None) -> SliceRecord | None:
+    """The slice that `up NAME` means, as it was requested before; None for an accelerator type.
+
+    Raises UsageError when flags would make it another one.
+    """
+    word = request.accelerator
+    if name is not None or word is None:
+        return None
+    loaded = find_slice(services, word)
+    if loaded is None:
+        return None
+    again = SliceRequest(
+        accelerator=word, pay=request.pay, ttl=request.ttl, stop_when_idle=request.stop_when_idle
+    )
+    if load_accelerators().find(word) is not None:  # a slice that is called like its type
+        return loaded.record if request == again and loaded.record.desired is Desired.UP else None
+    if request != again:
+        record = loaded.record
+        raise UsageError(
+            f"{record.name} is a slice, which comes up as it was asked for before",
+            hint=f"tpuctl up {record.name}; with flags: tpuctl up {record.spec.accelerator_type} {record.name}",
+        )
+    return loaded.record
+
+
+def _read_script(request: SliceRequest, directory: Path) -> bytes | None:
+    if request.startup_script is None:
+        return None
+    try:
+        return read_file(directory / Path(request.startup_script).expanduser())
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~nobody
+        raise UsageError.of(
+            "startup_script",
+            f"--startup-script {request.startup_script}: {getattr(error, 'strerror', None) or error}",
+            "the path of a script on this machine",
+        ) from error
+
+
+class Offer:
+    """What a slice costs in each zone in which it may be. `beside` are slices about to be wanted, too."""
+
+    def __init__(
+        self, services: Services, wanted: WantedSlice, beside: Mapping[str, SliceSpec] | None = None
+    ) -> None:
+        catalog = load_accelerators()
+        self._pay = wanted.pay
+        self._quotes: list[Quote] = [quote(services, catalog, wanted.name, s, beside) for s in wanted.specs]
+
+    @property
+    def line(self) -> str:
+        return "\n  or ".join(each.line for each in self._quotes)
+
+    def check(self) -> None:
+        """Raises NotCoveredError unless grants cover every zone, or the user agreed to pay."""
+        for each in self._quotes:
+            each.check(pay=self._pay)
+
+
+def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
+    """The slice where it is wanted already, else what would be requested and its price, in words.
+
+    Raises as `request_wanted` does, and changes nothing.
+    """
+    _warn_of_version(services, wanted.spec)
+    found = find_slice(services, wanted.name)
+    if found is not None and is_wanted(found.record):
+        check_same(found.record, wanted.spec, wanted.zones)
+        return found.record
+    return _admitted(services, wanted).line
+
+
+def request_wanted(
+    services: Services, wanted: WantedSlice, *, run_id: str | None = None, fleet: str = "", quotas: bool = True
+) -> SliceRecord:
+    """Writes down that a slice is wanted, once it is known who pays and that the quotas allow it.
+
+    Raises NotCoveredError, QuotaError, or as `request_slice` does. `quotas` False: they were compared before.
+    """
+    _warn_of_version(services, wanted.spec)
+
+    def permit() -> None:
+        offer = _admitted(services, wanted, quotas=quotas)
+        if wanted.script is not None:
+            services.store.put_blob(wanted.script)
+        services.emit(Note("", offer.line))
+        if not wanted.spec.external_ips:
+            services.emit(Note("", internal_note(wanted.spec)))
+
+    return request_slice(
+        services,
+        wanted.name,
+        wanted.spec,
+        pay=wanted.pay,
+        run_id=run_id,
+        zones=wanted.zones,
+        fleet=fleet,
+        limits=wanted.limits,
+        permit=permit,
+    )
+
+
+def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Offer:
+    offer = Offer(services, wanted)
+    offer.check()
+    if quotas:
+        check_side_quotas(services, wanted.name, wanted.specs)
+    return offer
+
+
+def _warn_of_version(services: Services, spec: SliceSpec) -> None:
+    found = load_accelerators().types.get(spec.accelerator_type)  # None for a shape of one's own
+    doubt = "" if found is None else version_doubt(found, spec.runtime_version)
+    if doubt:
+        services.emit(Warn("", doubt))
+
+
+def bring_up(
+    services: Services, wanted: WantedSlice, *, since: float, wait: bool, deadline: float | None
+) -> None:
+    """Waits for a requested slice until every host answers, or with `wait` False until its request was sent.
+
+    `since` is when this command began, in the store's time. Raises as `converge` does.
+    """
+    name = wanted.name
+    record = get_slice(services, name).record
+    try:
+        renew_if_removed(
+            services, name, lambda: request_wanted(services, wanted), patient=wait, deadline=deadline
+        )
+        if wait:
+            wait_for_slice(services, name, deadline=deadline)
+        else:
+            _send_request(services, name)
+    except (DeniedError, TransientError) as error:
+        raise after_refused_login(services, record, error, first=record.created_at >= since) from error
+
+
+def _send_request(services: Services, name: str) -> None:
+    for _ in range(_STEPS_TO_REQUEST):
+        outcome, _ = advance_slice(services, name)
+        state = get_slice(services, name).record.state
+        if not outcome.acted or state not in {SliceState.REQUESTED, SliceState.LOST}:
+            return
+
+
+def after_refused_login(
+    services: Services, record: SliceRecord, error: TpuctlError, *, first: bool
+) -> TpuctlError:
+    """What became of the request when credentials were refused, or when nothing answered: a command that failed
+    before anything was sent leaves nothing that a later pass would create; what was wanted stays wanted.
+
+    `first`: this command made the record.
+    """
+    if error.details.get("status") != 401 and not error.details.get("unsent"):
+        return error
+    if first and withdraw_if_unsent(services, record.name, error.message):
+        rest = "nothing was asked for; then the same command again"
+    else:
+        rest = f"{record.name} stays wanted; `tpuctl down {record.name}` withdraws it"
+    return type(error)(error.message, hint=f"{error.hint}; {rest}", details=error.details)
