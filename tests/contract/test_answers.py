@@ -17,7 +17,8 @@ from tests.support.json_api import JsonApi, json_api
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.engine.ports import Cloud
 from tpuctl.errors import BusyError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.model.cloud import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.model.records import SliceSpec
 
 ZONE = "us-central2-b"
 PARENT = f"projects/p/locations/{ZONE}"
@@ -41,19 +42,27 @@ def served() -> Iterator[tuple[JsonApi, Cloud]]:
         yield api, GoogleCloud("p", api.endpoint, Credentials(token="t"))
 
 
-def ask(**changes: Any) -> NodeRequest:
+def ask(**changes: Any) -> tuple[str, SliceSpec]:
+    """Id and specification of what is created."""
     values = {
-        **{"name": "a", "zone": ZONE, "accelerator_type": "v4-8", "runtime_version": "r", "tier": Tier.SPOT},
+        **{
+            "hosts": 1,
+            "chips": 4,
+            "zone": ZONE,
+            "accelerator_type": "v4-8",
+            "runtime_version": "r",
+            "tier": Tier.SPOT,
+        },
         **{"labels": {"k": "v"}, "metadata": {}},
     }
-    return NodeRequest(**{**values, **changes})
+    return "a", SliceSpec(**{**values, **changes})
 
 
 CHANGES: dict[str, Callable[[Cloud], OperationInfo | None]] = {
-    "create a node": lambda cloud: cloud.create_node(ask()),
-    "create a node with a boot disk": lambda cloud: cloud.create_node(ask(boot_disk_gib=200)),
-    "create a queued resource": lambda cloud: cloud.create_queued(ask()),
-    "create a flex-start": lambda cloud: cloud.create_queued(ask(tier=Tier.FLEX_START, run_duration_s=60.0)),
+    "create a node": lambda cloud: cloud.create_node(*ask()),
+    "create a node with a boot disk": lambda cloud: cloud.create_node(*ask(boot_disk_gib=200)),
+    "create a queued resource": lambda cloud: cloud.create_queued(*ask()),
+    "create a flex-start": lambda cloud: cloud.create_queued(*ask(tier=Tier.FLEX_START, run_duration_s=60.0)),
     "patch a node": lambda cloud: cloud.update_node(ZONE, "a", labels={}, metadata={}),
     "delete a node": lambda cloud: cloud.delete_node(ZONE, "a"),
     "delete a queued resource": lambda cloud: cloud.delete_queued(ZONE, "a"),

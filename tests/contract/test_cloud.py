@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.oauth2.credentials import Credentials
@@ -25,7 +26,8 @@ from tpuctl.errors import (
     RateLimitedError,
     TransientError,
 )
-from tpuctl.model.cloud import NodeRequest, NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
+from tpuctl.model.records import SliceSpec
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.world import World, WorldOptions
@@ -68,9 +70,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield from PLACES[request.param](tmp_path)
 
 
-def ask(name: str = "a", **changes: object) -> NodeRequest:
-    values: dict[str, object] = {
-        "name": name,
+def ask(name: str = "a", **changes: Any) -> tuple[str, SliceSpec]:
+    """Id and specification of what is created."""
+    values: dict[str, Any] = {
+        "hosts": 2,
+        "chips": 8,
         "zone": ZONE,
         "accelerator_type": "v4-16",
         "runtime_version": "tpu-ubuntu2204-base",
@@ -78,7 +82,7 @@ def ask(name: str = "a", **changes: object) -> NodeRequest:
         "labels": {"owner": "ada"},
         "metadata": {"ssh-keys": "me:ssh-ed25519 AAAA"},
     }
-    return NodeRequest(**{**values, **changes})
+    return name, SliceSpec(**{**values, **changes})
 
 
 def end_of(place: Place, operation: OperationInfo) -> OperationInfo:
@@ -90,7 +94,7 @@ def end_of(place: Place, operation: OperationInfo) -> OperationInfo:
 
 
 def test_a_node_is_shown_with_all_that_was_asked_for(place):
-    operation = place.cloud.create_node(ask())
+    operation = place.cloud.create_node(*ask())
     assert end_of(place, operation).error is None
     node = place.cloud.find_node(ZONE, "a")
     assert (node.name, node.zone, node.state, node.tier) == ("a", ZONE, NodeState.READY, Tier.SPOT)
@@ -104,15 +108,15 @@ def test_a_node_is_shown_with_all_that_was_asked_for(place):
 
 
 def test_addresses_are_internal_only_if_asked_so(place):
-    place.cloud.create_node(ask(external_ips=False))
+    place.cloud.create_node(*ask(external_ips=False))
     place.settle()
     assert {each.external_ip for each in place.cloud.find_node(ZONE, "a").endpoints} == {None}
 
 
 @pytest.mark.parametrize("tier", list(Tier)[:3])
 def test_tiers_come_back_as_they_were_asked_for(place, tier):
-    place.cloud.create_node(ask(tier=tier))
-    place.cloud.create_queued(ask("q", tier=tier))
+    place.cloud.create_node(*ask(tier=tier))
+    place.cloud.create_queued(*ask("q", tier=tier))
     place.settle()
     assert place.cloud.find_node(ZONE, "a").tier is tier
     assert place.cloud.find_queued(ZONE, "q").tier is tier
@@ -128,7 +132,7 @@ def test_what_does_not_exist_is_none_and_its_deletion_is_done(place):
 
 
 def test_a_queued_resource_is_active_with_its_node_and_goes_with_it(place):
-    place.cloud.create_queued(ask())
+    place.cloud.create_queued(*ask())
     place.settle()
     queued, node = place.cloud.find_queued(ZONE, "a"), place.cloud.find_node(ZONE, "a")
     assert (queued.state, queued.node_ids, queued.labels) == (QueuedState.ACTIVE, ("a",), {"owner": "ada"})
@@ -140,8 +144,8 @@ def test_a_queued_resource_is_active_with_its_node_and_goes_with_it(place):
 
 
 def test_a_preempted_node_is_shown_so_and_a_queued_one_is_gone(place):
-    place.cloud.create_node(ask())
-    place.cloud.create_queued(ask("q"))
+    place.cloud.create_node(*ask())
+    place.cloud.create_queued(*ask("q"))
     place.settle()
     place.world.preempt("a")
     place.world.preempt("q")
@@ -154,7 +158,7 @@ def test_a_preempted_node_is_shown_so_and_a_queued_one_is_gone(place):
 
 def test_the_failure_of_a_queued_resource_is_told(place):
     place.fault(preset="queued-internal")
-    place.cloud.create_queued(ask())
+    place.cloud.create_queued(*ask())
     place.settle()
     queued = place.cloud.find_queued(ZONE, "a")
     assert queued.state is QueuedState.FAILED
@@ -163,34 +167,34 @@ def test_the_failure_of_a_queued_resource_is_told(place):
 
 def test_a_stockout_ends_the_operation_and_may_refuse_the_call(place):
     place.fault(preset="stockout")
-    ended = end_of(place, place.cloud.create_node(ask()))
+    ended = end_of(place, place.cloud.create_node(*ask()))
     assert (ended.error.code, "no more capacity" in ended.error.message) == (8, True)
     assert place.cloud.find_node(ZONE, "a") is None
     place.fault(preset="stockout-now")
     with pytest.raises(NoCapacityError, match="no more capacity"):
-        place.cloud.create_node(ask())
+        place.cloud.create_node(*ask())
 
 
 def test_refusals_are_told_apart(place):
-    place.cloud.create_node(ask())
+    place.cloud.create_node(*ask())
     with pytest.raises(ConflictError):
-        place.cloud.create_node(ask())
+        place.cloud.create_node(*ask())
     with pytest.raises(InvalidRequestError, match="accelerator"):
-        place.cloud.create_node(ask("b", accelerator_type="v9-8"))
+        place.cloud.create_node(*ask("b", accelerator_type="v9-8"))
     with pytest.raises(DeniedError):
-        place.cloud.create_node(ask("b", zone="mars-north1-a"))
+        place.cloud.create_node(*ask("b", zone="mars-north1-a"))
     v6e = {"zone": LIMITED, "accelerator_type": "v6e-8", "runtime_version": "v2-alpha-tpuv6e"}
     with pytest.raises(QuotaError, match="Limit: 4"):
-        place.cloud.create_node(ask("b", **v6e))
+        place.cloud.create_node(*ask("b", **v6e))
     place.fault(preset="rate-limit")
     with pytest.raises(RateLimitedError):
-        place.cloud.create_node(ask("b"))
+        place.cloud.create_node(*ask("b"))
 
 
 def test_the_answer_to_a_change_may_be_lost_although_it_took_effect(place):
     place.fault(preset="lost-response")
     with pytest.raises(TransientError):
-        place.cloud.create_node(ask())
+        place.cloud.create_node(*ask())
     place.settle()
     assert place.cloud.find_node(ZONE, "a").state is NodeState.READY
 
@@ -200,12 +204,12 @@ def test_reads_are_repeated_after_passing_trouble_and_changes_are_not(place):
     assert place.cloud.list_nodes().items == ()
     place.fault(preset="blip", method="nodes.create", times=1)
     with pytest.raises(TransientError):
-        place.cloud.create_node(ask())
+        place.cloud.create_node(*ask())
     assert place.cloud.find_node(ZONE, "a") is None
 
 
 def test_a_zone_that_cannot_be_read_is_named(place):
-    place.cloud.create_node(ask())
+    place.cloud.create_node(*ask())
     place.settle()
     place.fault(kind="unreachable", zone=ZONE, times=0)
     listed = place.cloud.list_nodes()
@@ -213,7 +217,7 @@ def test_a_zone_that_cannot_be_read_is_named(place):
 
 
 def test_host_keys_are_those_of_the_workers(place):
-    place.cloud.create_node(ask())
+    place.cloud.create_node(*ask())
     place.settle()
     keys = place.cloud.list_host_keys(ZONE, "a")
     assert [key.worker for key in keys] == [0, 1]
@@ -225,9 +229,9 @@ def test_host_keys_are_those_of_the_workers(place):
 def test_what_only_the_alpha_version_can_say_arrives(place):
     v6e = {"zone": "asia-northeast1-b", "accelerator_type": "v6e-4", "runtime_version": "v2-alpha-tpuv6e"}
     flexible = ask("f", tier=Tier.FLEX_START, run_duration_s=3600.0, **v6e)
-    assert place.cloud.create_queued(flexible).name
-    assert place.cloud.create_node(ask("d", boot_disk_gib=200)).name
-    place.cloud.create_queued(ask("s", boot_disk_gib=200))
+    assert place.cloud.create_queued(*flexible).name
+    assert place.cloud.create_node(*ask("d", boot_disk_gib=200)).name
+    place.cloud.create_queued(*ask("s", boot_disk_gib=200))
     place.settle()
     shown = place.world.snapshot()
     queued = {each["name"].rsplit("/", 1)[-1]: each for each in shown["queuedResources"]}
@@ -239,7 +243,7 @@ def test_what_only_the_alpha_version_can_say_arrives(place):
 
 
 def test_several_slices_are_one_request_with_many_nodes(place):
-    place.cloud.create_queued(ask("m", slices=2))
+    place.cloud.create_queued(*ask("m", slices=2))
     place.settle()
     assert place.cloud.find_queued(ZONE, "m").node_ids == ("m-0", "m-1")
     assert [node.name for node in place.cloud.list_nodes(ZONE).items] == ["m-0", "m-1"]

@@ -16,7 +16,8 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import InvalidRequestError, QuotaError
 from tpuctl.lib.names import node_names
-from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.model.cloud import NodeState, QueuedState, Tier
+from tpuctl.model.records import SliceSpec
 
 ZONE = "us-central2-b"
 FLEX_ZONE = "us-east5-a"
@@ -34,9 +35,11 @@ def cloud(sim: RunningSim) -> GoogleCloud:
     return GoogleCloud("sim-project", sim.endpoint, Credentials(token=sim.token))
 
 
-def a_request(**fields: Any) -> NodeRequest:
+def a_request(name: str = "big-1", **fields: Any) -> tuple[str, SliceSpec]:
+    """Id and specification of what is created."""
     values: dict[str, Any] = {
-        "name": "big-1",
+        "hosts": 1,
+        "chips": 4,
         "zone": ZONE,
         "accelerator_type": "v4-8",
         "runtime_version": V4,
@@ -44,10 +47,10 @@ def a_request(**fields: Any) -> NodeRequest:
         "labels": {"tpuctl-slice": "big"},
         "metadata": {"ssh-keys": "ada:key"},
     }
-    return NodeRequest(**{**values, **fields})
+    return name, SliceSpec(**{**values, **fields})
 
 
-def flexible(**fields: Any) -> NodeRequest:
+def flexible(**fields: Any) -> tuple[str, SliceSpec]:
     values: dict[str, Any] = {
         "zone": FLEX_ZONE,
         "accelerator_type": "v6e-8",
@@ -67,15 +70,16 @@ def read(sim: RunningSim, what: str, version: str = "v2alpha1", zone: str = ZONE
     return found
 
 
-def queue(cloud: GoogleCloud, sim: RunningSim, request: NodeRequest) -> dict[str, Any]:
+def queue(cloud: GoogleCloud, sim: RunningSim, request: tuple[str, SliceSpec]) -> dict[str, Any]:
     """The queued resource once everything that is due has happened."""
-    cloud.create_queued(request)
+    node_id, spec = request
+    cloud.create_queued(node_id, spec)
     assert sim.world.settle()
-    return read(sim, f"queuedResources/{request.name}", zone=request.zone)
+    return read(sim, f"queuedResources/{node_id}", zone=spec.zone)
 
 
 def test_flex_start_goes_to_v2alpha1_and_is_seen_by_v2(cloud: GoogleCloud, sim: RunningSim) -> None:
-    cloud.create_queued(flexible())
+    cloud.create_queued(*flexible())
     found = cloud.find_queued(FLEX_ZONE, "big-1")
     assert found is not None
     assert found.labels == {"tpuctl-slice": "big"}
@@ -89,7 +93,7 @@ def test_flex_start_goes_to_v2alpha1_and_is_seen_by_v2(cloud: GoogleCloud, sim: 
 def test_at_the_end_of_its_run_the_nodes_are_gone_and_the_request_is_suspended(
     cloud: GoogleCloud, sim: RunningSim
 ) -> None:
-    cloud.create_queued(flexible(run_duration_s=0.2))
+    cloud.create_queued(*flexible(run_duration_s=0.2))
     deadline = time.monotonic() + 20
     while (found := cloud.find_queued(FLEX_ZONE, "big-1")) and found.state is not QueuedState.SUSPENDED:
         assert time.monotonic() < deadline
@@ -100,7 +104,7 @@ def test_at_the_end_of_its_run_the_nodes_are_gone_and_the_request_is_suspended(
 
 
 def test_a_flex_start_node_says_when_it_ends(cloud: GoogleCloud, sim: RunningSim) -> None:
-    cloud.create_queued(flexible())
+    cloud.create_queued(*flexible())
     deadline = time.monotonic() + 20
     while (node := cloud.find_node(FLEX_ZONE, "big-1")) is None or node.state is not NodeState.READY:
         assert time.monotonic() < deadline
@@ -110,14 +114,14 @@ def test_a_flex_start_node_says_when_it_ends(cloud: GoogleCloud, sim: RunningSim
 
 
 def test_flex_start_draws_on_the_preemptible_quota(cloud: GoogleCloud) -> None:
-    cloud.create_queued(flexible())
-    cloud.create_queued(flexible(name="big-2"))
+    cloud.create_queued(*flexible())
+    cloud.create_queued(*flexible(name="big-2"))
     with pytest.raises(QuotaError, match="TPUV6EPreemptiblePerProject"):
-        cloud.create_queued(flexible(name="big-3"))
+        cloud.create_queued(*flexible(name="big-3"))
 
 
 def test_flex_start_elsewhere_is_refused_in_the_operation(cloud: GoogleCloud, sim: RunningSim) -> None:
-    operation = cloud.create_queued(flexible(zone="us-east1-d"))
+    operation = cloud.create_queued(*flexible(zone="us-east1-d"))
     assert sim.world.settle()
     found = cloud.find_operation(operation.name)
     assert found is not None
@@ -128,7 +132,7 @@ def test_flex_start_elsewhere_is_refused_in_the_operation(cloud: GoogleCloud, si
 
 def test_a_run_that_is_too_long_is_refused_at_once(cloud: GoogleCloud) -> None:
     with pytest.raises(InvalidRequestError, match="at most 7 days"):
-        cloud.create_queued(flexible(run_duration_s=8 * 86400.0))
+        cloud.create_queued(*flexible(run_duration_s=8 * 86400.0))
 
 
 def test_a_request_that_waits_too_long_expires_and_stays_until_it_is_deleted(
@@ -136,7 +140,7 @@ def test_a_request_that_waits_too_long_expires_and_stays_until_it_is_deleted(
 ) -> None:
     # The API lists the type in this zone although there is no capacity for it, ever.
     cloud.create_queued(
-        a_request(
+        *a_request(
             zone="us-east1-d", accelerator_type="v5p-8", runtime_version="v2-alpha-tpuv5", valid_for_s=0.2
         )
     )
@@ -154,12 +158,12 @@ def test_a_request_that_waits_too_long_expires_and_stays_until_it_is_deleted(
 
 def test_a_time_that_has_passed_is_refused(cloud: GoogleCloud) -> None:
     with pytest.raises(InvalidRequestError, match="in the past"):
-        cloud.create_queued(a_request(valid_until=time.time() - 60))
+        cloud.create_queued(*a_request(valid_until=time.time() - 60))
 
 
 def test_the_end_of_the_queueing_is_told_as_a_time_or_a_duration(cloud: GoogleCloud, sim: RunningSim) -> None:
-    cloud.create_queued(a_request(valid_until=4_000_000_000.0))
-    cloud.create_queued(a_request(name="big-2", valid_for_s=3600.0))
+    cloud.create_queued(*a_request(valid_until=4_000_000_000.0))
+    cloud.create_queued(*a_request(name="big-2", valid_for_s=3600.0))
     assert read(sim, "queuedResources/big-1")["queueingPolicy"] == {"validUntilTime": "2096-10-02T07:06:40Z"}
     assert read(sim, "queuedResources/big-2")["queueingPolicy"] == {"validUntilDuration": "3600s"}
 
@@ -185,7 +189,7 @@ def test_a_reservation_is_named_in_full(
 
 
 def test_a_shape_is_asked_for_as_such_and_read_back_as_a_type(cloud: GoogleCloud, sim: RunningSim) -> None:
-    cloud.create_node(a_request(accelerator_type="v4-32", config_type="V4", topology="2x2x4"))
+    cloud.create_node(*a_request(accelerator_type="v4-32", config_type="V4", topology="2x2x4"))
     assert sim.world.settle()
     node = cloud.find_node(ZONE, "big-1")
     assert node is not None
@@ -194,12 +198,12 @@ def test_a_shape_is_asked_for_as_such_and_read_back_as_a_type(cloud: GoogleCloud
 
 
 def test_a_shape_outside_of_the_table_is_known_to_the_api_too(cloud: GoogleCloud) -> None:
-    cloud.create_queued(a_request(accelerator_type="v4-384", config_type="V4", topology="4x4x12"))
+    cloud.create_queued(*a_request(accelerator_type="v4-384", config_type="V4", topology="4x4x12"))
     found = cloud.find_queued(ZONE, "big-1")
     assert found is not None
     assert found.accelerator_type == "v4-384"
     with pytest.raises(InvalidRequestError, match="could not be found"):
-        cloud.create_queued(a_request(name="big-2", config_type="V4", topology="4x12x4"))
+        cloud.create_queued(*a_request(name="big-2", config_type="V4", topology="4x12x4"))
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -213,9 +217,9 @@ def test_network_account_tags_and_boot_disk_arrive(cloud: GoogleCloud, sim: Runn
         boot_disk_gib=300,
     )
     if direct:
-        cloud.create_node(request)
+        cloud.create_node(*request)
     else:
-        cloud.create_queued(request)
+        cloud.create_queued(*request)
     assert sim.world.settle()
     shown = read(sim, "nodes/big-1")
     assert shown["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
@@ -229,7 +233,7 @@ def test_network_account_tags_and_boot_disk_arrive(cloud: GoogleCloud, sim: Runn
 
 def test_a_boot_disk_smaller_than_its_image_is_refused(cloud: GoogleCloud) -> None:
     with pytest.raises(InvalidRequestError, match="size of the image"):
-        cloud.create_node(a_request(boot_disk_gib=10))
+        cloud.create_node(*a_request(boot_disk_gib=10))
 
 
 @pytest.mark.parametrize("tier", [Tier.SPOT, Tier.FLEX_START])
@@ -237,7 +241,7 @@ def test_several_slices_are_one_request_with_nodes_in_order(
     cloud: GoogleCloud, sim: RunningSim, tier: Tier
 ) -> None:
     asked = a_request(slices=2) if tier is Tier.SPOT else flexible(slices=2)
-    cloud.create_queued(asked)
+    cloud.create_queued(*asked)
     found = cloud.find_queued(asked.zone, "big-1")
     assert found is not None
     assert found.node_ids == node_names("big-1", 2) == ("big-1-0", "big-1-1")
@@ -274,7 +278,7 @@ def test_gclouds_mixture_of_standard_and_spot_is_refused_in_its_own_words(sim: R
 def test_the_startup_script_runs_on_every_host(cloud: GoogleCloud, sim: RunningSim, tmp_path: Path) -> None:
     folder = shared_folder(tmp_path / "booted")
     script = f"#!/bin/sh\ntouch {folder}/$HOSTNAME\n"
-    cloud.create_node(a_request(accelerator_type="v4-16", metadata={"startup-script": script}))
+    cloud.create_node(*a_request(accelerator_type="v4-16", metadata={"startup-script": script}))
     assert sim.world.settle()
     deadline = time.monotonic() + 20
     while len(list(folder.iterdir())) < 2:

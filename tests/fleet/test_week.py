@@ -18,7 +18,7 @@ from tests.fleet.weather import DAY, HOUR, MINUTE
 from tests.support.soak import soak
 from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, NodeRequest
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL
 from tpuctl.model.records import SliceSpec
 from tpuctl.sim.world.world import Resident
 from tpuctl.slices.desired import request_slice
@@ -118,11 +118,8 @@ def test_what_nobody_meant_to_create_is_noticed(fleet):
     [record] = [each.data for each in fleet.place.server.list("slices/")][:1]
     spec = from_data(SliceSpec, record["spec"])
     labels = {OWNER_LABEL: record["name"], INCARNATION_LABEL: "99"}
-    request = NodeRequest(
-        f"{record['name']}-99", spec.zone, spec.accelerator_type, spec.runtime_version, spec.tier, labels, {}
-    )
     with pytest.raises(Broken, match="the intent says"):
-        fleet.place.machine("c").cloud.create_node(request)
+        fleet.place.machine("c").cloud.create_node(f"{record['name']}-99", replace(spec, labels=labels))
 
 
 def test_two_of_one_slice_are_noticed(fleet):

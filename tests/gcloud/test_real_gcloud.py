@@ -18,7 +18,8 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.require import require_tool
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.model.cloud import NodeRequest, Tier
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import SliceSpec
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
@@ -263,8 +264,10 @@ def test_several_nodes_come_from_one_request(gcloud: Gcloud) -> None:
 def test_what_tpuctl_asks_for_is_what_gcloud_shows(gcloud: Gcloud) -> None:
     cloud = GoogleCloud("sim-project", gcloud.info.http, Credentials(token=gcloud.info.token))
     cloud.create_queued(
-        NodeRequest(
-            name="ours-1",
+        "ours-1",
+        SliceSpec(
+            hosts=1,
+            chips=4,
             zone=ZONE,
             accelerator_type="v4-8",
             runtime_version=VERSION,
@@ -275,7 +278,7 @@ def test_what_tpuctl_asks_for_is_what_gcloud_shows(gcloud: Gcloud) -> None:
             boot_disk_gib=200,
             valid_for_s=3600.0,
             slices=2,
-        )
+        ),
     )
     shown = json.loads(alpha(gcloud, "describe", "ours-1", "--format=json").stdout)
     node = shown["tpu"]["nodeSpec"][0]["node"]

@@ -28,7 +28,8 @@ from tpuctl.errors import (
     QuotaError,
     TpuctlError,
 )
-from tpuctl.model.cloud import NodeRequest, NodeState, QueuedState, ResourceKind, Tier
+from tpuctl.model.cloud import NodeState, QueuedState, ResourceKind, Tier
+from tpuctl.model.records import SliceSpec
 
 ZONE = "us-central1-a"
 PLAIN = "tpuvirtualmachine-minimal-x1y2z3"
@@ -85,12 +86,19 @@ class Case:
         return f"{self.port}<-{'+'.join(self.answers)}"
 
 
-def request(name: str, **changes: Any) -> NodeRequest:
+def request(name: str, **changes: Any) -> tuple[str, SliceSpec]:
+    """Id and specification of what is created."""
     values: dict[str, Any] = {
-        **{"name": name, "zone": ZONE, "accelerator_type": "v5p-8", "runtime_version": "tpu-vm-cos-stable"},
+        **{
+            "hosts": 1,
+            "chips": 4,
+            "zone": ZONE,
+            "accelerator_type": "v5p-8",
+            "runtime_version": "tpu-vm-cos-stable",
+        },
         **{"tier": Tier.ON_DEMAND, "labels": {}, "metadata": {}},
     }
-    return NodeRequest(**{**values, **changes})
+    return name, SliceSpec(**{**values, **changes})
 
 
 def operation(answer: str) -> str:
@@ -117,7 +125,7 @@ def refused(answer: str, kind: type[TpuctlError], message: str, hint: str = "", 
 
     def ask(client: Client) -> Any:
         create = client.cloud.create_node if node else client.cloud.create_queued
-        return create(request(**({**sent, "name": "qr"} if not node else sent)))
+        return create(*request(**({**sent, "name": "qr"} if not node else sent)))
 
     return Case(port, [answer], ask, refusal=Refusal(kind, message, hint))
 
@@ -127,13 +135,13 @@ CASES: Sequence[Case] = (
     Case(
         "cloud.create_node",
         ["tpu/node:create"],
-        lambda c: c.cloud.create_node(request("test-x1y2z3", network="default")),
+        lambda c: c.cloud.create_node(*request("test-x1y2z3", network="default")),
         sees={"name": operation("tpu/node:create"), "done": False, "error": None},
     ),
     Case(
         "cloud.create_node",
         ["tpu/node_without_network:create"],
-        lambda c: c.cloud.create_node(request(PLAIN)),
+        lambda c: c.cloud.create_node(*request(PLAIN)),
         sees={"name": operation("tpu/node_without_network:create"), "done": False},
     ),
     *(
@@ -228,13 +236,13 @@ CASES: Sequence[Case] = (
     Case(
         "cloud.create_node",
         ["tpu/stockout:create"],
-        lambda c: c.cloud.create_node(request("example", zone="us-central1-c")),
+        lambda c: c.cloud.create_node(*request("example", zone="us-central1-c")),
         sees={"name": operation("tpu/stockout:create"), "done": False},
     ),
     Case(
         "cloud.create_node",
         ["tpu/reserved_capacity:create"],
-        lambda c: c.cloud.create_node(request("example")),
+        lambda c: c.cloud.create_node(*request("example")),
         sees={"name": operation("tpu/reserved_capacity:create"), "done": False},
     ),
     # Queued resources.
@@ -257,7 +265,7 @@ CASES: Sequence[Case] = (
     Case(
         "cloud.create_queued",
         ["tpu/queued_calls:create"],
-        lambda c: c.cloud.create_queued(request("example", tier=Tier.SPOT)),
+        lambda c: c.cloud.create_queued(*request("example", tier=Tier.SPOT)),
         sees={"name": operation("tpu/queued_calls:create"), "done": False},
     ),
     Case(

@@ -19,7 +19,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import INCARNATION_LABEL, NodeRequest, NodeState, QueuedState, Tier
+from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
 from tpuctl.model.regions import is_near
@@ -197,9 +197,9 @@ def test_what_a_lost_answer_left_behind_is_collected(sim, services):
     pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.READY)
     node = services.cloud.find_node(SPEC.zone, "big-2")
     stale = {**node.labels, INCARNATION_LABEL: "1"}
-    services.cloud.create_node(_request("big-1", stale))
+    services.cloud.create_node("big-1", _spec(stale))
     foreign = {**stale, "tpuctl-store": "another"}
-    services.cloud.create_node(_request("huge-1", foreign))
+    services.cloud.create_node("huge-1", _spec(foreign))
     lines = run_pass(services)
     assert [line.subject for line in lines if line.acted] == ["big-1"]
     assert sim.world.settle()
@@ -207,16 +207,8 @@ def test_what_a_lost_answer_left_behind_is_collected(sim, services):
     assert [row["action"] for row in decisions(services, "big")][-1] == "collect"
 
 
-def _request(name: str, labels: dict[str, str]) -> NodeRequest:
-    return NodeRequest(
-        name=name,
-        zone=SPEC.zone,
-        accelerator_type="v4-8",
-        runtime_version=SPEC.runtime_version,
-        tier=Tier.SPOT,
-        labels=labels,
-        metadata={},
-    )
+def _spec(labels: dict[str, str], kind: str = "v4-8") -> SliceSpec:
+    return replace(SPEC, accelerator_type=kind, labels=labels)
 
 
 def test_what_outlived_its_slice_is_collected(sim, services):
@@ -225,7 +217,7 @@ def test_what_outlived_its_slice_is_collected(sim, services):
     labels = dict(services.cloud.find_node(SPEC.zone, "big-1").labels)
     request_down(services, "big")
     wait_until_gone(services, "big")
-    services.cloud.create_node(_request("big-1", labels))
+    services.cloud.create_node("big-1", _spec(labels))
     assert [line.subject for line in run_pass(services) if line.acted] == ["big-1"]
     assert sim.world.settle()
     assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
@@ -353,8 +345,7 @@ def test_chips_that_somebody_else_holds_count_against_the_grant(services):
     catalog = load_accelerators()
     assert quote(services, catalog, "big", replace(SPEC, chips=8)).coverage.covered
     for number in range(8):
-        made = replace(_request(f"by-hand-{number}", {}), accelerator_type="v4-16")
-        services.cloud.create_node(made)
+        services.cloud.create_node(f"by-hand-{number}", _spec({}, "v4-16"))
     coverage = quote(services, catalog, "big", SPEC).coverage
     assert not coverage.covered
     assert "64 in use" in coverage.reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import a_slice, a_spec, an_incarnation
+from tests.support.builders import a_slice, a_spec
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import UsageError
 from tpuctl.lib.codec import from_data, to_data
@@ -18,7 +18,7 @@ from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceSpec
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.money.grants import Grant
-from tpuctl.slices.plan import node_request
+from tpuctl.slices.plan import node_spec
 from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent
 from tpuctl.slices.rules import EXCLUDES, NEEDS, check_together
 
@@ -218,17 +218,17 @@ def test_the_startup_script_is_kept_by_digest_and_travels_in_the_metadata():
     spec = spec_of(script=script, metadata={"k": "v"}, label={"team": "a"})
     assert spec.startup_script == hashlib.sha256(script).hexdigest()
     record = a_slice(spec=spec)
-    request = node_request(record, an_incarnation(), {"tpuctl-slice": "big"}, "ada:key", script.decode())
+    sent = node_spec(record, {"tpuctl-slice": "big"}, "ada:key", script.decode())
     own = {"enable-oslogin": "FALSE", "ssh-keys": "ada:key"}
-    assert request.metadata == {"k": "v", "startup-script": script.decode(), **own}
-    assert request.labels == {"team": "a", "tpuctl-slice": "big"}
+    assert sent.metadata == {"k": "v", "startup-script": script.decode(), **own}
+    assert sent.labels == {"team": "a", "tpuctl-slice": "big"}
 
 
 def test_owner_labels_and_keys_win_over_whatever_a_stored_specification_says():
     spec = a_spec(labels={"tpuctl-slice": "other"}, metadata={"ssh-keys": "mallory:key"})
-    request = node_request(a_slice(spec=spec), an_incarnation(), {"tpuctl-slice": "big"}, "ada:key")
-    assert request.labels == {"tpuctl-slice": "big"}
-    assert request.metadata == {"enable-oslogin": "FALSE", "ssh-keys": "ada:key"}
+    sent = node_spec(a_slice(spec=spec), {"tpuctl-slice": "big"}, "ada:key")
+    assert sent.labels == {"tpuctl-slice": "big"}
+    assert sent.metadata == {"enable-oslogin": "FALSE", "ssh-keys": "ada:key"}
 
 
 def test_records_of_the_past_load_as_what_they_were():

@@ -23,11 +23,11 @@ from tpuctl.model.cloud import (
     GuestHostKey,
     Listing,
     NodeInfo,
-    NodeRequest,
     OfferInfo,
     OperationInfo,
     QueuedInfo,
 )
+from tpuctl.model.records import SliceSpec
 
 T = TypeVar("T")
 LIST_TIMEOUT_S = 60.0
@@ -51,11 +51,11 @@ class GoogleCloud:
         what = f"read node {name} in {zone}"
         return self._find(f"{self._parent(zone)}/nodes/{name}", what, nodes.parse_node)
 
-    def create_node(self, request: NodeRequest) -> OperationInfo:
+    def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         from tpuctl.cloud import requests as rendering
 
-        path, body = rendering.create_node(self._parent(request.zone), request)
-        return self._change("POST", path, f"create node {request.name} in {request.zone}", body)
+        path, body = rendering.create_node(self._parent(spec.zone), node_id, spec)
+        return self._change("POST", path, f"create node {node_id} in {spec.zone}", body)
 
     def delete_node(self, zone: str, name: str) -> OperationInfo | None:
         return self._delete(f"/v2/{self._parent(zone)}/nodes/{name}", f"delete node {name} in {zone}")
@@ -78,11 +78,11 @@ class GoogleCloud:
         what = f"read queued resource {name} in {zone}"
         return self._find(f"{self._parent(zone)}/queuedResources/{name}", what, queued_resources.parse_queued)
 
-    def create_queued(self, request: NodeRequest) -> OperationInfo:
+    def create_queued(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         from tpuctl.cloud import requests as rendering
 
-        path, body = rendering.create_queued(self._parent(request.zone), request)
-        return self._change("POST", path, f"create queued resource {request.name} in {request.zone}", body)
+        path, body = rendering.create_queued(self._parent(spec.zone), node_id, spec)
+        return self._change("POST", path, f"create queued resource {node_id} in {spec.zone}", body)
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         path = f"/v2/{self._parent(zone)}/queuedResources/{name}?force=true"

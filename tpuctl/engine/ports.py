@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         GuestHostKey,
         Listing,
         NodeInfo,
-        NodeRequest,
         ObjectInfo,
         OfferInfo,
         OperationInfo,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
     )
     from tpuctl.model.hosts import RemoteResult
     from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
+    from tpuctl.model.records import SliceSpec
 
 
 class Clock(Protocol):
@@ -65,7 +65,9 @@ class Cloud(Protocol):
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None: ...
 
-    def create_node(self, request: NodeRequest) -> OperationInfo: ...
+    def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
+        """A node in `spec.zone`, with the labels and metadata of `spec` as they are."""
+        ...
 
     def delete_node(self, zone: str, name: str) -> OperationInfo | None: ...
 
@@ -79,8 +81,8 @@ class Cloud(Protocol):
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None: ...
 
-    def create_queued(self, request: NodeRequest) -> OperationInfo:
-        """A queued resource named like its one node, `request.name`."""
+    def create_queued(self, node_id: str, spec: SliceSpec) -> OperationInfo:
+        """A queued resource named like its one node; with more slices, these are `NODE_ID-0`, `NODE_ID-1`, …"""
         ...
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:

@@ -1,8 +1,7 @@
 """The nouns of tpuctl as plain frozen data.
 
-`…Info` is what was seen in the cloud just now, `…Request` what is asked of it, `…Record` (in `records.py`) what
-the store keeps. Cloud states are parsed into our own enums; a value we do not know becomes UNKNOWN, it never
-raises.
+`…Info` is what was seen in the cloud just now, `…Record` (in `records.py`) what the store keeps. Cloud states
+are parsed into our own enums; a value we do not know becomes UNKNOWN, it never raises.
 """
 
 from __future__ import annotations
@@ -213,35 +212,6 @@ class GuestHostKey(Struct, frozen=True):
     worker: int
     public_key: str
     hostname: str = ""
-
-
-class NodeRequest(Struct, frozen=True):
-    """Everything needed to ask for a node; sent directly or inside a queued resource's node spec."""
-
-    name: str
-    zone: str
-    accelerator_type: str
-    runtime_version: str
-    tier: Tier
-    labels: Mapping[str, str]
-    metadata: Mapping[str, str]
-    external_ips: bool = True
-    network: str | None = None
-    subnetwork: str | None = None
-    service_account: str | None = None
-    tags: tuple[str, ...] = ()
-    config_type: str | None = None
-    """With `topology`, asks for an accelerator by shape instead of by `accelerator_type`."""
-    topology: str | None = None
-    boot_disk_gib: int | None = None
-    reservation: str | None = None
-    """A short name, or the full name of a reservation of another project."""
-    run_duration_s: float | None = None
-    valid_until: float | None = None
-    """Seconds since the epoch after which the queue must not fill the request any more."""
-    valid_for_s: float | None = None
-    slices: int = 1
-    """More than one: a queued resource with the nodes `NAME-0` to `NAME-<slices-1>`."""
 
 
 T = TypeVar("T")

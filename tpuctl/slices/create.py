@@ -29,7 +29,7 @@ from tpuctl.slices.context import HeldSlice
 from tpuctl.slices.delete import not_settled
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
 from tpuctl.slices.loss import drop_zone, lose, quota_refused
-from tpuctl.slices.plan import next_incarnation, node_request
+from tpuctl.slices.plan import next_incarnation, node_spec
 from tpuctl.slices.states import DENIED, SliceEvent
 from tpuctl.slices.zones import choose_zone
 
@@ -97,10 +97,9 @@ def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
     keys = read_machines(services).keys_for(record.spec.login_user)
     digest = record.spec.startup_script
     script = None if digest is None else services.store.get_blob(digest).decode()
-    request = node_request(record, incarnation, labels, keys, script)
-    if record.spec.queued:
-        return services.cloud.create_queued(request)
-    return services.cloud.create_node(request)
+    spec = node_spec(record, labels, keys, script)
+    create = services.cloud.create_queued if spec.queued else services.cloud.create_node
+    return create(incarnation.cloud_name, spec)
 
 
 def _not_created(held: HeldSlice, record: SliceRecord, error: TpuctlError) -> Outcome:

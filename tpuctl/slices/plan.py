@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import NodeRequest
-from tpuctl.model.records import Answer, Desired, Incarnation, Retry, SliceRecord, SliceState
+from tpuctl.model.records import Answer, Desired, Incarnation, Retry, SliceRecord, SliceSpec, SliceState
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
@@ -266,39 +266,19 @@ def next_incarnation(record: SliceRecord, now: float) -> Incarnation:
     return Incarnation(number=number, cloud_name=f"{record.name}-{number}", requested_at=now)
 
 
-def node_request(
-    record: SliceRecord,
-    incarnation: Incarnation,
-    labels: dict[str, str],
-    ssh_keys: str,
-    startup_script: str | None = None,
-) -> NodeRequest:
-    """The request for one incarnation. Keys go in at create: adding one later is a slow PATCH. OS Login, which
-    would ignore them, is turned off for the node, whatever its project says.
+def node_spec(
+    record: SliceRecord, labels: dict[str, str], ssh_keys: str, startup_script: str | None = None
+) -> SliceSpec:
+    """What is sent for one incarnation: the specification with all of its labels and metadata.
 
-    `labels` are the owner's; nothing in the specification can replace them, nor the keys.
+    Keys go in at create: adding one later is a slow PATCH. OS Login, which would ignore them, is turned off
+    for the node, whatever its project says. `labels` are the owner's; nothing in the specification can replace
+    them, nor the keys.
     """
     spec = record.spec
     script = {} if startup_script is None else {"startup-script": startup_script}
-    return NodeRequest(
-        name=incarnation.cloud_name,
-        zone=spec.zone,
-        accelerator_type=spec.accelerator_type,
-        runtime_version=spec.runtime_version,
-        tier=spec.tier,
+    return replace(
+        spec,
         labels={**spec.labels, **labels},
         metadata={**spec.metadata, OS_LOGIN: OS_LOGIN_OFF, **script, "ssh-keys": ssh_keys},
-        external_ips=spec.external_ips,
-        network=spec.network,
-        subnetwork=spec.subnetwork,
-        service_account=spec.service_account,
-        tags=spec.tags,
-        config_type=spec.config_type,
-        topology=spec.topology,
-        boot_disk_gib=spec.boot_disk_gib,
-        reservation=spec.reservation,
-        run_duration_s=spec.run_duration_s,
-        valid_until=spec.valid_until,
-        valid_for_s=spec.valid_for_s,
-        slices=spec.slices,
     )

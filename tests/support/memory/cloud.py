@@ -23,11 +23,11 @@ from tpuctl.model.cloud import (
     GuestHostKey,
     Listing,
     NodeInfo,
-    NodeRequest,
     OfferInfo,
     OperationInfo,
     QueuedInfo,
 )
+from tpuctl.model.records import SliceSpec
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, DroppedConnectionError, Json
 from tpuctl.sim.world.world import World
 
@@ -110,13 +110,13 @@ class WorldCloud:
         found = self._find(f"queued resource {name} in {zone}", "GetQueuedResource", full)
         return None if found is None else self._lists.parse(found, queued_resources.parse_queued)
 
-    def create_node(self, request: NodeRequest) -> OperationInfo:
-        path, body = rendering.create_node(self._parent(request.zone), request)
-        return self._create(f"create node {request.name} in {request.zone}", path, body)
+    def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
+        path, body = rendering.create_node(self._parent(spec.zone), node_id, spec)
+        return self._create(f"create node {node_id} in {spec.zone}", path, body)
 
-    def create_queued(self, request: NodeRequest) -> OperationInfo:
-        path, body = rendering.create_queued(self._parent(request.zone), request)
-        return self._create(f"create queued resource {request.name} in {request.zone}", path, body)
+    def create_queued(self, node_id: str, spec: SliceSpec) -> OperationInfo:
+        path, body = rendering.create_queued(self._parent(spec.zone), node_id, spec)
+        return self._create(f"create queued resource {node_id} in {spec.zone}", path, body)
 
     def _create(self, what: str, path: str, body: Json) -> OperationInfo:
         url = urlsplit(path)
