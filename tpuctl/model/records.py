@@ -8,7 +8,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from tpuctl.model import timeouts
-from tpuctl.model.hosts import Endpoint, Tier
+from tpuctl.model.hosts import Endpoint
+from tpuctl.model.slice_spec import SliceSpec as SliceSpec
 
 MOVED = "moved"
 """The document that a store which has moved, or is about to, holds: where to, and whether all is there. From
@@ -34,38 +35,6 @@ class SliceState(StrEnum):
     REMOVED = "removed"
     DELETING = "deleting"
     GONE = "gone"
-
-
-class SliceSpec(Struct, frozen=True):
-    """What was asked for. Another spec under the same name is a conflict, not an update."""
-
-    accelerator_type: str
-    zone: str
-    tier: Tier
-    runtime_version: str
-    hosts: int
-    chips: int
-    queued: bool = True
-    external_ips: bool = True
-    login_user: str = "tpuctl"
-    network: str | None = None
-    subnetwork: str | None = None
-    service_account: str | None = None
-    config_type: str | None = None
-    topology: str | None = None
-    slices: int = 1
-    """Nodes of one queued resource; `hosts` and `chips` count those of all."""
-    reservation: str | None = None
-    run_duration_s: float | None = None
-    valid_until: float | None = None
-    valid_for_s: float | None = None
-    """How long each request may wait for capacity."""
-    boot_disk_gib: int | None = None
-    tags: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    startup_script: str | None = None
-    """The sha256 of the blob with its text."""
 
 
 class Worker(Struct, frozen=True):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.lib.options import Flag, Option
 from tpuctl.model.hosts import Tier
@@ -235,9 +235,41 @@ class SliceRequest(SliceOptions, frozen=True):
 
     def of(self, accelerator: str | None) -> SliceRequest:
         """The same, of this accelerator type."""
-        return msgspec.structs.replace(self, accelerator=accelerator)
+        return replace(self, accelerator=accelerator)
 
     @property
     def given(self) -> bool:
         """Whether anything was said, an agreement to pay aside."""
-        return msgspec.structs.replace(self, pay=False) != SliceRequest()
+        return replace(self, pay=False) != SliceRequest()
+
+
+class SliceSpec(SliceOptions, frozen=True):
+    """What follows from a request: kept in the record of the slice, and sent for each of its incarnations.
+
+    Another spec under the same name is a conflict, not an update.
+    """
+
+    accelerator_type: str
+    zone: str
+    tier: Tier
+    runtime_version: str
+    hosts: int
+    chips: int
+    queued: bool = True
+    external_ips: bool = True
+    login_user: str = "tpuctl"
+    config_type: str | None = None
+    """With `topology`, asks for an accelerator by shape instead of by `accelerator_type`."""
+    topology: str | None = None
+    slices: int = 1
+    """Nodes of one queued resource; `hosts` and `chips` count those of all."""
+    run_duration_s: float | None = None
+    valid_until: float | None = None
+    """Epoch seconds after which the queue must not fill the request any more."""
+    valid_for_s: float | None = None
+    """How long each request may wait for capacity."""
+    boot_disk_gib: int | None = None
+    tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    startup_script: str | None = None
+    """The sha256 of the blob with its text."""
