@@ -47,6 +47,21 @@ def test_one_slice_says_which_grant_covers_it_or_what_it_costs(session):
     assert "per hour: the grant for spot v4 in us-central2-b has 16 chips, 16 in use" in paid
 
 
+@pytest.mark.parametrize("width", [74, 80, 120])
+def test_words_of_the_list_are_never_broken_and_all_are_there(width):
+    row = {
+        **dict.fromkeys((column.key for column in FLEET), ""),
+        **{"name": "big", "type": "v5litepod-16", "zone": "southamerica-west1-a", "tier": "on-demand"},
+        **{"hosts": 4, "state": "provisioning", "cloud": "WAITING_FOR_RESOURCES", "user": "ada"},
+        **{"created": "2026-11-22T05:20:59Z", "payer": "you", "usd_per_hour": 123.648},
+    }
+    lines = render_table([fleet_cells(row, 1795000000.0)], FLEET, width=width)
+    assert max(map(len, lines)) <= width
+    words = set(" ".join(lines).split())
+    assert {"v5litepod-16", "southamerica-west1-a", "on-demand", "provisioning", "ada", "123.65"} <= words
+    assert {"WAITING_FOR_RESOURCES", *(column.title for column in FLEET)} <= words
+
+
 @pytest.mark.parametrize(("state", "cloud"), [("ready", "READY"), ("provisioning", "CREATING")])
 def test_a_usual_row_of_the_list_fits_in_one_line_of_80_characters(state, cloud):
     row = {

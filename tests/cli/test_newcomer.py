@@ -36,7 +36,7 @@ def redirected(session: Session, words: str) -> subprocess.CompletedProcess[str]
     [
         ("ls --profile sim", "--profile stands before the command", "tpuctl --profile … ls"),
         ("up lab v4-8 --spot", "v4-8 is the type", "tpuctl up v4-8 lab"),
-        ("run echo hello", "there is no script 'echo'", "tpuctl run -- echo hello"),
+        ("run echo hello", "there is no file 'echo'", "tpuctl run -- echo hello"),
         ("run python -c 1", "no such option: -c", "tpuctl run -- COMMAND -c"),
         ("run --no-checkpoint --name My_Run -- true", "is not valid", "my-run"),
         ("up big --timeout soon", "is not a duration", "90m"),

@@ -13,9 +13,10 @@ from tpuctl.cli.commands.ls import FLEET
 from tpuctl.cli.commands.quota import HOLDERS
 from tpuctl.cli.commands.runs import RUNS
 from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
-from tpuctl.cli.live import LineFolder, Renderer, render_seconds, squeeze
+from tpuctl.cli.live import LineFolder, Renderer, squeeze
 from tpuctl.cli.wrapping import hint_lines, wrap
 from tpuctl.engine.events import Pace, StepDone, StepStarted, Waiting, Warn, WorkerOutput
+from tpuctl.lib.time import render_seconds
 from tpuctl.model.verdict import waiting_words
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))

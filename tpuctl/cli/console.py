@@ -38,7 +38,8 @@ class Column(Struct, frozen=True):
     """One column: `key` of the row, `title` in the header.
 
     The highest `give` is made narrow first; what does not fit goes on in the next line. `most`: cut after so
-    many lines, for what may be very long.
+    many lines, for what may be very long. `whole`: for words, such as a zone, that are broken last; where the
+    table is too wide, such a column with a `give` goes beneath each row, behind its title.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Column(Struct, frozen=True):
     right: bool = False
     give: int = 0
     most: int | None = None
+    whole: bool = False
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
@@ -80,25 +82,56 @@ def render_table(
     """
     cells = [[cell(row.get(column.key)) for column in columns] for row in rows]
     stacks = [[column.title, *(line[i] for line in cells)] for i, column in enumerate(columns)]
+    kept = _kept(stacks, columns, width)
+    notes = [_note(line, columns, kept) for line in cells]
+    columns, stacks = [columns[i] for i in kept], [stacks[i] for i in kept]
+    cells = [[line[i] for i in kept] for line in cells]
     widths = _fit(stacks, columns, width)
     above = max(len(word) for text in stacks[0] for word in text.split()) > widths[0]
     if above:
         shown = [text for text in stacks[0] if len(text) <= width // 6]
         widths = _fit([shown, *stacks[1:]], columns, width)
     longest = max(map(len, stacks[-1]))
-    beneath = len(columns) > 1 and columns[-1].give > 0 and widths[-1] < min(longest, MIN_ROOM)
+    beneath = (
+        len(columns) > 1
+        and columns[-1].give > 0
+        and not columns[-1].whole
+        and widths[-1] < min(longest, MIN_ROOM)
+    )
     if beneath:
         widths = _fit(stacks[:-1], columns, width)
         widths.append(max(0, width - _total(widths) - len(GAP)))
     lines = _row_lines(
         [column.title for column in columns], columns, widths, width if beneath else 0, colour=False
     )
-    for texts in cells:
+    for texts, note in zip(cells, notes, strict=True):
         if above and len(texts[0]) > widths[0]:
             lines += wrap(texts[0], width)
             texts = ["", *texts[1:]]
         lines += _row_lines(texts, columns, widths, width if beneath else 0, colour=colour)
+        lines += [" " * BENEATH + line for line in wrap(note, width - BENEATH) if line]
     return lines
+
+
+def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+    """Which columns stand side by side: whole ones leave, the highest `give` first, until the rest has room."""
+    kept = list(range(len(columns)))
+    movable = [i for i in kept if columns[i].whole and columns[i].give]
+    leaving = sorted(movable, key=lambda i: columns[i].give)
+
+    def least(index: int) -> int:
+        column, stack = columns[index], stacks[index]
+        return max(map(len, stack)) if column.whole else max(len(column.title), min(MIN_COLUMN, len(stack[0])))
+
+    while leaving and _total([least(i) for i in kept]) > width:
+        kept.remove(leaving.pop())
+    return kept
+
+
+def _note(texts: Sequence[str], columns: Sequence[Column], kept: Sequence[int]) -> str:
+    """The cells of a row that are not among the `kept` columns, with their titles."""
+    rest = [f"{columns[i].title} {text}" for i, text in enumerate(texts) if i not in kept and text != "-"]
+    return GAP.join(rest)
 
 
 def _row_lines(
@@ -127,7 +160,8 @@ def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int)
     """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
     widths = [max(map(len, stack)) for stack in stacks]
     words = [max(longest_word(text) for text in stack) for stack in stacks]
-    for floors in (words, [MIN_COLUMN] * len(columns)):
+    unbroken = [widths[i] if columns[i].whole else word for i, word in enumerate(words)]
+    for floors in (unbroken, [MIN_COLUMN] * len(columns)):
         for index in sorted(range(len(stacks)), key=lambda i: -columns[i].give):
             excess = _total(widths) - width
             floor = max(len(columns[index].title), floors[index])

@@ -16,6 +16,7 @@ from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import terminal_width
 from tpuctl.engine.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 from tpuctl.lib.text import counted, fold_label, sized
+from tpuctl.lib.time import render_clock, render_seconds, render_timer
 
 FOLD_WINDOW_S = 0.15
 """How long a line may wait for its twins from other workers."""
@@ -30,25 +31,6 @@ SHORTEST_NAME = 12
 """Longer words than this give way on a status line that is too long."""
 TRANSFER_LINE_S = 10.0
 """Without a terminal, a transfer says this often how far it is."""
-
-
-def render_seconds(seconds: float) -> str:
-    """`8 s`, `2 min 05 s`, `30 min`, `1 h 03 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
-
-
-def render_timer(seconds: float) -> str:
-    """`0:08`, `2:05`, `1:03:00`."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def squeeze(text: str, room: int) -> str:
@@ -67,11 +49,6 @@ def _squeezed(word: str, room: int) -> str:
     """States of the cloud are in capitals: they are what is said."""
     tail = room // 2
     return word if len(word) <= room or word.isupper() else f"{word[: room - tail - 1]}…{word[-tail:]}"
-
-
-def render_clock(at: float) -> str:
-    """Local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 class _Pending(Struct):

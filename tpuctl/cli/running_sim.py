@@ -50,7 +50,7 @@ def show_facts(console: Console, info: SimInfo) -> None:
 
 
 def _delays_in_words(delays: Mapping[str, float]) -> str:
-    from tpuctl.cli.live import render_seconds
+    from tpuctl.lib.time import render_seconds
 
     if not any(delays.values()):
         return "none: a slice is ready as soon as its hosts are up"

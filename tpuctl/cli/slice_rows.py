@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.live import render_seconds
 from tpuctl.lib.text import counted
-from tpuctl.lib.time import render_age
+from tpuctl.lib.time import render_age, render_seconds
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord

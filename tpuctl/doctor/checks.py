@@ -17,12 +17,12 @@ from tpuctl.errors import BILLING_DISABLED, TpuctlError
 from tpuctl.lib.names import region_of
 from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
-from tpuctl.lib.time import render_time
+from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.regions import is_near as is_near
 from tpuctl.slices.validation import OS_LOGIN
-from tpuctl.watch.heartbeat import Verdict, render_span
+from tpuctl.watch.heartbeat import Verdict
 
 LOGIN = "gcloud auth application-default login"
 NEEDED_APIS = {

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from tpuctl.doctor.facts import Facts, SharedStore
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.names import region_of
-from tpuctl.lib.time import render_duration
+from tpuctl.lib.time import render_duration, render_span
 from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion, StoreFacts
 from tpuctl.model.regions import is_near
-from tpuctl.watch.heartbeat import render_span
 
 CHECK = "store"
 OBJECT_PERMISSIONS = (

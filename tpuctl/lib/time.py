@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import counted
 
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _PART = re.compile(r"([0-9]+(?:[.][0-9]+)?)([wdhms])")
@@ -62,3 +63,35 @@ def render_time(at: float | None) -> str | None:
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def render_seconds(seconds: float) -> str:
+    """`8 s`, `2 min 05 s`, `30 min`, `1 h 03 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
+
+
+def render_timer(seconds: float) -> str:
+    """`0:08`, `2:05`, `1:03:00`."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def render_span(seconds: float) -> str:
+    """A duration for people: `45 s`, `7 min`, `3 h`, `2 days`."""
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if round(seconds) < limit:
+            return f"{max(0, round(seconds / unit))} {name}"
+    return counted(round(seconds / 86400), "day")
+
+
+def render_clock(at: float) -> str:
+    """Local time of day: `18:00:00`."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")

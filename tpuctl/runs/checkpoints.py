@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from tpuctl.lib.time import render_span
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.records import Attempt
 
@@ -39,13 +40,9 @@ def describe_fruitless(attempts: Sequence[Attempt], times: Sequence[float]) -> s
         if attempt.started_at is not None and attempt.ended_at is not None
     ]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    life = f"median life {_minutes(statistics.median(lives))}" if lives else "no attempt ever began to run"
+    life = f"median life {render_span(statistics.median(lives))}" if lives else "no attempt ever began to run"
     if gaps:
-        pace = f"one checkpoint interval {_minutes(statistics.median(gaps))}"
+        pace = f"one checkpoint interval {render_span(statistics.median(gaps))}"
     else:
         pace = "one checkpoint in all" if times else "no checkpoint was ever written"
     return f"{FRUITLESS_MAX} attempts ended without a newer checkpoint: {life}, {pace}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

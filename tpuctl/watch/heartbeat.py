@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tpuctl.lib.text import counted
+from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 
 INSTALL_HINT = "tpuctl watch install"
@@ -205,14 +205,6 @@ def judge(heartbeats: Iterable[Heartbeat], now: float) -> Health:
 def is_late(beat: Heartbeat, now: float) -> bool:
     """Whether this machine's next pass is overdue by more than chance."""
     return now > beat.at + beat.seconds + beat.patience_s
-
-
-def render_span(seconds: float) -> str:
-    """A duration for people: `45 s`, `7 min`, `3 h`, `2 days`."""
-    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if round(seconds) < limit:
-            return f"{max(0, round(seconds / unit))} {name}"
-    return counted(round(seconds / 86400), "day")
 
 
 def render_counts(beat: Heartbeat) -> str:

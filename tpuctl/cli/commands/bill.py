@@ -23,7 +23,7 @@ NOTHING = "nothing found that can cost money"
 COLUMNS = (
     Column("kind", "WHAT"),
     Column("name", "NAME", give=2),
-    Column("location", "LOCATION"),
+    Column("location", "LOCATION", whole=True),
     Column("user", "USER", give=3),
     Column("payer", "PAYS"),
     Column("hour", "$/HOUR", right=True),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 CAPACITY = (
-    Column("zone", "ZONE"),
+    Column("zone", "ZONE", whole=True),
     Column("type", "TYPE"),
     Column("tier", "TIER"),
     Column("got", "GOT", right=True),
@@ -106,12 +106,6 @@ def _got(note: CapacityNote, pending: int) -> str:
 
 
 def _span(seconds: float | None) -> str:
-    """A span in its largest fitting unit."""
-    if seconds is None:
-        return ""
-    hours = seconds / 3600
-    if hours >= 48:
-        return f"{hours / 24:.0f} d"
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
+    from tpuctl.lib.time import render_span
+
+    return "" if seconds is None else render_span(seconds)

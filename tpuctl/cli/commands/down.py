@@ -106,7 +106,7 @@ def _show_what_goes(context: AppContext, records: list[SliceRecord]) -> None:
     columns = (
         Column("name", "WOULD DELETE"),
         Column("node", "NODE"),
-        Column("zone", "ZONE"),
+        Column("zone", "ZONE", whole=True),
         Column("state", "STATE"),
         Column("stops", "STOPS RUN", give=1),
     )

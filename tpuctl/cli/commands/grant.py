@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = new_group("Record what you may use without --pay.")
 
 COLUMNS = (
-    Column("zone", "ZONE"),
+    Column("zone", "ZONE", whole=True),
     Column("tier", "TIER"),
     Column("generation", "GENERATION"),
     Column("chips", "CHIPS", right=True),

@@ -13,15 +13,15 @@ from tpuctl.cli.slice_rows import fleet_cells
 
 FLEET = (
     Column("name", "NAME", give=2),
-    Column("type", "TYPE"),
-    Column("zone", "ZONE"),
-    Column("tier", "TIER"),
-    Column("hosts", "HOSTS", right=True),
-    Column("state", "STATE"),
-    Column("cloud", "CLOUD", give=3),
-    Column("age", "AGE", right=True),
+    Column("type", "TYPE", whole=True),
+    Column("zone", "ZONE", whole=True),
+    Column("tier", "TIER", whole=True, give=3),
+    Column("hosts", "HOSTS", right=True, whole=True, give=2),
+    Column("state", "STATE", whole=True),
+    Column("cloud", "CLOUD", whole=True, give=5),
+    Column("age", "AGE", right=True, whole=True, give=1),
     Column("hour", "$/HOUR", right=True),
-    Column("user", "USER", give=1),
+    Column("user", "USER", whole=True, give=4),
 )
 
 

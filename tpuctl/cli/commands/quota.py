@@ -34,7 +34,7 @@ HOLDERS = (
     Column("user", "USER", give=1),
     Column("name", "HOLDS", give=2),
     Column("type", "TYPE"),
-    Column("zone", "ZONE"),
+    Column("zone", "ZONE", whole=True),
     Column("tier", "TIER"),
     Column("state", "STATE"),
     Column("chips", "CHIPS", right=True),
@@ -43,7 +43,7 @@ HOLDERS = (
 GRANTS = (
     Column("generation", "GRANT"),
     Column("tier", "TIER"),
-    Column("zone", "ZONE"),
+    Column("zone", "ZONE", whole=True),
     Column("live", "LIVE", right=True),
     Column("chips", "OF CHIPS", right=True),
     Column("ends", "LAST DAY"),

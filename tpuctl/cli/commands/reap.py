@@ -20,7 +20,7 @@ COLUMNS = (
     Column("fate", "FATE"),
     Column("kind", "WHAT"),
     Column("name", "NAME", give=1),
-    Column("zone", "ZONE"),
+    Column("zone", "ZONE", whole=True),
     Column("user", "USER", give=2),
     Column("why", "BECAUSE", give=3),
 )

@@ -145,7 +145,7 @@ def _check_script(context: AppContext, request: RunRequest) -> None:
     if "/" not in name and not name.endswith(".py"):
         meant = shlex.join((name, *request.args))
         raise UsageError(
-            f"there is no script {name!r} in this directory",
+            f"there is no file {name!r} in this directory",
             hint=f"a command stands behind --: tpuctl run -- {meant}",
         )
 

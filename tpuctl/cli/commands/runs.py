@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RUNS = (
     Column("id", "RUN"),
     Column("slice", "SLICE", give=1),
-    Column("state", "STATE"),
+    Column("state", "STATE", whole=True),
     Column("attempts", "ATTEMPTS"),
     Column("created", "CREATED (UTC)"),
     Column("command", "COMMAND", give=2, most=2),

@@ -241,7 +241,8 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
 
 
 def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
-    from tpuctl.watch.heartbeat import is_late, render_counts, render_span
+    from tpuctl.lib.time import render_span
+    from tpuctl.watch.heartbeat import is_late, render_counts
 
     left = None if beat.next_due is None else beat.next_due - now
     due = "-" if left is None else f"in {render_span(left)}" if left >= 0 else f"{render_span(-left)} ago"

@@ -217,7 +217,7 @@ def _is_installed(plan: _Plan) -> bool:
 
 def say_what_is_installed(context: AppContext) -> None:
     """Which line or timer calls passes on this machine and when next, and that no daemon does."""
-    from tpuctl.watch.heartbeat import render_span
+    from tpuctl.lib.time import render_span
     from tpuctl.watch.install.crontab import seconds_until_due
 
     found, lines, console = (
