@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from uv import find_uv_bin
 
 import tests.conformance
 from tests.conformance.client import Check, Client
@@ -152,10 +153,12 @@ def run_apart(client: Client) -> Result:
         Path(folder).chmod(0o755)  # simulated hosts, which run as somebody else, may use it too
         packages = [each for each in client.requirements if not each.startswith(PROGRAM)]
         venv = Path(folder) / "venv"
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        # uv, as twenty environments with the same large packages cost pip most of an hour.
+        uv = find_uv_bin()
+        subprocess.run([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(venv)], check=True)
         if packages:
-            pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
-            subprocess.run(pip, check=True, timeout=INSTALL_TIMEOUT_S)
+            install = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), *packages]
+            subprocess.run(install, check=True, timeout=INSTALL_TIMEOUT_S)
         return _run(client, _version(client, venv), venv)
 
 
