@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import os
 import re
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 import requests
 from typer.testing import CliRunner
@@ -28,6 +30,7 @@ from tpuctl.sim.server.processes import start_time
 from tpuctl.sim.server.simulator import Simulator, new_token
 from tpuctl.sim.server.state_dir import save_info
 from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import METHODS, PRESETS
 from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
 
@@ -141,6 +144,10 @@ def refused(answer: tuple[int, Any], status: int, name: str, text: str = "", rea
     assert text in body["error"]["message"]
     if reason:
         assert reason in [each.get("reason") for each in body["error"]["details"]]
+
+
+DENIED = "PERMISSION_DENIED"
+DELAYS = Delays()
 
 
 def stockout(lab: Lab, run: Callable[[], None]) -> None:
@@ -455,6 +462,81 @@ def refused_attributes(lab: Lab, run: Callable[[], None]) -> None:
     refused(host_keys(lab), 403, "PERMISSION_DENIED")
 
 
+def absent_attributes(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    refused(host_keys(lab), 404, "NOT_FOUND", "guest attribute value is not found")
+
+
+KEY = asyncssh.generate_private_key("ssh-ed25519")
+
+
+def log_in(lab: Lab, name: str = "big-1") -> bool:
+    """Whether the first host takes the key of the node's metadata."""
+    address = lab.shown(name)["networkEndpoints"][0]["ipAddress"]
+    how: Any = {"known_hosts": None, "config": None, "agent_path": None, "login_timeout": 30}
+
+    async def attempt() -> bool:
+        try:
+            port = lab.simulator.ssh_port
+            async with asyncssh.connect(address, port, username="ada", client_keys=[KEY], **how):
+                return True
+        except asyncssh.PermissionDenied:
+            return False
+
+    return asyncio.run(attempt())
+
+
+def ssh_keys() -> dict[str, Any]:
+    return {"metadata": {"ssh-keys": f"ada:{KEY.export_public_key().decode().strip()}"}}
+
+
+def late_keys(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.node(**ssh_keys())
+    lab.later(DELAYS.node_create + DELAYS.host_accounts + 1)
+    assert (lab.shown()["state"], log_in(lab)) == ("READY", False)
+    lab.later(20)
+    assert log_in(lab)
+
+
+def os_login(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.ready(**ssh_keys())
+    assert not log_in(lab)
+    lab.run("tpuctl sim fault --clear")
+    lab.ready("other", **ssh_keys())
+    assert log_in(lab, "other")
+
+
+def no_network(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 400, "INVALID_ARGUMENT", "global/networks/default' was not found")
+
+
+def no_actas(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 403, DENIED, "iam.serviceAccounts.actAs")
+
+
+BUCKET = "/storage/v1/b/sim-bucket"
+
+
+def storage_refuses(status: int) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        assert [lab.call("GET", BUCKET)[0] for _ in range(2)] == [status, 200]
+
+    return check
+
+
+def storage_lost_response(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    with pytest.raises(requests.ConnectionError):
+        lab.call("POST", f"/upload{BUCKET}/o?uploadType=media&name=a", {})
+    assert lab.get(f"{BUCKET}/o/a")["name"] == "a"
+
+
 def compute_waits(lab: Lab, run: Callable[[], None]) -> None:
     run()
     _, operation = lab.call("POST", f"{COMPUTE}/zones/{ZONE}/disks", {"name": "d"})
@@ -500,7 +582,6 @@ def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Call
     return check
 
 
-DENIED = "PERMISSION_DENIED"
 RATE = "RESOURCE_OPERATION_RATE_EXCEEDED"
 CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "No capacity, said by the operation": stockout,
@@ -550,6 +631,14 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "A disk cannot be attached": attach_fails("internal error"),
     "A disk was copied too often": disk_operation_fails("/data/createSnapshot", {"name": "s"}, RATE),
     "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
+    "No host key was published": absent_attributes,
+    "Hosts know their users late": late_keys,
+    "The organisation wants OS Login": os_login,
+    "The network is not there": no_network,
+    "The service account may not be used": no_actas,
+    "Cloud Storage slows down": storage_refuses(429),
+    "Cloud Storage is unavailable for a moment": storage_refuses(503),
+    "The answer to a write is lost": storage_lost_response,
     "A Compute operation waits": compute_waits,
     "A Compute operation fails": compute_fails,
 }
@@ -569,6 +658,11 @@ def test_what_the_readme_promises_is_reached_by_its_command(lab: Lab, what: str)
             lab.run(command)
 
     CHECKS[what](lab, run)
+
+
+def test_every_preset_is_in_the_table() -> None:
+    commands = [command for each in documented().values() for command in each]
+    assert [preset for preset in PRESETS if not any(f" fault {preset}" in each for each in commands)] == []
 
 
 def test_every_preset_is_named_by_the_help(lab: Lab) -> None:
