@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tpuctl.state.sqlite import SqliteStore
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as made:
+    with open_session(*REAL_PACE) as made:
         made.type("up", "v4-8", "mine", "--spot", "--pay")
         yield made
 

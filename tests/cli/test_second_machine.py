@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import ROOT, TPUCTL, Session
+from tests.support.session import REAL_PACE, ROOT, TPUCTL, Session
 
 LINES = re.compile(r"^```bash\n(first=\$HOME; .*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -22,7 +22,7 @@ def first() -> Iterator[Session]:
         session = Session(Path(home))
         del session.environ["TPUCTL_STATE_DIR"]
         session.environ["PATH"] = f"{Path(TPUCTL).parent}:{session.environ['PATH']}"
-        session.type("sim", "up", "--instant")
+        session.type("sim", "up", *REAL_PACE)
         try:
             yield session
         finally:

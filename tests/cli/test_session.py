@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import TPUCTL, Session, open_session
+from tests.support.session import REAL_PACE, TPUCTL, Session, open_session
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         session.type("up", "v4-16", "big", "--spot", "--pay")
         yield session
 

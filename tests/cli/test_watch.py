@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import TPUCTL, Session, open_session
+from tests.support.session import REAL_PACE, TPUCTL, Session, open_session
 from tests.support.spool import Spool
 from tpuctl.watch.install.preflight import cron_runs
 
@@ -24,7 +24,7 @@ FOREIGN = b"MAILTO=ada\n# by hand, with a byte \xfc that is no UTF-8\n0 3 * * *\
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         session.type("up", "v4-8", "small", "--spot", "--pay")
         yield session
 

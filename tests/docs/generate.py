@@ -43,7 +43,7 @@ NORMAL = (
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "10:15:00"),
     (re.compile(r"\b\d\d-\d\d 10:15:00"), "11-21 10:15:00"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:8470"),
-    (re.compile(r"127\.78\.\d+\.\d+:\d+"), "127.78.1.59:22"),
+    (re.compile(r"127\.79\.\d+\.\d+:\d+"), "127.79.1.59:22"),
     (re.compile(r"^(\s+pid\s+)\d+", re.MULTILINE), r"\g<1>4711"),
     (re.compile(r"^(\s+ssh port\s+)\d+", re.MULTILINE), r"\g<1>22"),
     (re.compile(r"after \d+ s\b"), "after 1 s"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tpuctl.sim.server import control
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         session.type("up", "v4-16", "big", "--slices", "2", "--spot", "--pay")
         yield session
 
@@ -46,7 +46,8 @@ def test_a_run_tells_each_worker_its_slice(session: Session) -> None:
     session.type("run", "--no-checkpoint", "--name", "told", "--on", "big", "--", "sh", "-c", line)
     lines = session.type("logs", "told").stdout.splitlines()
     told = sorted(each.partition("│ ")[2].split() for each in lines)
-    first = session.json("status", "big")["workers"][0]["address"]
+    nodes = {each["name"].rpartition("/")[2]: each for each in session.json("sim", "status")["state"]["nodes"]}
+    first = nodes["big-1-0"]["networkEndpoints"][0]["ipAddress"]
     assert told == [[str(rank), str(rank // 2), "2", first] for rank in range(4)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.jobs import bring_up
 from tests.support.services import sim_services
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tests.support.sim import running_sim
 from tests.support.soak import soak
 from tpuctl.model.records import SliceState
@@ -20,7 +20,7 @@ from tpuctl.watch.reconciler import run_pass
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         yield session
 
 

@@ -18,6 +18,9 @@ from tests.support.typist import typist
 TPUCTL = str(Path(sys.executable).parent / "tpuctl")
 SIM_FIRST = 'eval "$(tpuctl sim env)"; '
 """What hints say before commands of gcloud, which would ask Google else."""
+REAL_PACE = ("--speed", "100")
+"""All delays of the real cloud, a hundred times faster: a slice is ready after 2 s, for example. For tests of
+what waits, races with the cloud or looks at it twice; others say nothing and wait for nothing."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

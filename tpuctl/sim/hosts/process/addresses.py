@@ -1,7 +1,7 @@
 """Loopback addresses for simulated hosts, claimed by listening on their metadata port.
 
 Linux answers on all of 127.0.0.0/8 without configuration; several simulators on one machine share it, so an
-address belongs to whoever listens first. A host has two, as a real one: 127.77.X.Y is its own, 127.78.X.Y is
+address belongs to whoever listens first. A host has two, as a real one: 127.77.X.Y is its own, 127.79.X.Y is
 where the world finds it.
 """
 
@@ -93,7 +93,7 @@ class AddressPool:
         """A new place with its listening SSH sockets and that of its metadata."""
         for number in itertools.islice(self._numbers, HOSTS):
             rest = f"{number // 253}.{number % 253 + 1}"
-            place = Place(f"127.77.{rest}", f"127.78.{rest}")
+            place = Place(f"127.77.{rest}", f"127.79.{rest}")
             try:
                 metadata = listen_on(place.internal_ip, self.metadata_port)
             except OSError as error:
