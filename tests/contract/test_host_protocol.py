@@ -15,7 +15,7 @@ from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.engine.ports import Remote
 from tpuctl.hosts.agent import Answer, HostAgent
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
-from tpuctl.hosts.protocol import AttemptState, AttemptStatus, CopyStatus, LacksReply, LogNews
+from tpuctl.hosts.protocol import AttemptStatus, CopyStatus, LacksReply, LogNews, WorkerState
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.data import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
@@ -132,14 +132,14 @@ def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostA
 
 
 def test_a_run_goes_from_absent_to_exited_with_its_status_and_logs(runs: Runs):
-    assert runs.status().state is AttemptState.ABSENT
+    assert runs.status().state is WorkerState.ABSENT
     assert runs.prepare().value.prepared
-    assert runs.status().state is AttemptState.PREPARED
+    assert runs.status().state is WorkerState.PREPARED
     started = runs.start("sh", "-c", words.WORK)
-    assert (started.value.state, started.value.already) == (AttemptState.RUNNING, False)
+    assert (started.value.state, started.value.already) == (WorkerState.RUNNING, False)
     ended = runs.ended()
     assert (ended.state, ended.exit_status, ended.signal, ended.stopped) == (
-        AttemptState.EXITED,
+        WorkerState.EXITED,
         3,
         None,
         False,
@@ -233,7 +233,7 @@ def test_a_stop_ends_the_run_and_says_that_it_was_stopped(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.HANG)
     [before] = runs.agent.stop([runs.target], "r1", "1", 5.0)
-    assert before.value.state is AttemptState.RUNNING
+    assert before.value.state is WorkerState.RUNNING
     ended = runs.ended()
     assert (ended.signal, ended.stopped) == (15, True)
 
@@ -243,7 +243,7 @@ def test_who_ignores_a_stop_is_killed_after_the_grace_and_a_second_stop_may_shor
     runs.start("sh", "-c", words.DEAF)
     runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
     runs.agent.stop([runs.target], "r1", "1", 300.0)
-    assert runs.status().state is AttemptState.RUNNING
+    assert runs.status().state is WorkerState.RUNNING
     runs.agent.stop([runs.target], "r1", "1", 0.2)
     assert (runs.ended().signal, runs.ended().stopped) == (9, True)
 
@@ -252,7 +252,7 @@ def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs):
     runs.prepare()
     runs.agent.stop([runs.target], "r1", "1", 1.0)
     assert runs.start("true").error == "stopped"
-    assert runs.status("9").state is AttemptState.ABSENT
+    assert runs.status("9").state is WorkerState.ABSENT
 
 
 def test_a_host_that_goes_down_ends_a_run_without_a_stop_of_ours(runs: Runs):
@@ -261,7 +261,7 @@ def test_a_host_that_goes_down_ends_a_run_without_a_stop_of_ours(runs: Runs):
     assert not runs.status().rebooted
     runs.lab.reboot(runs.target)
     ended = runs.status()
-    assert (ended.state, ended.signal) == (AttemptState.EXITED, 15)
+    assert (ended.state, ended.signal) == (WorkerState.EXITED, 15)
     assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, False, True)
     runs.prepare("2")
     runs.start("sh", "-c", words.HANG, attempt="2")
@@ -288,7 +288,7 @@ def test_what_outlives_its_supervisor_is_found_and_ended_by_a_stop(runs: Runs):
     runs.start("sh", "-c", words.DEAF)
     runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
     runs.lab.kill_supervisor(runs.target)
-    runs.lab.until(lambda: runs.status().state is AttemptState.LOST, "the loss of the supervisor")
+    runs.lab.until(lambda: runs.status().state is WorkerState.LOST, "the loss of the supervisor")
     lost = runs.status()
     assert lost.survivors
     assert str(lost.survivors[0]) in lost.survivors_said
@@ -296,7 +296,7 @@ def test_what_outlives_its_supervisor_is_found_and_ended_by_a_stop(runs: Runs):
     assert runs.status().survivors[:1] == lost.survivors[:1]
     runs.agent.stop([runs.target], "r1", "1", 0.0)
     runs.lab.until(lambda: runs.status().survivors == (), "the end of the survivors")
-    assert runs.status().state is AttemptState.LOST
+    assert runs.status().state is WorkerState.LOST
 
 
 def test_what_the_main_process_leaves_behind_ends_with_it(runs: Runs):
@@ -359,7 +359,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
         should_stop=lambda: bool(heard),
     )
     assert (result.failure, b"".join(heard)) == (FailureKind.LOST, b"up\n")
-    assert runs.status().state is AttemptState.RUNNING
+    assert runs.status().state is WorkerState.RUNNING
     runs.agent.stop([runs.target], "r1", "1", 0.1)
     runs.ended()
 
@@ -468,9 +468,9 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
     runs.ended("2")
     [listed] = runs.agent.attempts([runs.target])
     assert [(each.attempt, each.state) for each in listed.value] == [
-        ("1", AttemptState.EXITED),
-        ("2", AttemptState.EXITED),
-        ("3", AttemptState.RUNNING),
+        ("1", WorkerState.EXITED),
+        ("2", WorkerState.EXITED),
+        ("3", WorkerState.RUNNING),
     ]
     [reply] = runs.agent.prune([runs.target], keep=[("r1", "2")])
     assert reply.data["removed"] == [["r1", "1"]]
@@ -529,16 +529,16 @@ def copies(lab: Lab, agent: HostAgent) -> Copies:
 
 def test_a_host_copies_from_another_while_nobody_is_connected(copies: Copies):
     nothing = copies.lacks(copies.sink)
-    assert (nothing.has_tree, nothing.copy) == (False, CopyStatus(AttemptState.ABSENT))
+    assert (nothing.has_tree, nothing.copy) == (False, CopyStatus(WorkerState.ABSENT))
     serving = copies.serve()
-    assert (serving.state, serving.port is not None) == (AttemptState.RUNNING, True)
+    assert (serving.state, serving.port is not None) == (WorkerState.RUNNING, True)
     begun = copies.ask(copies.sink, "fetch", port=serving.port, token=serving.token)
     assert begun.value is not None
     assert begun.value.error == ""
     for target in (copies.source, copies.sink):
         copies.lab.cut(target)
     done = copies.ended(copies.sink, "fetch")
-    assert (done.state, done.error) == (AttemptState.EXITED, "")
+    assert (done.state, done.error) == (WorkerState.EXITED, "")
     assert done.bytes == len(BIG.tree) + 700_000 + 256 * 4000
     assert int(copies.lacks(copies.sink).bits, 16) == 0
     copies.stop(copies.source, "serve")
@@ -550,8 +550,8 @@ def test_a_copy_that_was_begun_is_not_begun_again_unless_it_has_ended_and_that_i
     assert copies.serve(anew=True) == first
     copies.stop(copies.source, "serve")
     assert copies.ended(copies.source, "serve").port == first.port
-    assert copies.serve().state is AttemptState.EXITED
-    assert copies.serve(anew=True).state is AttemptState.RUNNING
+    assert copies.serve().state is WorkerState.EXITED
+    assert copies.serve(anew=True).state is WorkerState.RUNNING
     copies.stop(copies.source, "serve")
     copies.ended(copies.source, "serve")
 
@@ -563,7 +563,7 @@ def test_an_older_fence_begins_no_copy_and_odd_copies_are_refused(copies: Copies
     for odd in ({"run": "r1"}, {"does": "session"}, {"deadline_s": 0}, {"attempt": "../x"}):
         [answer] = copies.agent.copy([copies.sink], {**copies.request("fetch"), **door, **odd})
         assert answer.error == "bad-request", odd
-    assert copies.lacks(copies.sink).copy == CopyStatus(AttemptState.ABSENT)
+    assert copies.lacks(copies.sink).copy == CopyStatus(WorkerState.ABSENT)
     copies.stop(copies.source, "serve")
     copies.ended(copies.source, "serve")
 
@@ -572,7 +572,7 @@ def test_a_copy_that_fails_says_why(copies: Copies):
     serving = copies.serve()
     copies.ask(copies.sink, "fetch", port=serving.port, token="5a" * 32)
     failed = copies.ended(copies.sink, "fetch")
-    assert failed.state is AttemptState.EXITED
+    assert failed.state is WorkerState.EXITED
     assert failed.error
     assert not copies.lacks(copies.sink).has_tree
     copies.stop(copies.source, "serve")
@@ -581,7 +581,7 @@ def test_a_copy_that_fails_says_why(copies: Copies):
 
 def test_who_serves_ends_when_nobody_asks(copies: Copies):
     serving = copies.serve(idle_s=0.5)
-    assert serving.state is AttemptState.RUNNING
+    assert serving.state is WorkerState.RUNNING
     copies.ended(copies.source, "serve")
 
 

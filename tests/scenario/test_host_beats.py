@@ -14,7 +14,7 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptState, Cause, Policy, RunState, SliceState
+from tpuctl.model.records import AttemptPhase, Cause, Policy, RunState, SliceState
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.heartbeats import beats_key
 from tpuctl.slices.liveness import Life
@@ -131,13 +131,13 @@ def test_a_lost_run_that_was_stopped_after_its_hosts_had_answered_again_condemns
 
     def back() -> bool:
         run = get_run(services, run_id).record
-        ended = run.attempt.state is AttemptState.ENDED and run.attempt.cause is Cause.HOST_LOST
+        ended = run.attempt.state is AttemptPhase.ENDED and run.attempt.cause is Cause.HOST_LOST
         return ended and get_slice(services, "big").record.state is SliceState.READY
 
     for _ in range(60):
         place.clock.advance(MINUTE)
         advance_run(services, run_id)
-        if get_run(services, run_id).record.attempt.state is AttemptState.ENDED:
+        if get_run(services, run_id).record.attempt.state is AttemptPhase.ENDED:
             break
     wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
     assert back()

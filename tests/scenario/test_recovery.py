@@ -17,7 +17,7 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.records import AttemptState, Cause, Policy, RunState, SliceState
+from tpuctl.model.records import AttemptPhase, Cause, Policy, RunState, SliceState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
@@ -283,7 +283,7 @@ def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):
     bring_up(services, "big")
     run = submit(services, "big", "import time\nprint('hello', flush=True)\ntime.sleep(600)")
     run_pass(services)
-    assert get_run(services, run.id).record.attempt.state is AttemptState.RUNNING
+    assert get_run(services, run.id).record.attempt.state is AttemptPhase.RUNNING
     take_down(services, "big")
     assert get_run(services, run.id).record.state is RunState.STOPPED
     assert Path(services.logs.path(run.id, 1, 1, "stdout")).read_text() == "hello\n"
@@ -345,7 +345,7 @@ time.sleep(600 if os.environ["TPUCTL_ATTEMPT"] == "1" else 0)
     eventually(lambda: tally.exists() and len(tally.read_text().split()) == 2)
     # As after an attempt that was given up because its hosts could not be reached.
     loaded = get_run(services, run.id)
-    attempt = replace(loaded.record.attempt, state=AttemptState.ENDED, cause=Cause.HOST_LOST)
+    attempt = replace(loaded.record.attempt, state=AttemptPhase.ENDED, cause=Cause.HOST_LOST)
     save(services, loaded, replace(loaded.record, attempt=attempt, state=RunState.WAITING))
     ended = follow_run(services, run.id)
     assert (ended.state, ended.attempt.number) == (RunState.SUCCEEDED, 2)

@@ -33,7 +33,7 @@ from tpuctl.hosts.commands import (
     render_install_command,
     render_session_request,
 )
-from tpuctl.hosts.protocol import AttemptState, AttemptStatus
+from tpuctl.hosts.protocol import AttemptStatus, WorkerState
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.remote import SshRemote
@@ -255,12 +255,12 @@ def test_an_unreachable_worker_gets_its_reply_in_its_place(
 def test_a_run_goes_from_prepared_to_exited_with_its_status_and_logs(runs: Runs, target: HostTarget) -> None:
     [prepared] = runs.prepare(bundle=bundle_of(main__sh="#!/bin/sh\necho out; echo err >&2; exit 7\n"))
     assert prepared.value.prepared
-    assert runs.status().state is AttemptState.PREPARED
+    assert runs.status().state is WorkerState.PREPARED
     [started] = runs.start("./main.sh")
     assert (started.value.already, started.value.pid is not None) == (False, True)
     status = runs.ended()
     assert (status.state, status.exit_status, status.signal, status.stopped) == (
-        AttemptState.EXITED,
+        WorkerState.EXITED,
         7,
         None,
         False,
@@ -420,7 +420,7 @@ def test_a_second_start_of_an_attempt_is_refused(runs: Runs) -> None:
     [first] = runs.start("sh", "-c", "echo once >> count; exec sleep 60")
     [second] = runs.start("sh", "-c", "echo twice >> count")
     assert (first.value.already, second.value.already) == (False, True)
-    assert (second.value.state, second.value.pid) == (AttemptState.RUNNING, first.value.pid)
+    assert (second.value.state, second.value.pid) == (WorkerState.RUNNING, first.value.pid)
     runs.agent.stop(runs.targets, "r1", "1", 0.3)
     runs.ended()
     assert runs.start("true")[0].value.already
@@ -446,14 +446,14 @@ def test_a_stale_fence_is_refused_by_prepare_and_start(runs: Runs) -> None:
     runs.prepare("2", fence=4)
     assert runs.prepare("3", fence=3)[0].error == "stale-fence"
     assert runs.start("true", attempt="1", fence=3)[0].error == "stale-fence"
-    assert runs.status("1").state is AttemptState.PREPARED
+    assert runs.status("1").state is WorkerState.PREPARED
 
 
 def test_a_command_that_cannot_be_started_ends_as_a_shell_would_say(runs: Runs) -> None:
     runs.prepare()
     runs.start("no-such-program")
     status = runs.ended()
-    assert (status.state, status.exit_status) == (AttemptState.EXITED, 127)
+    assert (status.state, status.exit_status) == (WorkerState.EXITED, 127)
     assert "no-such-program" in status.detail
 
 
@@ -468,7 +468,7 @@ def test_a_run_outlives_the_connection(runs: Runs, farm: SshFarm) -> None:
     runs.prepare()
     runs.start("sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 9")
     farm.drop_connections()
-    assert runs.status().state is AttemptState.RUNNING
+    assert runs.status().state is WorkerState.RUNNING
     (farm.folder / "home-0/.tpuctl/runs/r1/1/work/go").touch()
     assert runs.ended().exit_status == 9
 
@@ -522,7 +522,7 @@ def test_a_run_survives_kill_9_of_its_client_and_a_stop_reaches_the_whole_family
     until(lambda: work.is_dir() and {path.name for path in work.iterdir()} >= MEMBERS, "the family's start")
     process.kill()
     process.wait()
-    assert runs.status().state is AttemptState.RUNNING
+    assert runs.status().state is WorkerState.RUNNING
     assert sum("family.py" in line for line in farm.processes().values()) >= len(MEMBERS)
     runs.agent.stop(runs.targets, "r1", "1", 0.3)
     status = runs.ended()
@@ -566,11 +566,11 @@ def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs) -> None:
 
 
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
-    assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is AttemptState.ABSENT
+    assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is WorkerState.ABSENT
     runs.prepare()
     runs.start("true")
     runs.ended()
-    assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is AttemptState.EXITED
+    assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is WorkerState.EXITED
     assert runs.ended().stopped is False
 
 
@@ -589,7 +589,7 @@ def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Pa
     runs.start("sleep", "60")
     status = json.loads((home / ".tpuctl/runs/r1/1/status.json").read_text())
     os.kill(status["supervisor"]["pid"], signal.SIGKILL)
-    assert runs.ended().state is AttemptState.LOST
+    assert runs.ended().state is WorkerState.LOST
     [result] = runs.agent.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
     assert result.exit_status == 98
 
@@ -599,7 +599,7 @@ def test_another_boot_makes_a_running_attempt_lost(runs: Runs, home: Path) -> No
     runs.start("sleep", "60")
     path = home / ".tpuctl/runs/r1/1/status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
-    assert runs.status().state is AttemptState.LOST
+    assert runs.status().state is WorkerState.LOST
 
 
 def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(runs: Runs) -> None:
@@ -633,7 +633,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: Ssh
         lambda: not [line for line in farm.processes().values() if line.endswith(" follow ")],
         "the follower's end",
     )
-    assert runs.status().state is AttemptState.RUNNING
+    assert runs.status().state is WorkerState.RUNNING
 
 
 def test_secrets_reach_the_process_and_neither_disk_nor_arguments(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ssh.conftest import AGENT
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.protocol import AttemptState
+from tpuctl.hosts.protocol import WorkerState
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.process.backend import ProcessHosts
@@ -75,7 +75,7 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
 
         second = make(hosts, key, "big-2", 2)
         states = [answer.value.state for answer in agent.status(second, "r1", "1") if answer.value]
-        assert states == [AttemptState.ABSENT] * 2
+        assert states == [WorkerState.ABSENT] * 2
         agent.prepare(second, run="r1", attempt="2", fence=2, bundle=None)
         agent.start(second, {**request, "attempt": "2", "fence": 2, "argv": ["sh", "-c", "exit 5"]})
         until(

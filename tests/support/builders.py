@@ -17,7 +17,7 @@ from tpuctl.model.cloud import (
 )
 from tpuctl.model.records import (
     Attempt,
-    AttemptState,
+    AttemptPhase,
     CodeState,
     Desired,
     Incarnation,
@@ -106,7 +106,7 @@ def an_attempt(**changes: Any) -> Attempt:
         "number": 1,
         "incarnation": 1,
         "fence": 3,
-        "state": AttemptState.RUNNING,
+        "state": AttemptPhase.RUNNING,
         "created_at": 2000.0,
         "workers": (0, 1),
         "started_at": 2010.0,

@@ -29,7 +29,7 @@ STATUS = {
 
 def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
     status = protocol.parse_attempt_status({**STATUS, "state": "hibernating", "colour": "red"})
-    assert status.state is protocol.AttemptState.UNKNOWN
+    assert status.state is protocol.WorkerState.UNKNOWN
     assert (status.pid, status.started_at, status.survivors) == (5, 1.5, ())
 
 
@@ -105,3 +105,8 @@ def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: protocol.Lo
 def test_an_answer_without_news_of_logs_is_no_news(answer: bytes) -> None:
     with pytest.raises(protocol.MalformedReplyError, match="logs"):
         protocol.parse_log_news(answer)
+
+
+@pytest.mark.parametrize("said", ["unreachable", "closed", "asleep", None, 5])
+def test_a_host_cannot_say_what_is_only_said_of_one(said):
+    assert protocol.WorkerState.parse(said) is protocol.WorkerState.UNKNOWN

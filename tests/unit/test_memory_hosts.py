@@ -10,7 +10,7 @@ from tests.support.memory.host import MemoryHost, MemoryHosts
 from tests.support.memory.process import Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.remote import MemoryRemote
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.protocol import AttemptState
+from tpuctl.hosts.protocol import WorkerState
 from tpuctl.model.cloud import FailureKind, HostTarget
 
 KEY = "ssh-ed25519 AAAAkey me"
@@ -88,7 +88,7 @@ def test_an_attempt_goes_on_while_nobody_looks_and_tells_the_times_of_its_life(h
     agent.start([target], request)
     clock.sleep(7200.0)
     status = agent.status([target], "r", "1")[0].value
-    assert (status.state, status.exit_status) == (AttemptState.EXITED, 3)
+    assert (status.state, status.exit_status) == (WorkerState.EXITED, 3)
     assert (status.started_at, status.ended_at) == (began, began + 3600.0)
 
 
@@ -113,11 +113,11 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
         if attempt == "1":
             host.reboot()
     first = agent.status([target], "r", "1")[0].value
-    assert first.state is AttemptState.LOST
+    assert first.state is WorkerState.LOST
     agent.stop([target], "r", "2", 30.0)
     clock.sleep(2.0)
     second = agent.status([target], "r", "2")[0].value
-    assert (second.state, second.exit_status, second.stopped) == (AttemptState.EXITED, 75, True)
+    assert (second.state, second.exit_status, second.stopped) == (WorkerState.EXITED, 75, True)
     assert agent.read_log([target], run="r", attempt="2", stream="stdout")[0].stdout == b"saved\n"
 
 

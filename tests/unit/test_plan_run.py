@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
-from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
+from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptState, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
+from tpuctl.model.records import AttemptPhase, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.plan import RunStep, charge, plan_run, worker_ends
 from tpuctl.slices.states import Sighting, SliceEvent
@@ -41,9 +41,9 @@ def test_a_run_waits_for_its_slice_and_starts_when_it_is_ready():
 
 
 def test_no_worker_starts_before_every_worker_acknowledged():
-    starting = a_run(attempt=an_attempt(state=AttemptState.STARTING))
+    starting = a_run(attempt=an_attempt(state=AttemptPhase.STARTING))
     prepared = [WorkerView(0, WorkerState.PREPARED), WorkerView(1, WorkerState.PREPARED)]
-    assert plan(a_run(attempt=an_attempt(state=AttemptState.PREPARING))).step is RunStep.PREPARE
+    assert plan(a_run(attempt=an_attempt(state=AttemptPhase.PREPARING))).step is RunStep.PREPARE
     assert plan(starting, workers=prepared).step is RunStep.START
     assert plan(starting, workers=[running(0), running(1)]).step is RunStep.MARK_RUNNING
 
@@ -160,13 +160,13 @@ def test_a_notice_of_preemption_decides_where_the_api_says_nothing():
 
 
 def test_workers_of_a_preempted_attempt_that_still_answer_are_stopped_and_the_others_not_waited_for():
-    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.PREEMPTED))
+    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.PREEMPTED))
     assert plan(ending, workers=[unreachable(0), running(1)]).step is RunStep.STOP_WORKERS
     assert plan(ending, workers=[unreachable(0), exited(1, 1)]).step is RunStep.END_ATTEMPT
 
 
 def test_what_outlives_its_supervisor_is_ended_before_the_attempt_is():
-    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.HOST_LOST))
+    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.HOST_LOST))
     orphans = WorkerView(0, WorkerState.LOST, survivors=(7,), survivors_said="7 python3 of ada")
     assert plan(ending, workers=[orphans, exited(1, 1)]).step is RunStep.STOP_WORKERS
     roots = WorkerView(0, WorkerState.EXITED, signal=15, survivors=(8,), survivors_said="8 sh of root")
@@ -176,13 +176,13 @@ def test_what_outlives_its_supervisor_is_ended_before_the_attempt_is():
 
 
 def test_the_other_workers_are_stopped_before_an_attempt_ends():
-    ending = a_run(attempt=an_attempt(state=AttemptState.ENDING, cause=Cause.FAILED))
+    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.FAILED))
     assert plan(ending, workers=[exited(0, 1), running(1)]).step is RunStep.STOP_WORKERS
     assert plan(ending, workers=[exited(0, 1), exited(1, 143)]).step is RunStep.END_ATTEMPT
 
 
 def test_a_worker_that_does_not_answer_is_asked_to_stop_until_patience_ends():
-    attempt = an_attempt(state=AttemptState.ENDING, cause=Cause.STOPPED, ending_since=NOW)
+    attempt = an_attempt(state=AttemptPhase.ENDING, cause=Cause.STOPPED, ending_since=NOW)
     ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
     assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 60).step is RunStep.STOP_WORKERS
     assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 71).step is RunStep.END_ATTEMPT
@@ -193,7 +193,7 @@ def test_success_on_every_worker_counts_even_when_the_slice_goes_right_after():
 
 
 def test_a_worker_that_never_ends_does_not_hold_the_attempt_for_ever():
-    attempt = an_attempt(state=AttemptState.ENDING, cause=Cause.STOPPED, ending_since=NOW)
+    attempt = an_attempt(state=AttemptPhase.ENDING, cause=Cause.STOPPED, ending_since=NOW)
     ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
     hanging = [exited(0, 143), running(1)]
     assert plan(ending, workers=hanging, now=NOW + 60).step is RunStep.STOP_WORKERS
@@ -216,7 +216,7 @@ def test_a_removed_slice_blocks_the_run_and_a_slice_taken_down_ends_it():
 
 def failure(*ends, number=1):
     return an_attempt(
-        number=number, state=AttemptState.ENDED, cause=Cause.FAILED, suspect_why="it broke", ends=ends
+        number=number, state=AttemptPhase.ENDED, cause=Cause.FAILED, suspect_why="it broke", ends=ends
     )
 
 
@@ -257,7 +257,7 @@ def test_workers_that_were_stopped_do_not_count_whatever_else_is_noted_of_them()
 
 def test_a_quick_failure_is_forgotten_when_something_else_ends_an_attempt():
     run = charge(a_run(policy=Policy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0)), NOW)
-    run = charge(run, an_attempt(state=AttemptState.ENDED, cause=Cause.PREEMPTED), NOW)
+    run = charge(run, an_attempt(state=AttemptPhase.ENDED, cause=Cause.PREEMPTED), NOW)
     assert charge(run, failure(WorkerEnd(0, 1, ran_s=2.0)), NOW).state is RunState.WAITING
 
 
@@ -281,7 +281,7 @@ def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
-    attempt = an_attempt(state=AttemptState.ENDED, cause=cause)
+    attempt = an_attempt(state=AttemptPhase.ENDED, cause=cause)
     run = charge(a_run(policy=policy), attempt, NOW)
     assert run.state is state
     charged = {

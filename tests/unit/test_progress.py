@@ -6,7 +6,7 @@ import itertools
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.model.cloud import ObjectInfo
-from tpuctl.model.records import AttemptState, Cause, RunState
+from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.checkpoints import checkpoint_times, describe_fruitless
 from tpuctl.runs.plan import plan_run
@@ -40,7 +40,7 @@ def test_the_question_says_how_long_attempts_live_and_how_long_a_checkpoint_take
 
 
 def test_a_run_with_a_question_waits_for_an_answer():
-    ended = an_attempt(state=AttemptState.ENDED, cause=Cause.PREEMPTED)
+    ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.PREEMPTED)
     run = a_run(state=RunState.WAITING, attempt=ended, question="no newer checkpoint")
     plan = plan_run(run, a_slice(), None, [], 5000.0)
     assert plan.step is None

@@ -13,7 +13,7 @@ from tpuctl.envs.spec import run_variables
 from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.workers import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerView
 from tpuctl.lib.text import counted
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.records import Attempt, RunRecord

@@ -23,7 +23,7 @@ from tpuctl.fleet.plan import (
     run_id_of,
 )
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptState, Desired, RunRecord, SliceState
+from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceState
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import active_run, look_for_end, request_run, request_stop
@@ -237,7 +237,7 @@ class _RunItem:
         if not self._run_id:
             return self._submit()
         run = get_run(self._services, self._run_id).record
-        begun = run.attempt is not None and run.attempt.state is AttemptState.RUNNING
+        begun = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
         if run.state.final or (begun and not run.stop_asked):
             return Outcome(Done("started"), acted=False)
         return step_run_and_slice(self._services, self._run_id)

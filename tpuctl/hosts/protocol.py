@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct, field
 
 
-class AttemptState(StrEnum):
-    """How far an attempt has got on one host."""
+class WorkerState(StrEnum):
+    """How far an attempt has got on one worker. The last three are said of a worker, never by its host."""
 
     ABSENT = "absent"
     PREPARED = "prepared"
@@ -22,15 +22,21 @@ class AttemptState(StrEnum):
     RUNNING = "running"
     EXITED = "exited"
     LOST = "lost"
+    UNREACHABLE = "unreachable"
+    CLOSED = "closed"
+    """It answers, but refuses this machine or shows a key that is not its own: no sign that it is dead."""
     UNKNOWN = "unknown"
+    """It says what this tpuctl does not know."""
 
     @classmethod
-    def parse(cls, value: object) -> AttemptState:
-        return cls(value) if isinstance(value, str) and value in set(cls) else cls.UNKNOWN
+    def parse(cls, value: object) -> WorkerState:
+        """What a host said."""
+        ours = {cls.UNREACHABLE, cls.CLOSED}
+        return cls(value) if isinstance(value, str) and value in set(cls) - ours else cls.UNKNOWN
 
     @property
     def final(self) -> bool:
-        return self in {AttemptState.EXITED, AttemptState.LOST}
+        return self in {WorkerState.EXITED, WorkerState.LOST}
 
 
 _MAX_NUMBER = float(1 << 63)
@@ -82,7 +88,7 @@ class AttemptStatus(Struct, frozen=True):
 
     run: str
     attempt: str
-    state: AttemptState
+    state: WorkerState
     exit_status: int | None
     signal: int | None
     pid: int | None
@@ -103,6 +109,51 @@ class AttemptStatus(Struct, frozen=True):
     maintenance: str = ""
 
 
+class HostEvent(StrEnum):
+    """What happened to a worker's host, as the host itself tells it."""
+
+    NONE = ""
+    SHUT_DOWN = "shut-down"
+    """Its supervisor was told to end, and not by us: maintenance, a reboot or a preemption begins like that."""
+    REBOOTED = "rebooted"
+    """It has another boot id than when the attempt began."""
+    MAINTENANCE = "maintenance"
+    """The metadata server announces that it is terminated for maintenance, and its program has ended."""
+    PREEMPTED = "preempted"
+    """The metadata server says that it is preempted."""
+
+
+class WorkerView(Struct, frozen=True):
+    """One look at one worker. `ran_s` is how long its program ran, by the host's clock; `survivors` names
+    processes of the attempt that nobody watches."""
+
+    worker: int
+    state: WorkerState
+    exit_status: int | None = None
+    signal: int | None = None
+    detail: str = ""
+    event: HostEvent = HostEvent.NONE
+    interrupted: bool = False
+    """It was told to end, and not by us: whatever its exit status, it did not come to its own end."""
+    stop_asked: bool = False
+    ran_s: float | None = None
+    survivors: tuple[int, ...] = ()
+    survivors_said: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in {WorkerState.EXITED, WorkerState.LOST, WorkerState.ABSENT}
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state is WorkerState.EXITED and self.exit_status == 0 and not self.interrupted
+
+    @property
+    def healthy(self) -> bool:
+        going_down = self.event in {HostEvent.SHUT_DOWN, HostEvent.PREEMPTED}
+        return self.state in {WorkerState.RUNNING, WorkerState.STARTING} and not going_down
+
+
 class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks."""
 
@@ -116,7 +167,7 @@ class CopyStatus(Struct, frozen=True):
     """A copy from host to host under the supervisor of one of them. `bytes` came so far to one that fetches;
     one that serves has a port, and a secret for those who may ask."""
 
-    state: AttemptState
+    state: WorkerState
     bytes: int = 0
     port: int | None = None
     token: str = ""
@@ -128,7 +179,7 @@ class CopyStatus(Struct, frozen=True):
 
     @property
     def going(self) -> bool:
-        return self.state in {AttemptState.STARTING, AttemptState.RUNNING}
+        return self.state in {WorkerState.STARTING, WorkerState.RUNNING}
 
 
 class LacksReply(Struct, frozen=True):
@@ -144,7 +195,7 @@ class LacksReply(Struct, frozen=True):
 class StartReply(Struct, frozen=True):
     """`already` means that this attempt was started here before and nothing was done now."""
 
-    state: AttemptState
+    state: WorkerState
     pid: int | None
     already: bool
 
@@ -227,7 +278,7 @@ def parse_attempt_status(data: Mapping[str, Any]) -> AttemptStatus:
     return AttemptStatus(
         run=_text(data, "run"),
         attempt=_text(data, "attempt"),
-        state=AttemptState.parse(data.get("state")),
+        state=WorkerState.parse(data.get("state")),
         exit_status=_optional_int(data, "exit_status"),
         signal=_optional_int(data, "signal"),
         pid=_optional_int(data, "pid"),
@@ -280,7 +331,7 @@ def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
 
 def parse_copy_status(data: Mapping[str, Any]) -> CopyStatus:
     return CopyStatus(
-        state=AttemptState.parse(data.get("state")),
+        state=WorkerState.parse(data.get("state")),
         bytes=_optional_int(data, "bytes") or 0,
         port=_optional_int(data, "port"),
         token=str(data.get("token", "")),
@@ -290,7 +341,7 @@ def parse_copy_status(data: Mapping[str, Any]) -> CopyStatus:
 
 def parse_start_reply(data: Mapping[str, Any]) -> StartReply:
     return StartReply(
-        state=AttemptState.parse(data.get("state")),
+        state=WorkerState.parse(data.get("state")),
         pid=_optional_int(data, "pid"),
         already=bool(data.get("already", False)),
     )

@@ -230,7 +230,7 @@ RUN_STATE_NOTES: Mapping[RunState, str] = {
 """What each state means, for the documents."""
 
 
-class AttemptState(StrEnum):
+class AttemptPhase(StrEnum):
     """How far an attempt has got; every step is written before the next begins."""
 
     PREPARING = "preparing"
@@ -288,7 +288,7 @@ class Attempt(Struct, frozen=True):
     number: int
     incarnation: int
     fence: int
-    state: AttemptState
+    state: AttemptPhase
     created_at: float
     workers: tuple[int, ...]
     coordinator: str = ""

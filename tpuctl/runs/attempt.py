@@ -11,10 +11,8 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.install import host_environment
 from tpuctl.hosts.agent import Answer, HostAgent
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import AttemptState as HostAttemptState
-from tpuctl.hosts.protocol import AttemptStatus, HostFacts, LogNews
+from tpuctl.hosts.protocol import AttemptStatus, HostFacts, LogNews, WorkerState, WorkerView
 from tpuctl.hosts.targets import host_targets
-from tpuctl.hosts.workers import WorkerView
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
@@ -27,8 +25,8 @@ from tpuctl.transfer.prepare import prepare_on, require_values, view_of
 
 LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
-_BEGUN = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING, HostAttemptState.EXITED})
-_ALIVE = frozenset({HostAttemptState.STARTING, HostAttemptState.RUNNING})
+_BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
+_ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 
 
 class Prepared(Struct, frozen=True):
@@ -189,7 +187,7 @@ class AttemptHosts:
         known = require_values(answers, "say what runs there")
         for target, attempts in zip(self.targets, known, strict=True):
             for each in attempts:
-                if each.state is HostAttemptState.EXITED and each.survivors:
+                if each.state is WorkerState.EXITED and each.survivors:
                     why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
                     return Stuck(f"worker {target.worker} has {why}", self._kill_hint(target, each.survivors))
         found = self._stop_alive(answers, self._left_over)

@@ -11,13 +11,13 @@ from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, StaleRecordError
-from tpuctl.hosts.workers import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerView
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
     Attempt,
-    AttemptState,
+    AttemptPhase,
     Cause,
     Desired,
     Doubt,
@@ -118,7 +118,7 @@ class RunWave:
             number=number,
             incarnation=slice_.incarnation.number,
             fence=self._fence,
-            state=AttemptState.PREPARING,
+            state=AttemptPhase.PREPARING,
             created_at=self._services.store.now(),
             workers=run.workers or everybody,
             slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
@@ -146,7 +146,7 @@ class RunWave:
             return Outcome(Wait("slow workers"), acted=True)
         attempt = replace(
             self._attempt,
-            state=AttemptState.STARTING,
+            state=AttemptPhase.STARTING,
             coordinator=prepared.coordinator,
             hosts=prepared.hosts,
             suspect_since=None,
@@ -210,7 +210,7 @@ class RunWave:
     def _record_start(self) -> Outcome:
         attempt = replace(
             self._attempt,
-            state=AttemptState.RUNNING,
+            state=AttemptPhase.RUNNING,
             started_at=self._services.store.now(),
             suspect_since=None,
             suspect_reads=0,
@@ -256,7 +256,7 @@ class RunWave:
         self._journal(str(cause), why)
         attempt = replace(
             self._attempt,
-            state=AttemptState.ENDING,
+            state=AttemptPhase.ENDING,
             cause=cause,
             ending_since=self._services.store.now(),
             suspect_why=why,
@@ -281,7 +281,7 @@ class RunWave:
         self._tell_end()
         attempt = replace(
             self._attempt,
-            state=AttemptState.ENDED,
+            state=AttemptPhase.ENDED,
             ended_at=self._services.store.now(),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),

@@ -6,7 +6,7 @@ from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptState, Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.reconcile import advance_run
@@ -92,7 +92,7 @@ def start_run(services: Services, run_id: str, *, deadline: float | None = None)
     def step() -> Outcome:
         outcome = step_run_and_slice(services, run_id)
         run = get_run(services, run_id).record
-        begun = run.attempt is not None and run.attempt.state is AttemptState.RUNNING
+        begun = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
         return Outcome(Done("started"), acted=False) if begun or run.state.final else outcome
 
     converge(services, run_id, step, deadline=deadline)
@@ -112,7 +112,7 @@ def _stream_if_running(services: Services, run_id: str) -> bool:
     loaded = find_slice(services, run.slice_name)
     hosts = attempt_hosts(services, run, loaded.record if loaded else None)
     attempt = run.attempt
-    if hosts is None or attempt is None or attempt.state is not AttemptState.RUNNING:
+    if hosts is None or attempt is None or attempt.state is not AttemptPhase.RUNNING:
         return False
     if attempt.suspect_since is not None or run.stop_asked:
         return False

@@ -13,12 +13,12 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
+from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
     Attempt,
-    AttemptState,
+    AttemptPhase,
     Cause,
     Desired,
     RunRecord,
@@ -78,20 +78,20 @@ def plan_run(
     if run.state.final:
         return RunPlan(None, run.reason, Done(run.reason))
     attempt = run.attempt
-    if attempt is None or attempt.state is AttemptState.ENDED:
+    if attempt is None or attempt.state is AttemptPhase.ENDED:
         return _plan_between(run, slice_)
-    if attempt.state is AttemptState.ENDING:
+    if attempt.state is AttemptPhase.ENDING:
         return _plan_ending(run, attempt, slice_, workers, now)
     if run.stop_asked:
         return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
-    if attempt.state is AttemptState.RUNNING and workers and all(w.succeeded for w in workers):
+    if attempt.state is AttemptPhase.RUNNING and workers and all(w.succeeded for w in workers):
         return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
     gone = _incarnation_gone(attempt, slice_, sighting)
     if gone:
         return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
-    if attempt.state is AttemptState.PREPARING:
+    if attempt.state is AttemptPhase.PREPARING:
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
-    if attempt.state is AttemptState.STARTING:
+    if attempt.state is AttemptPhase.STARTING:
         return _plan_starting(attempt, sighting, workers, now)
     return _plan_running(attempt, sighting, workers, now)
 

@@ -11,10 +11,10 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S, LOOK_TIME_S, WATCH_TIME_S
-from tpuctl.hosts.workers import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerView
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptState, Desired, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunWave
@@ -29,7 +29,7 @@ from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import lease
 from tpuctl.state.repository import Loaded, find_run, find_slice, get_run, list_runs, save
 
-_LOOKED_AT = {AttemptState.STARTING, AttemptState.RUNNING, AttemptState.ENDING}
+_LOOKED_AT = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 """Attempt states in which the workers' own word is asked for."""
 _REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
 """So long another process may hold the lease of a slice."""
@@ -67,7 +67,7 @@ def look_for_end(services: Services, run_id: str) -> RunRecord:
     while True:
         run = get_run(services, run_id).record
         attempt = run.attempt
-        if attempt is None or attempt.state not in {AttemptState.RUNNING, AttemptState.ENDING}:
+        if attempt is None or attempt.state not in {AttemptPhase.RUNNING, AttemptPhase.ENDING}:
             return run
         acted = advance_run(services, run_id).acted
         attempt = get_run(services, run_id).record.attempt
@@ -201,7 +201,7 @@ def _look_at_workers(
     services: Services, run: RunRecord, slice_: SliceRecord | None, began: float
 ) -> list[WorkerView]:
     attempt = run.attempt
-    told = attempt is not None and attempt.state is not AttemptState.RUNNING
+    told = attempt is not None and attempt.state is not AttemptPhase.RUNNING
     hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else WATCH_TIME_S))
     if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
         return []

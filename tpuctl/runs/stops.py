@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.hosts.workers import WorkerState
+from tpuctl.hosts.protocol import WorkerState
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts

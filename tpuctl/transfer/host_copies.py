@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import AttemptState, CopyStatus
+from tpuctl.hosts.protocol import CopyStatus, WorkerState
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.lacking import ASK_TIMEOUT_S, FAN_OUT, FLAT_WORKERS, SEEDS_TRIED, Spreading
 
@@ -24,7 +24,7 @@ SERVE_IDLE_S = 60
 POLL_FIRST_S = 0.2
 POLL_MAX_S = 2.0
 """Between two looks at copies, while there is time to look."""
-_NOT_BEGUN = CopyStatus(AttemptState.ABSENT)
+_NOT_BEGUN = CopyStatus(WorkerState.ABSENT)
 
 
 class CopyJob(Struct, frozen=True):
@@ -94,7 +94,7 @@ class HostCopies:
 
     def _fresh(self) -> list[int]:
         """Workers that lack something and have not tried to copy it."""
-        idle = {AttemptState.ABSENT, AttemptState.PREPARED}
+        idle = {WorkerState.ABSENT, WorkerState.PREPARED}
         return [worker for worker in self._spread.state.unfinished() if self._status(worker).state in idle]
 
     def _status(self, worker: int) -> CopyStatus:

@@ -9,10 +9,8 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
 from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.protocol import AttemptState as HostAttemptState
-from tpuctl.hosts.protocol import AttemptStatus, PrepareReply
+from tpuctl.hosts.protocol import AttemptStatus, HostEvent, PrepareReply, WorkerState, WorkerView
 from tpuctl.hosts.provision import Deliver
-from tpuctl.hosts.workers import HostEvent, WorkerState, WorkerView
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
@@ -64,7 +62,7 @@ def describe_result(result: RemoteResult) -> str:
 def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
     """One worker's answer as the planner sees it."""
     status = answer.value
-    if status is None or status.state is HostAttemptState.UNKNOWN:
+    if status is None or status.state is WorkerState.UNKNOWN:
         detail = answer.message or describe_result(answer.reply.result)
         closed = answer.reply.result.failure in CLOSED_TO_US
         state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
@@ -75,10 +73,10 @@ def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
         ran_s = max(0.0, status.ended_at - status.started_at)
     return WorkerView(
         answer.worker,
-        WorkerState(status.state.value),
+        status.state,
         status.exit_status,
         status.signal,
-        detail=_disk_words(status) if status.state is HostAttemptState.EXITED else "",
+        detail=_disk_words(status) if status.state is WorkerState.EXITED else "",
         event=_event_of(status, interrupted),
         interrupted=interrupted,
         stop_asked=status.stop_asked,
@@ -100,7 +98,7 @@ def _event_of(status: AttemptStatus, interrupted: bool) -> HostEvent:
         return HostEvent.REBOOTED
     if interrupted:
         return HostEvent.SHUT_DOWN
-    ended = status.state in {HostAttemptState.EXITED, HostAttemptState.LOST} and status.exit_status != 0
+    ended = status.state in {WorkerState.EXITED, WorkerState.LOST} and status.exit_status != 0
     # It is announced up to an hour before: a program that goes on has not been hit yet.
     return HostEvent.MAINTENANCE if ended and status.maintenance == TERMINATED else HostEvent.NONE
 
