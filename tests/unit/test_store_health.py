@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.state.health import inspect_store
-from tpuctl.state.migrations import MIGRATIONS
-from tpuctl.state.sqlite import SqliteStore
+from tpuctl.state.sqlite import MIGRATIONS, SqliteStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from tpuctl.model.facts import StoreFacts
-from tpuctl.state.migrations import MIGRATIONS
+from tpuctl.state.sqlite import MIGRATIONS
 
 LOCK_PATIENCE_S = 1.0
 """Transactions of other commands take milliseconds; who holds on for longer holds up everybody."""

@@ -22,10 +22,23 @@ from tpuctl.model.records import MOVED
 from tpuctl.state.blobs import BlobFiles, write_atomically
 from tpuctl.state.entries import check_entry
 from tpuctl.state.filesystem_clock import FileTime
-from tpuctl.state.migrations import MIGRATIONS
 
 BUSY_TIMEOUT_S = 10.0
 """How long a write waits for another process's: transactions here take milliseconds, NFS may take a second."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE documents ("
+        " key TEXT PRIMARY KEY,"
+        " generation INTEGER NOT NULL,"
+        " immutable INTEGER NOT NULL DEFAULT 0,"
+        " data TEXT NOT NULL) WITHOUT ROWID",
+        "INSERT INTO meta VALUES ('sequence', '0')",
+    ),
+)
+"""The schema: numbered, append-only. Never edit one that was released; add the next. `PRAGMA user_version`
+holds how many were applied."""
 
 README = """\
 tpuctl keeps here what it decided and did: slices, runs, leases, the journal (store.sqlite) and the frozen
