@@ -25,7 +25,8 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr("tpuctl.cloud.retry.time", made)
+    for module in ("tpuctl.cloud.retry", "tpuctl.lib.retry"):
+        monkeypatch.setattr(f"{module}.time", made)
     return made
 
 

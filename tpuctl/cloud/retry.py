@@ -8,12 +8,10 @@ from typing import TypeVar
 
 from tpuctl.cloud import errors
 from tpuctl.errors import NoCapacityError, QuotaError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.lib.retry import retry
 
 READ_TRIES = 4
 READ_PAUSE_S = 0.5
-PATIENCE_S = 5.0
-"""After so long nothing is tried once more: a call that hangs takes as long as a step may by itself, and the
-loop of the workflow comes again."""
 
 T = TypeVar("T")
 
@@ -25,17 +23,14 @@ def read(
 
     Raises subclasses of TpuctlError for whatever a Google client or its transport raises.
     """
-    began = time.monotonic()
-    for remaining in reversed(range(READ_TRIES)):
+
+    def once() -> T:
         try:
             return call()
         except Exception as error:  # every vendor and transport error becomes ours
-            ours = of_read(translate(error, what))
-            late = time.monotonic() - began > PATIENCE_S
-            if not isinstance(ours, TransientError) or remaining == 0 or late:
-                raise ours from error
-            time.sleep(READ_PAUSE_S * 2 ** (READ_TRIES - 1 - remaining))
-    raise AssertionError("unreachable")
+            raise of_read(translate(error, what)) from error
+
+    return retry(once, (TransientError,), tries=READ_TRIES, pause_s=READ_PAUSE_S, sleep=time.sleep)
 
 
 def of_read(error: TpuctlError) -> TpuctlError:
