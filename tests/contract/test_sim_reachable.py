@@ -88,14 +88,14 @@ class Lab:
     def shown(self, name: str = "big-1") -> Any:
         return self.get(f"{NODES}/{name}")
 
-    def wish(self, name: str = "wish") -> Any:
+    def queued(self, name: str = "waiting") -> Any:
         spec = {"nodeId": name, "node": {"acceleratorType": "v4-8", "runtimeVersion": VERSION}}
         body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
         status, operation = self.call("POST", f"{QUEUE}?queuedResourceId={name}", body)
         assert status == 200, operation
         return operation
 
-    def state(self, name: str = "wish") -> str:
+    def state(self, name: str = "waiting") -> str:
         return str(self.get(f"{QUEUE}/{name}")["state"]["state"])
 
     def outcome(self, operation: Any) -> Any:
@@ -163,7 +163,7 @@ def stockout_now(lab: Lab, run: Callable[[], None]) -> None:
 
 def capacity(lab: Lab, run: Callable[[], None]) -> None:
     lab.run(f"tpuctl sim capacity {ZONE}=0")
-    lab.wish()
+    lab.queued()
     _, operation = lab.node()
     assert lab.error_of(operation)["code"] == 8
     assert lab.state() == "WAITING_FOR_RESOURCES"
@@ -207,13 +207,13 @@ def rate_limit(lab: Lab, run: Callable[[], None]) -> None:
 def queued_failure(code: int, text: str) -> Callable[[Lab, Callable[[], None]], None]:
     def check(lab: Lab, run: Callable[[], None]) -> None:
         run()
-        lab.wish()
+        lab.queued()
         seen = []
         for _ in range(60):
             lab.later(10)
             seen.append(lab.state())
         assert list(dict.fromkeys(seen))[-3:] == ["PROVISIONING", "SUSPENDING", "FAILED"]
-        error = lab.get(f"{QUEUE}/wish")["state"]["failedData"]["error"]
+        error = lab.get(f"{QUEUE}/waiting")["state"]["failedData"]["error"]
         assert (error["code"], text in error["message"]) == (code, True)
 
     return check
@@ -221,7 +221,7 @@ def queued_failure(code: int, text: str) -> Callable[[Lab, Callable[[], None]], 
 
 def flapping(lab: Lab, run: Callable[[], None]) -> None:
     run()
-    lab.wish()
+    lab.queued()
     seen = []
     for _ in range(100):
         lab.later(5)
@@ -233,8 +233,8 @@ def flapping(lab: Lab, run: Callable[[], None]) -> None:
 
 def failing_queued_create(lab: Lab, run: Callable[[], None]) -> None:
     run()
-    assert lab.error_of(lab.wish())["code"] == 13
-    assert lab.call("GET", f"{QUEUE}/wish")[0] == 404
+    assert lab.error_of(lab.queued())["code"] == 13
+    assert lab.call("GET", f"{QUEUE}/waiting")[0] == 404
 
 
 def failing(verb: str) -> Callable[[Lab, Callable[[], None]], None]:
@@ -428,11 +428,11 @@ def maintenance(lab: Lab, run: Callable[[], None]) -> None:
 
 
 def any_queued_state(lab: Lab, run: Callable[[], None]) -> None:
-    lab.wish()
+    lab.queued()
     run()
     assert lab.state() == "SUSPENDING"
     for state in QUEUED_STATES:
-        lab.run(f"tpuctl sim set wish state={state}")
+        lab.run(f"tpuctl sim set waiting state={state}")
         assert lab.state() == state
 
 

@@ -37,7 +37,7 @@ KILLED = 1 / 150
 
 
 @dataclass(frozen=True)
-class Wish:
+class Drawn:
     """One slice as its user asks for it."""
 
     name: str
@@ -73,8 +73,8 @@ def half_a_day(seed: int, share: float = 1.0, one_runs_in: int = 3) -> Plan:
     return Plan(seed, 12 * HOUR, 4 * HOUR, 4 * HOUR, share, one_runs_in=one_runs_in)
 
 
-def draw_wishes(chance: random.Random, share: float) -> list[Wish]:
-    wishes = []
+def draw_slices(chance: random.Random, share: float) -> list[Drawn]:
+    slices = []
     for generation, most in COUNTS.items():
         count = round(most * share)
         zones = [zone.name for zone in ZONES if zone.generation == generation]
@@ -84,8 +84,8 @@ def draw_wishes(chance: random.Random, share: float) -> list[Wish]:
             spec = SliceSpec(
                 kind, asked[0], Tier.SPOT, RUNTIMES[generation], hosts, chips, queued=chance.random() < 0.7
             )
-            wishes.append(Wish(f"{generation}x{number:02d}", spec, tuple(asked)))
-    return wishes
+            slices.append(Drawn(f"{generation}x{number:02d}", spec, tuple(asked)))
+    return slices
 
 
 class Life:
@@ -109,8 +109,8 @@ class Life:
         self._asked = self._calm = False
         self.results: Counter[str] = Counter()
         self.kills = self.passes = 0
-        self._wishes = draw_wishes(self._chance, plan.share)
-        self._run_on = {wish.name for wish in self._wishes[:: plan.one_runs_in]}
+        self._drawn = draw_slices(self._chance, plan.share)
+        self._run_on = {drawn.name for drawn in self._drawn[:: plan.one_runs_in]}
         self._next_whim = self._began + HOUR
 
     def live(self) -> None:
@@ -162,14 +162,14 @@ class Life:
     def _ask_for(self, machine: str, skew_s: float) -> None:
         """Every machine asks for half of the slices."""
         services = self._process(machine, skew_s)
-        for number, wish in enumerate(self._wishes):
+        for number, drawn in enumerate(self._drawn):
             if number % 2 == (machine == "b"):
-                self._up(services, wish)
+                self._up(services, drawn)
 
-    def _up(self, services: MemoryServices, wish: Wish) -> None:
-        request_slice(services, wish.name, wish.spec, pay=True, zones=wish.zones, permit=lambda: None)
-        if wish.name in self._run_on and active_run(services, wish.name) is None:
-            self.training.submit(services, wish.name)
+    def _up(self, services: MemoryServices, drawn: Drawn) -> None:
+        request_slice(services, drawn.name, drawn.spec, pay=True, zones=drawn.zones, permit=lambda: None)
+        if drawn.name in self._run_on and active_run(services, drawn.name) is None:
+            self.training.submit(services, drawn.name)
 
     def _half_a_minute(self, machine: str, skew_s: float) -> None:
         self._let_time_pass(30.0)
@@ -209,29 +209,29 @@ class Life:
         if now < self._next_whim:
             return
         self._next_whim = now + self._chance.expovariate(1 / HOUR)
-        wish = self._chance.choice(self._wishes)
+        drawn = self._chance.choice(self._drawn)
         services = self._process(self._chance.choice("ab"))
-        document = self.place.server.find(f"slices/{wish.name}")
+        document = self.place.server.find(f"slices/{drawn.name}")
         assert document is not None
         wanted, state = document.data["desired"] == "up", document.data["state"]
         if not wanted or state in ("removed", "refused"):
             if state not in ("deleting",):
-                self._up(services, wish)
+                self._up(services, drawn)
         elif self._chance.random() < 0.25:
             self._delete_by_hand(document.data)
         elif self._chance.random() < 0.15:
-            self._regret(services, wish)
-        elif wish.name in self._run_on and self._chance.random() < 0.7:
-            self._see_to_the_run(services, wish)
+            self._regret(services, drawn)
+        elif drawn.name in self._run_on and self._chance.random() < 0.7:
+            self._see_to_the_run(services, drawn)
         else:
-            self.auditor.taken_down.add(wish.name)
-            request_down(services, wish.name)
+            self.auditor.taken_down.add(drawn.name)
+            request_down(services, drawn.name)
 
-    def _see_to_the_run(self, services: MemoryServices, wish: Wish) -> None:
+    def _see_to_the_run(self, services: MemoryServices, drawn: Drawn) -> None:
         """Its user answers its question, or begins the next one."""
-        run = active_run(services, wish.name)
+        run = active_run(services, drawn.name)
         if run is None:
-            self.training.submit(services, wish.name)
+            self.training.submit(services, drawn.name)
         elif run.question:
             self.training.go_ons[run.id] += 1
             go_on(services, run.id)
@@ -255,19 +255,19 @@ class Life:
             if error.code not in {Code.FAILED_PRECONDITION, Code.ABORTED}:
                 raise
 
-    def _regret(self, services: MemoryServices, wish: Wish) -> None:
+    def _regret(self, services: MemoryServices, drawn: Drawn) -> None:
         """`down` when a create has just gone out whose answer is lost and whose effect is late."""
-        self.auditor.taken_down.add(wish.name)
-        request_down(services, wish.name)
+        self.auditor.taken_down.add(drawn.name)
+        request_down(services, drawn.name)
         self._let_time_pass(300.0)
-        self._up(services, wish)
+        self._up(services, drawn)
         faults = self.place.world.faults
         struck = [
-            faults.add({"preset": "lost-response", "method": "*.create", "name": f"{wish.name}-*"}),
-            faults.add({"preset": "late-create", "name": f"{wish.name}-*", "seconds": 100.0}),
+            faults.add({"preset": "lost-response", "method": "*.create", "name": f"{drawn.name}-*"}),
+            faults.add({"preset": "late-create", "name": f"{drawn.name}-*", "seconds": 100.0}),
         ]
         run_pass(self._process("a"))
-        request_down(services, wish.name)
+        request_down(services, drawn.name)
         for fault in struck:
             faults.remove(fault.id)
 

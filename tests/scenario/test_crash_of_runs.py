@@ -135,7 +135,7 @@ class RunUpToItsEnd(RunUp):
 
 
 class UpForATime(Up):
-    """A slice whose end is told with the wish: there is none without it at any time."""
+    """A slice whose end is told with the request: there is none without it at any time."""
 
     def command(self, services: MemoryServices) -> None:
         limits = Limits(ttl_s=4 * HOUR, idle_s=HOUR)

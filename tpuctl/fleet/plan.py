@@ -131,17 +131,17 @@ def _slice_change(
         return change(Change.CONFLICT, f"it is of fleet {record.fleet}", "give one of the two another name")
     if differs:
         keys = [_KEYS.get(name, name) for name in differs]
-        told = f"asked for with other {_words(keys)}: {_versus(record, item, differs[0])}"
+        reason = f"asked for with other {_words(keys)}: {_versus(record, item, differs[0])}"
         if foreign:
-            told = f"{told}; it is {record.owner}'s"
-            return change(Change.CONFLICT, told, "--replace --all-users, or another name", differs)
+            reason = f"{reason}; it is {record.owner}'s"
+            return change(Change.CONFLICT, reason, "--replace --all-users, or another name", differs)
         if record.by_hand:
-            told = f"{told}; it was made by hand, and nothing but `down` ends it"
-            return change(Change.CONFLICT, told, f"tpuctl down {item.name}, or change the file back", differs)
+            reason = f"{reason}; it was made by hand, and nothing but `down` ends it"
+            return change(Change.CONFLICT, reason, f"tpuctl down {item.name}, or change the file back", differs)
         if how.replace:
-            return change(Change.REPLACE, told, differs=differs)
+            return change(Change.REPLACE, reason, differs=differs)
         hint = f"change the file back, or tpuctl apply --replace (down, then up: {item.name} and its runs end)"
-        return change(Change.CONFLICT, told, hint, differs)
+        return change(Change.CONFLICT, reason, hint, differs)
     if record.state is SliceState.REMOVED:
         return change(Change.CREATE, "it was deleted outside tpuctl, and is still in the file")
     if record.state is SliceState.REFUSED:
@@ -149,14 +149,14 @@ def _slice_change(
     in_place = _in_place(record, item)
     if not in_place:
         return change(Change.NONE, f"it is {record.state}")
-    told = "; ".join(in_place.values())
+    reason = "; ".join(in_place.values())
     if foreign:
-        told = f"{told}; it is {record.owner}'s"
-        return change(Change.CONFLICT, told, "--all-users changes it, too", tuple(in_place))
+        reason = f"{reason}; it is {record.owner}'s"
+        return change(Change.CONFLICT, reason, "--all-users changes it, too", tuple(in_place))
     if record.by_hand and set(in_place) != {"pay"}:
         why = "it was made by hand, and nothing but `down` ends it"
         return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
-    return change(Change.UPDATE, told, differs=tuple(in_place))
+    return change(Change.UPDATE, reason, differs=tuple(in_place))
 
 
 def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
@@ -177,7 +177,7 @@ def _words(names: Sequence[str]) -> str:
 
 def _versus(record: SliceRecord, item: WantedSlice, name: str) -> str:
     if name == "zone":
-        return f"{' or '.join(record.wished_zones)} is there, {' or '.join(item.zones)} in the file"
+        return f"{' or '.join(record.requested_zones)} is there, {' or '.join(item.zones)} in the file"
     old, new = _said(name, getattr(record.spec, name)), _said(name, getattr(item.spec, name))
     return f"{old} is there, {new} in the file"
 
@@ -230,20 +230,20 @@ def _run_change(
         return _same_run(item, active, going, how)
     if active is not None:
         differs = _run_differences(active, item)
-        told = f"run {active.id} is {active.state} there, with other {_words(differs)}"
+        reason = f"run {active.id} is {active.state} there, with other {_words(differs)}"
         ours = active.fleet == fleet and active.fleet_run == item.name
         if active.slice_name in going or (how.replace and ours):
-            return change(Change.REPLACE, told, differs=differs, record=active.id)
+            return change(Change.REPLACE, reason, differs=differs, record=active.id)
         hint = f"tpuctl stop {active.id}" + (", or tpuctl apply --replace" if ours else "")
-        return change(Change.CONFLICT, told, hint, differs, active.id)
+        return change(Change.CONFLICT, reason, hint, differs, active.id)
     mine = [run for run in runs if run.fleet == fleet and run.fleet_run == item.name]
     moved = next((run for run in mine if _is_live(run)), None)
     if moved is not None:
-        told = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.spec.slice_name}"
+        reason = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.spec.slice_name}"
         if how.replace or moved.slice_name in going:
-            return change(Change.REPLACE, told, differs=("on",), record=moved.id)
+            return change(Change.REPLACE, reason, differs=("on",), record=moved.id)
         hint = f"tpuctl stop {moved.id}, or tpuctl apply --replace"
-        return change(Change.CONFLICT, told, hint, ("on",), moved.id)
+        return change(Change.CONFLICT, reason, hint, ("on",), moved.id)
     same = max((run for run in here if item.is_same(run)), key=lambda run: run.created_at, default=None)
     if same is None:
         return change(Change.CREATE, "it has changed since it last ran" if mine else "it has not run yet")
@@ -260,22 +260,22 @@ def _is_live(run: RunRecord) -> bool:
 def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: How) -> FleetChange:
     """A run that is under way already: only its policy may differ."""
 
-    def told(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
+    def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
         return FleetChange(Kind.RUN, item.name, what, why, hint, differs, active.id)
 
     if active.slice_name in going and item.name in how.again:
-        return told(Change.REPLACE, f"run {active.id} ends with its slice; once more, as asked")
+        return change(Change.REPLACE, f"run {active.id} ends with its slice; once more, as asked")
     if active.slice_name in going:
         hint = f"--again {item.name} submits it anew on the new slice"
-        return told(Change.NONE, f"run {active.id} ends with its slice", hint)
+        return change(Change.NONE, f"run {active.id} ends with its slice", hint)
     if active.policy != item.spec.policy and not active.stop_asked:
         names = tuple(
             name
             for name in Policy.__struct_fields__
             if getattr(active.policy, name) != getattr(item.spec.policy, name)
         )
-        return told(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
-    return told(Change.NONE, f"run {active.id} is {active.state}")
+        return change(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
+    return change(Change.NONE, f"run {active.id} is {active.state}")
 
 
 def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:

@@ -181,14 +181,16 @@ class SliceRecord(Struct, frozen=True):
         return self.incarnation is not None and self.incarnation.by_hand
 
     @property
-    def wished_zones(self) -> tuple[str, ...]:
+    def requested_zones(self) -> tuple[str, ...]:
         """The zones in which it was asked to be."""
         return self.zones or (self.spec.zone,)
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """Those of them that have not refused it for good."""
-        return tuple(zone for zone in self.wished_zones if zone not in self.refused_zones) or (self.spec.zone,)
+        return tuple(zone for zone in self.requested_zones if zone not in self.refused_zones) or (
+            self.spec.zone,
+        )
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """In what it is not a slice of `spec` in any of `zones`, as names of fields.
@@ -197,7 +199,7 @@ class SliceRecord(Struct, frozen=True):
         """
         names = [name for name in SliceSpec.__struct_fields__ if name != "zone"]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
-        return different if set(self.wished_zones) == set(zones or (spec.zone,)) else ("zone", *different)
+        return different if set(self.requested_zones) == set(zones or (spec.zone,)) else ("zone", *different)
 
 
 class RunState(StrEnum):

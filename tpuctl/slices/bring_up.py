@@ -58,7 +58,7 @@ def resolve_wanted(
     if known is not None:
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
-        specs = tuple(replace(known.spec, zone=zone) for zone in known.wished_zones)
+        specs = tuple(replace(known.spec, zone=zone) for zone in known.requested_zones)
         return WantedSlice(known.name, specs, request.pay or agreed, limits=limits)
     grants = list_grants(services) if grants is None else grants
     flex = (request.tier or config.tier) == "flex-start"

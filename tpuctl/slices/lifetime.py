@@ -79,7 +79,7 @@ def replace_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifeti
 
 
 def limit_differences(lifetime: Lifetime | None, limits: Limits) -> tuple[str, ...]:
-    """Which limits a slice with `lifetime` has otherwise than in `limits`, as keys of a wish."""
+    """Which limits a slice with `lifetime` has otherwise than in `limits`, as keys of a request."""
     found = lifetime or Lifetime()
     # An end whose span is not known was written down by an earlier release: it is none of `limits`.
     unknown = found.expires_at is not None and found.ttl_s is None
@@ -126,7 +126,7 @@ def find_use(run_id: str | None, activities: Sequence[HostActivity | None]) -> s
 
 
 def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -> LifetimeVerdict:
-    """What follows from the wish, what was remembered and what was seen now. `use` as of `find_use`."""
+    """What follows from the request, what was remembered and what was seen now. `use` as of `find_use`."""
     since = None if use or lifetime.idle_s is None else _idle_since(lifetime, watch, now)
     due, why = _due(lifetime, since)
     fresh = watch.seen_at is not None and since == watch.idle_since and now < watch.seen_at + SEEN_EVERY_S
