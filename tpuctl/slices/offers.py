@@ -78,7 +78,8 @@ def _look_up(
         listed = "; the API lists it" if what in offers else ", nor does the API list it; asking anyway"
     except TpuctlError as error:
         if _unknown_place(catalog, zone, error):
-            near = suggest(zone, found.zones if found else catalog.zones())
+            # Any zone that has the type helps more than none.
+            near = suggest(zone, found.zones if found else catalog.zones(), cutoff=0.0)
             hint = f"--zone {near}" if near else "tpuctl types"
             raise UsageError.of("zone", f"the API knows no zone {zone!r}: {error.message}", hint) from error
         offers, listed = {}, f"; the API could not be asked about it ({error.message})"
