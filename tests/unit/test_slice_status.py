@@ -17,6 +17,7 @@ FACTS = {
     "chips": 32,
     "slices": 2,
     "runtime_version": "tpu-ubuntu2204-base",
+    "options": {"service_account": "trainer@my-project.iam.gserviceaccount.com"},
     "queued": True,
     "user": "ada",
     "login_user": "tpuctl",
@@ -41,6 +42,7 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
     assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h, or when unused for 30 min"
     assert lines["run"] == "r1 (waiting)"
+    assert lines["service account"] == "trainer@my-project.iam.gserviceaccount.com"
     assert "ready since" not in lines
 
 

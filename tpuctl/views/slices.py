@@ -13,6 +13,7 @@ from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.runs.reconcile import never_began
 from tpuctl.slices.observe import SliceLook, look_at_slice
@@ -130,6 +131,12 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
     }
 
 
+def _options(spec: SliceSpec) -> dict[str, str]:
+    """What of a specification stands in it as the user wrote it, in one word or line."""
+    values = {name: getattr(spec, name) for name in SliceOptions.__struct_fields__}
+    return {name: value for name, value in values.items() if value and isinstance(value, str)}
+
+
 def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     look = look_at_slice(services, name)
@@ -146,6 +153,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "chips": record.spec.chips,
         "slices": record.spec.slices,
         "runtime_version": record.spec.runtime_version,
+        "options": _options(record.spec),
         "queued": record.spec.queued,
         "user": record.owner,
         "login_user": record.spec.login_user,
