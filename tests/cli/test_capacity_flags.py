@@ -39,7 +39,7 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
         *("up", "v4", "made", "--topology", "2x2x2", "--spot", "--pay", "--internal-ips", "--boot-disk", "200"),
         *("--tag", "lab", "--tag", "training", "--label", "team=vision", "--metadata", "note=hello there"),
         *("--network", "mine", "--service-account", "sa@sim-project.iam.gserviceaccount.com"),
-        *("--startup-script", "boot.sh"),
+        *("--startup-script", "boot.sh", "--description", "Ablation of the tokenizer"),
     )
     assert "Cloud NAT" in done.stderr
     node = simulated(session, "made-1")
@@ -47,6 +47,8 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
     assert node["tags"] == ["lab", "training"]
     assert node["labels"]["team"] == "vision"
     assert node["metadata"]["note"] == "hello there"
+    assert node["description"] == "Ablation of the tokenizer"
+    assert "Ablation of the tokenizer" in session.type("status", "made").stdout
     assert node["bootDiskConfig"]["diskSizeGb"] == "200"
     assert node["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
     assert all(each["accessConfig"] == {} for each in node["networkEndpoints"])

@@ -46,6 +46,7 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "tag": (V5E, ("training",)),
     "label": (V5E, {"team": "vision"}),
     "metadata": (V5E, {"team": "vision"}),
+    "description": (V5E, "other"),
     "boot_disk": (V5E, 200),
     "startup_script": (V5E, "boot.sh"),
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),

@@ -75,6 +75,7 @@ def render_node(spec: SliceSpec) -> tpu_v2.Node:
     if spec.subnetwork:
         network.subnetwork = spec.subnetwork
     node = tpu_v2.Node(
+        description=spec.description or "",
         runtime_version=spec.runtime_version,
         network_config=network,
         labels=dict(spec.labels),

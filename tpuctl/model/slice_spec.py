@@ -85,6 +85,17 @@ class SliceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
 
+    description: Annotated[
+        str | None,
+        Option(
+            "What it is for; shown with the TPU.",
+            group=WHAT,
+            metavar="TEXT",
+            api="v2 `description`",
+            examples=("Ablation of the tokenizer",),
+        ),
+    ] = None
+
 
 class SliceRequest(SliceOptions, frozen=True):
     """A slice as a user wrote it; None and empty mean: the setting, else what the grants or the tables make
