@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NO_STORAGE_BY_GRPC = (
-    "Cloud Storage is simulated by its JSON and XML APIs; calls by gRPC are refused as not implemented"
+    "Cloud Storage is simulated by its JSON and XML APIs; calls by gRPC are refused as not implemented, as no "
+    "other client of this table makes any unless it is told to"
 )
 _NO_OS_LOGIN = (
     "there is no OS Login service; hosts where it is asked for take no keys of the metadata, as real ones"
