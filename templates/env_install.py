@@ -1,17 +1,20 @@
 """Installs one pinned Python environment on a host, or verifies it: `python3 env_install.py [--verify]`.
 
 Python 3.8 standard library. The working directory holds `requirements.txt` (exact versions with hashes) and
-`env.json`: {"key", "python": "3.11", "verify": [modules], "variables": {...}}. The result is the virtual
-environment ~/.tpuctl/envs/<key>, with `tpuctl-env.json` in it that says what the interpreter itself reported.
-That marker is written last and never stands beside a half-made environment, so a kill at any moment is repaired
-by running this again. Exit status: 0 only when verified, 1 otherwise, 2 when the input is unusable.
+`env.json`, which `tpuctl/envs/pinned.py` writes. The result is the virtual environment ~/.tpuctl/envs/<key>
+with `tpuctl-files.json`, the sha256 of every file, and `tpuctl-env.json`, what the interpreter reported. That
+marker is written last and never stands beside a half-made environment, so a kill at any moment is repaired by
+running this again. Exit status: 0 only when verified, 1 otherwise, 2 when the input is unusable.
 
-Downloads are shared through TPUCTL_WHEEL_CACHE (several hosts with one disk), else ~/.tpuctl/cache. uv does the
-work where pip can fetch it, because it installs from a warm cache in a second or two; else pip.
+Where `env.json` lists wheels, they come from the folder `wheels` of the working directory or from the
+wheelhouse in the bucket, and no index is asked. Else downloads are shared through TPUCTL_WHEEL_CACHE (several
+hosts with one disk), else ~/.tpuctl/cache; uv does the work where pip can fetch it, because it installs from
+a warm cache in a second or two, else pip.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -21,11 +24,22 @@ import signal
 import ssl
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
 
 SCHEMA = 1
 MARKER = "tpuctl-env.json"
+INDEX = "tpuctl-files.json"
+TOKEN_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
+# Read after the imports: frameworks change some of them.
+EFFECTIVE = ["LIBTPU_INIT_ARGS", "XLA_FLAGS", "JAX_PLATFORMS", "PJRT_DEVICE", "TPU_LIBRARY_PATH"]
+GOOGLE_STORAGE = "https://storage.googleapis.com"
+SPARE_BYTES = 100 << 20  # left free on the disk: logs and checkpoints of a run need some
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
 MINOR = re.compile(r"3\.\d+\Z")
@@ -55,7 +69,7 @@ UV_HASHES = [
 
 # Run by the environment's own interpreter: what is really there.
 PROBE = """
-import importlib, importlib.metadata, json, platform, sys
+import importlib, importlib.metadata, json, os, platform, sys
 asked = json.load(sys.stdin)
 found, broken = {}, {}
 for name in asked["pins"]:
@@ -69,7 +83,8 @@ for name in asked["verify"]:
     except BaseException as error:
         broken[name] = "%s: %s" % (type(error).__name__, error)
 print("\\n" + json.dumps({
-    "python": platform.python_version(), "executable": sys.executable, "packages": found, "broken": broken}))
+    "python": platform.python_version(), "executable": sys.executable, "packages": found, "broken": broken,
+    "effective": {k: os.environ[k] for k in asked["names"] if k in os.environ}}))
 """
 
 
@@ -173,6 +188,270 @@ def remove_tree(path):
         shutil.rmtree(path)
 
 
+# ---------------------------------------------------------------- wheels
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def contents_dir():
+    return os.path.join(os.path.expanduser("~"), ".tpuctl", "wheels")
+
+
+def content(item, spec):
+    """The path of one file of the wheelhouse, by its digest: {"name", "sha256", "source"?}."""
+    brought = os.path.abspath(os.path.join("wheels", item["sha256"]))
+    if os.path.exists(brought):
+        found = sha256_of(brought)
+        if found != item["sha256"]:
+            raise Failed("%s has the sha256 %s, not %s" % (item["name"], found, item["sha256"]))
+        return brought
+    path = os.path.join(contents_dir(), item["sha256"])
+    if os.path.exists(path):
+        if sha256_of(path) == item["sha256"]:
+            return path
+        os.unlink(path)  # damaged on the disk
+    os.makedirs(contents_dir(), mode=0o700, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=contents_dir(), prefix=".tmp-")
+    try:
+        with open(descriptor, "wb") as file:
+            bring(item, spec, file)
+            file.flush()
+            os.fsync(file.fileno())
+        found = sha256_of(temporary)
+        if found != item["sha256"]:
+            raise Failed("%s has the sha256 %s, not %s" % (item["name"], found, item["sha256"]))
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return path
+
+
+def bring(item, spec, file):
+    """From this host's disk, or a bucket."""
+    source = item.get("source") or ""
+    if source.startswith("/"):
+        with open(source, "rb") as given:
+            shutil.copyfileobj(given, file, 1 << 20)
+    elif source.startswith("gs://"):
+        download(source, file)
+    elif spec.get("wheelhouse"):
+        download("%s/%s/%s" % (spec["wheelhouse"].rstrip("/"), item["sha256"], item["name"]), file)
+    else:
+        raise Failed("%s is not on this host, and there is no wheelhouse" % item["name"])
+
+
+def download(uri, file, tries=3):
+    """An object of a bucket, with the token of this host's service account."""
+    bucket, _, name = uri[len("gs://") :].partition("/")
+    base = os.environ.get("STORAGE_EMULATOR_HOST") or GOOGLE_STORAGE
+    url = "%s/storage/v1/b/%s/o/%s?alt=media" % (base.rstrip("/"), bucket, urllib.parse.quote(name, safe=""))
+    for attempt in range(tries):
+        file.seek(0)
+        file.truncate()
+        try:
+            request = urllib.request.Request(url, headers=authorization())
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                shutil.copyfileobj(answer, file, 1 << 20)
+            return
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403, 404) or attempt + 1 == tries:
+                raise Failed("%s: Cloud Storage answered %d" % (uri, error.code)) from error
+        except OSError as error:
+            if attempt + 1 == tries:
+                raise Failed("%s cannot be read: %s" % (uri, error)) from error
+        time.sleep(2.0**attempt)
+
+
+def authorization():
+    where = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+    request = urllib.request.Request(TOKEN_URL % where, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return {"Authorization": "Bearer " + json.load(answer)["access_token"]}
+    except (OSError, ValueError, KeyError):
+        return {}  # the bucket says what it thinks of that
+
+
+def check_space(spec):
+    need = spec.get("bytes", 0)
+    os.makedirs(envs_dir(), mode=0o700, exist_ok=True)
+    found = os.statvfs(envs_dir())
+    free = found.f_bavail * found.f_frsize
+    if need and free < need + SPARE_BYTES:
+        raise Failed("its disk has %d MiB free, and %d are needed" % (free >> 20, (need + SPARE_BYTES) >> 20))
+
+
+def unpack_uv(spec):
+    """uv out of its own wheel, once."""
+    home = os.path.join(os.path.expanduser("~"), ".tpuctl", "tools")
+    binary = os.path.join(home, "uv-" + spec["installer"]["sha256"][:16])
+    if not os.access(binary, os.X_OK):
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        with zipfile.ZipFile(content(spec["installer"], spec)) as wheel:
+            (name,) = [each for each in wheel.namelist() if each.endswith(".data/scripts/uv")]
+            descriptor, temporary = tempfile.mkstemp(dir=home, prefix=".tmp-")
+            with wheel.open(name) as packed, open(descriptor, "wb") as file:
+                shutil.copyfileobj(packed, file, 1 << 20)
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, binary)
+    return binary
+
+
+def unpack_python(spec):
+    """The interpreter of the archive, once."""
+    home = os.path.join(os.path.expanduser("~"), ".tpuctl", "pythons")
+    place = os.path.join(home, spec["archive"]["sha256"][:16])
+    if not os.path.isdir(place):
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        work = tempfile.mkdtemp(dir=home, prefix=".tmp-")
+        try:
+            with tarfile.open(content(spec["archive"], spec)) as archive:
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(work, filter="tar")
+                else:
+                    archive.extractall(work)
+            os.rename(os.path.join(work, "python"), place)
+        finally:
+            shutil.rmtree(work)
+    return os.path.join(place, "bin", "python3")
+
+
+def wheel_commands(spec, env, house):
+    """Offline, from files in the folder `house` with the names that their wheels have."""
+    for item in spec["wheels"]:
+        os.symlink(content(item, spec), os.path.join(house, item["name"]))
+    uv = unpack_uv(spec)
+    python = unpack_python(spec) if spec.get("archive") else find_python(spec["python"])
+    common = [uv, "-q", "--cache-dir", os.path.join(house, ".cache"), "--no-config", "--offline"]
+    install = ["pip", "sync", "--python", environment_python(env), "--require-hashes", "--link-mode", "copy",
+               "--only-binary", ":all:", "--no-index", "--find-links", house, "requirements.txt"]  # fmt: skip
+    return [[*common, "venv", "--no-python-downloads", "--python", python, env], common + install]
+
+
+def place_files(spec, env):
+    """Files beside the packages, or in the place of one of theirs."""
+    for item in spec.get("files", []):
+        target = os.path.join(env, item["to"])
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        temporary = target + ".tpuctl-new"
+        shutil.copyfile(content(item, spec), temporary)
+        mode = 0o755 if os.access(target, os.X_OK) else 0o644
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+
+
+# ---------------------------------------------------------------- files
+
+
+def walk(env):
+    """Paths of all files of the environment, seen from it. What Python compiles by itself is none."""
+    for folder, folders, files in os.walk(env):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            if name not in (MARKER, INDEX) and not name.endswith(".pyc"):
+                yield os.path.relpath(os.path.join(folder, name), env)
+
+
+def signature(path):
+    """What changes with the content: size, times, inode. A write sets the ctime, which nobody can set back."""
+    found = os.lstat(path)
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def make_index(env, spec):
+    """Every file with its sha256 and signature, after a look at what RECORD says of it; a file that was asked
+    for counts with its own digest."""
+    own = {item["to"]: item["sha256"] for item in spec.get("files", [])}
+    recorded = recorded_digests(env)
+    index = {}
+    for path in walk(env):
+        full = os.path.join(env, path)
+        if os.path.islink(full):
+            index[path] = ["link:" + os.readlink(full), *signature(full)]
+            continue
+        digest = sha256_of(full)
+        wanted = own.get(path) or recorded.get(path)
+        if wanted is not None and wanted != digest:
+            raise Failed("%s is not what its package says" % path)
+        index[path] = [digest, *signature(full)]
+    write_json(os.path.join(env, INDEX), index)
+    return hashlib.sha256(json.dumps({k: v[0] for k, v in index.items()}, sort_keys=True).encode()).hexdigest()
+
+
+def recorded_digests(env):
+    """{path: sha256} of all RECORD files ("Recording installed projects" of packaging.python.org)."""
+    import base64
+    import csv
+    import glob
+
+    found = {}
+    for record in glob.glob(os.path.join(env, "lib*", "python3*", "site-packages", "*.dist-info", "RECORD")):
+        site = os.path.dirname(os.path.dirname(record))
+        with open(record, newline="", encoding="utf-8") as file:
+            for row in csv.reader(file):
+                if len(row) == 3 and row[1].startswith("sha256="):
+                    path = os.path.relpath(os.path.normpath(os.path.join(site, row[0])), env)
+                    found[path] = base64.urlsafe_b64decode(row[1][7:] + "==").hex()
+    return found
+
+
+# ---------------------------------------------------------------- libtpu
+
+
+FLAG_PROBE = """
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+lib.GetPjrtApi.restype = ctypes.c_void_p
+api = lib.GetPjrtApi()
+version = (ctypes.c_int * 2).from_address(api + 32)
+print("pjrt %d.%d" % (version[0], version[1]), flush=True)
+table = ctypes.cast(api, ctypes.POINTER(ctypes.c_void_p))
+class Args(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
+args = Args(ctypes.sizeof(Args), None)
+ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(table[8])(ctypes.addressof(args))
+print("flags accepted", flush=True)
+"""
+
+
+def probe_libtpu(env, spec):
+    """{path, sha256, pjrt} of the libtpu that the environment's programs load, or None without one. Raises
+    Failed with its own words when it refuses a flag: PJRT_Plugin_Initialize, slot 8 of the PJRT C API, reads
+    them. It opens no chip; without TPU_SKIP_MDS_QUERY it asks the metadata server for minutes."""
+    variables = spec["variables"]
+    path = variables.get("TPU_LIBRARY_PATH") or variables.get("PTXLA_TPU_LIBRARY_PATH")
+    if not path:
+        code = "import importlib.util as u; s = u.find_spec('libtpu')\n"
+        code += "print(s.submodule_search_locations[0] if s else '')"
+        _, said = run_quietly([environment_python(env), "-I", "-c", code], env=clean_environment())
+        folder = said.strip().rsplit("\n", 1)[-1]
+        path = os.path.join(folder, "libtpu.so") if folder else ""
+    if not path:
+        return None
+    if not os.path.exists(path):
+        raise Failed("there is no %s" % path)
+    asked = dict(
+        variables, TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v4-8"
+    )
+    status, said = run_quietly(
+        [environment_python(env), "-I", "-c", FLAG_PROBE, path], env=clean_environment(asked)
+    )
+    version = next((line[5:] for line in said.splitlines() if line.startswith("pjrt ")), "")
+    if "flags accepted" not in said:
+        lines = [
+            line for line in said.splitlines() if "ERROR" in line or "llegal" in line
+        ] or said.splitlines()[-1:]
+        raise Failed("libtpu refuses its flags: %s" % (lines[0] if lines else "exit status %d" % status))
+    return {"path": path, "sha256": sha256_of(path), "pjrt": version}
+
+
 # ---------------------------------------------------------------- verify
 
 
@@ -208,7 +487,7 @@ def inspect(env, spec, pins):
     python = environment_python(env)
     if not os.access(python, os.X_OK):
         return {}, ["no environment at %s" % env]
-    asked = json.dumps({"pins": sorted(pins), "verify": spec["imports"]})
+    asked = json.dumps({"pins": sorted(pins), "verify": spec["imports"], "names": EFFECTIVE})
     status, output = run_quietly(
         [python, "-c", PROBE], input=asked, env=clean_environment(spec["variables"]), cwd=env
     )
@@ -329,41 +608,83 @@ def install(env, spec):
 
     Installs of hosts that share a cache take turns: one downloads, the next ones copy.
     """
-    python, cache = find_python(spec["python"]), cache_dir()
     os.makedirs(os.path.dirname(env), mode=0o700, exist_ok=True)
+    if spec.get("wheels"):
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(env), prefix=".house-") as house:
+            run_all(wheel_commands(spec, env, house))
+        return
+    python, cache = find_python(spec["python"]), cache_dir()
     with locked(os.path.join(cache, "lock"), "another install with the same cache"):
-        for command in install_commands(python, env, cache):
-            status, output = run_quietly(command, env=uv_environment())
-            if status != 0:
-                print(output.strip()[-4000:], file=sys.stderr)
-                reason = output.strip().rsplit("\n", 1)[-1].strip()
-                raise Failed("%s ended with status %d: %s" % (os.path.basename(command[0]), status, reason))
+        run_all(install_commands(python, env, cache))
+
+
+def run_all(commands):
+    for command in commands:
+        status, output = run_quietly(command, env=uv_environment())
+        if status != 0:
+            print(output.strip()[-4000:], file=sys.stderr)
+            reason = output.strip().rsplit("\n", 1)[-1].strip()
+            raise Failed("%s ended with status %d: %s" % (os.path.basename(command[0]), status, reason))
 
 
 def ensure(env, spec, pins):
     """Leaves a verified environment at `env` and returns what it reported, or nothing and Failed."""
     if read_marker(env) is not None:
         report, problems = inspect(env, spec, pins)
+        problems = problems or changed_files(env)
         if not problems:
             say("environment %s is already installed" % spec["key"])
-            return report
+            return dict(read_marker(env), **report)
         say("environment %s has changed, installing it again: %s" % (spec["key"], problems[0]))
     remove_tree(env)
+    check_space(spec)
     began = time.monotonic()
     say("installing %d packages for Python %s" % (len(pins), spec["python"]))
     try:
         install(env, spec)
+        place_files(spec, env)
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
+        libtpu = probe_libtpu(env, spec)
         report, problems = inspect(env, spec, pins)
         if problems:
             raise Failed("; ".join(problems))
-        report.update(schema=SCHEMA, key=spec["key"])
+        run_probe(env, spec)
+        digest = make_index(env, spec)
+        report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
         write_json(os.path.join(env, MARKER), report)
     except BaseException:
         remove_tree(env)
         raise
     say("environment %s is ready in %.1f s" % (spec["key"], time.monotonic() - began))
     return report
+
+
+def run_probe(env, spec):
+    """The script of the environment's file, in the environment."""
+    if spec.get("probe"):
+        status, output = run_quietly(
+            [environment_python(env), "-c", spec["probe"]], env=clean_environment(spec["variables"]), cwd=env
+        )
+        if status != 0:
+            last = output.strip().rsplit("\n", 1)[-1] or "it said nothing"
+            raise Failed("the probe of the environment ended with status %d: %s" % (status, last))
+
+
+def changed_files(env):
+    """Files that are not as they were installed."""
+    try:
+        with open(os.path.join(env, INDEX), encoding="utf-8") as file:
+            index = json.load(file)
+    except (OSError, ValueError):
+        return ["the list of its files is missing"]
+    found = [path for path in walk(env) if path not in index]
+    for path, row in index.items():
+        full = os.path.join(env, path)
+        if not os.path.lexists(full) or (
+            signature(full) != row[1:] and not os.path.islink(full) and sha256_of(full) != row[0]
+        ):
+            found.append(path)
+    return ["%s has changed" % path for path in found]
 
 
 def verify(env, spec, pins):

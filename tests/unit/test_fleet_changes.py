@@ -65,6 +65,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "var": {"var": {"SEED": "1"}},
     "secret": {"secret": {"T": "env:T"}},
     "env": {"env": "demo-cpu"},
+    "allow_drift": {"allow_drift": ("clock",)},
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},

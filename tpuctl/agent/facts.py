@@ -8,7 +8,7 @@ import importlib
 import os
 import time
 
-from base import Refused, read_json, root
+from base import Refused
 from processes import boot_id
 from rooted import how_root, output_of
 
@@ -20,12 +20,12 @@ SECTIONS = {
     "blocks": "facts_storage",
     "mounts": "facts_storage",
     "chips": "facts_chips",
-    "envs": "facts",
+    "envs": "facts_envs",
     "kernel": "facts",
     "packages": "facts",
+    "variables": "facts_envs",
 }
 """Each is answered by the function `NAME_facts` of its module, in this order."""
-MARKER = "tpuctl-env.json"
 DPKG = "/var/lib/dpkg"
 DPKG_LOCK = DPKG + "/lock-frontend"
 HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/"
@@ -93,24 +93,6 @@ def pythons_facts(_request):
             if said is not None:
                 found.append({"path": path, "version": said.strip()})
     return found
-
-
-def envs_facts(_request):
-    """Environments below ~/.tpuctl/envs with what was written down when they were last verified."""
-    folder = root("envs")
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [
-        {"key": name, "mark": mark_of(os.path.join(folder, name))}
-        for name in names
-        if not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
-    ]
-
-
-def mark_of(folder):
-    try:
-        return read_json(os.path.join(folder, MARKER))
-    except ValueError:
-        return None  # damaged: as good as none
 
 
 def kernel_facts(_request):

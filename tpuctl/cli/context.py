@@ -344,6 +344,10 @@ class AppContext:
 
         return read_template("env_install.py")
 
+    @property
+    def wheel_cache(self) -> Path:
+        return self.config.state_base / "wheelhouse"
+
 
 def open_context(ctx: typer.Context) -> AppContext:
     """The context of this command line; leave it through `with`."""

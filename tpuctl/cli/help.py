@@ -55,6 +55,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl env derive jax-tpu patched --with libtpu==0.0.50",
         "tpuctl env derive torch-xla patched --file lib/python3.12/site-packages/_XLAC.so=build/_XLAC.so",
     ),
+    "env apply": ("tpuctl env apply jax-tpu --on big",),
+    "env verify": ("tpuctl env verify jax-tpu --on big",),
     "env diff": ("tpuctl env diff jax-tpu mine",),
     "config init": ("tpuctl config init --store gs://my-fleet/lab",),
     "watch install": ("tpuctl watch install --dry-run", "tpuctl watch install"),

@@ -65,6 +65,7 @@ class Config(Struct, frozen=True):
     runtime_version: str | None
     login_user: str
     user: str
+    wheelhouse: str | None
     env: str | None
     checkpoint_bucket: str | None
     external_ips: bool
@@ -191,6 +192,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("login_user", "string", "tpuctl", "user name on the hosts of new slices"),
     Setting("user", "string", "", "who owns new slices and runs; the login name by default"),
     Setting("env", "string", None, "environment of runs"),
+    Setting(
+        "wheelhouse",
+        "string",
+        None,
+        "gs:// prefix from which hosts get the packages of environments; from each other if not set",
+        check_bucket_uri,
+    ),
     Setting(
         "checkpoint_bucket",
         "string",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from tpuctl.engine.ports import (
@@ -105,6 +106,11 @@ class Services(Protocol):
     @property
     def environment_installer(self) -> bytes:
         """The script that installs a pinned environment on a host."""
+        ...
+
+    @property
+    def wheel_cache(self) -> Path:
+        """This machine's folder of files for environments, by their sha256."""
         ...
 
     def process_alive(self, owner: str) -> bool:

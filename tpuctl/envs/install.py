@@ -1,139 +1,128 @@
-"""The pinned environment of a run on its hosts: installed and verified by a supervised host job per worker."""
+"""Pinned environments on hosts: the loop of provisioning with one kind, for a run's attempt or by hand."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.envs.pinned import PinnedEnvironment, environment_files, environment_key, parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
+from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import run_variables
-from tpuctl.errors import PartialError, TpuctlError
+from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts
+from tpuctl.envs.wheelhouse import blobs_of
+from tpuctl.errors import PartialError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.protocol import WorkerState, WorkerView
-from tpuctl.lib.text import counted
-from tpuctl.model.cloud import HostTarget
-from tpuctl.model.records import Attempt, RunRecord
-from tpuctl.transfer.bundle import store_content
-from tpuctl.transfer.prepare import prepare_on, require_values, view_of
-from tpuctl.transfer.tree import make_tree
+from tpuctl.hosts.agent_link import AgentLink
+from tpuctl.hosts.provision import (
+    Deliver,
+    Failures,
+    Provisioned,
+    Unanswered,
+    Verdict,
+    provision,
+)
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import counted, fold_workers
+from tpuctl.model.hosts import HostTarget
+from tpuctl.model.records import Attempt, RunRecord, SliceRecord
+from tpuctl.model.verdict import Blocked, Done, Wait
+from tpuctl.state.leases import lease
+from tpuctl.state.repository import list_runs
+from tpuctl.transfer.prepare import deliver_files
 
 
 class HostEnvironment:
     """One environment on the workers of one attempt."""
 
     def __init__(
-        self, services: Services, agent: HostAgent, spec: PinnedEnvironment, run: RunRecord, attempt: Attempt
+        self, services: Services, agent: HostAgent, pinned: PinnedEnvironment, run: RunRecord, attempt: Attempt
     ) -> None:
         self._services = services
         self._agent = agent
-        self._pinned = spec
-        self._spec = spec.spec
+        self._pinned = pinned
         self._run = run
         self._attempt = attempt
+        # A run that starts does not wipe away what somebody changed: it says so, and a person decides.
+        self._kind = EnvironmentKind(
+            pinned,
+            run.slice_name,
+            services.environment_installer,
+            asked_by=f"{run.id}-{attempt.number}",
+            mend=False,
+        )
 
     def variables(self) -> dict[str, str]:
         """What the environment sets for every run in it."""
-        return run_variables(self._spec)
+        return run_variables(self._pinned.spec)
 
     def ensure(
         self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None
     ) -> str:
         """Installs and verifies where that is not done; says what is waited for, or nothing when all is there.
 
-        Adds `environment_key` and `packages_sha256` to `rows`, one per target. Sends nothing after `until`.
-        Raises PartialError when an install failed or when hosts of one Python report different packages.
+        Adds the columns of the environment to `rows`, one per target. Sends nothing after `until`.
+        Raises PartialError when an install failed or when hosts differ.
         """
-        unfinished = 0
-        for minor in sorted({row["python_minor"] for row in rows}):
-            chosen = [(t, row) for t, row in zip(targets, rows, strict=True) if row["python_minor"] == minor]
-            unfinished += self._ensure_on(minor, [t for t, _ in chosen], [row for _, row in chosen], until)
-        return f"environment {self._spec.name} on {counted(unfinished, 'worker')}" if unfinished else ""
-
-    def _ensure_on(
-        self, minor: str, targets: list[HostTarget], rows: list[dict[str, str]], until: float | None
-    ) -> int:
-        key = environment_key(self._pinned, minor)
-        job = (f"env-{key}", f"{self._run.id}-{self._attempt.number}")
-        views = [view_of(answer) for answer in self._agent.status(targets, *job)]
-        idle = {WorkerState.ABSENT, WorkerState.PREPARED}
-        fresh = [t for t, view in zip(targets, views, strict=True) if view.state in idle]
-        if fresh:
-            self._start(minor, fresh, job, until)
-        failed = [v for v in views if v.state is not WorkerState.ABSENT and v.over and not v.succeeded]
-        if failed:
-            raise self._failure(targets, job, failed)
-        unfinished = sum(not view.succeeded for view in views)
-        if not unfinished:
-            self._attest(key, targets, rows, job)
-        return unfinished
-
-    def _start(self, minor: str, targets: list[HostTarget], job: tuple[str, str], until: float | None) -> None:
-        files = environment_files(self._pinned, minor, self._services.environment_installer)
-        bundle = store_content(self._services.store, make_tree(files))
-        fence = self._attempt.fence
-        prepared = prepare_on(
-            self._services,
+        verdict = provision(
             self._agent,
             targets,
-            run=job[0],
-            attempt=job[1],
-            fence=fence,
-            bundle=bundle,
-            owner=job[1],
-            until=until,
-            send_first=is_late(self._services.clock, until),
+            lambda _: (self._kind,),
+            owner=_owner(self._run.slice_name),
+            fence=self._attempt.fence,
+            deliver=_deliver(self._services, self._agent, self._pinned, until),
+            retry=False,
         )
-        if isinstance(prepared, str):
-            return
-        request = {
-            "run": job[0],
-            "attempt": job[1],
-            "fence": fence,
-            "argv": ["python3", "env_install.py"],
-            "env": {},
-            "path_prepend": [],
-            "cwd": ".",
-            "grace_s": 5,
-        }
-        require_values(self._agent.start(targets, request), "install the environment")
+        if isinstance(verdict, Wait):
+            return verdict.why
+        if not isinstance(verdict, Provisioned):
+            raise trouble(verdict, self._run.slice_name, self._pinned.spec.name)
+        for row, found in zip(rows, verdict.rows, strict=True):
+            row.update(found)
+        self._refuse_drift(targets)
+        return ""
 
-    def _attest(
-        self, key: str, targets: list[HostTarget], rows: list[dict[str, str]], job: tuple[str, str]
-    ) -> None:
-        """Every host says itself what is installed; a host that differs from the others is refused."""
-        results = self._agent.read_log(targets, run=job[0], attempt=job[1], stream="stdout")
-        for row, result in zip(rows, results, strict=True):
-            packages = _reported_packages(result.stdout)
-            canonical = json.dumps(packages, sort_keys=True).encode()
-            row["environment_key"] = key
-            row["packages_sha256"] = hashlib.sha256(canonical).hexdigest()
-            row["packages"] = " ".join(f"{name}=={version}" for name, version in sorted(packages.items()))
-        digests = {row["packages_sha256"] for row in rows}
-        if len(digests) > 1:
-            odd = [row["worker"] for row in rows if row["packages_sha256"] != rows[0]["packages_sha256"]]
-            raise PartialError(
-                f"environment {self._spec.name} differs: workers {', '.join(odd)} are not like worker"
-                f" {rows[0]['worker']}",
-                hint=f"tpuctl exec {self._run.slice_name} -- rm -rf .tpuctl/envs/{key}",
-                details={"workers": odd},
-            )
+    def _refuse_drift(self, targets: Sequence[HostTarget]) -> None:
+        """The gate: no run begins where a host differs from the environment or from its peers."""
+        seen = look_at_hosts(self._services, self._agent, targets)
+        found = compare_hosts(self._pinned, self._run.slice_name, seen, kind=self._kind)
+        allowed = LEFT_TO_OTHERS.union(self._run.allow_drift)
+        refused = [each for each in found if each.column not in allowed]
+        if refused:
+            raise drift_error(self._run.slice_name, refused, "; --allow-drift COLUMN starts it all the same")
 
-    def _failure(
-        self, targets: Sequence[HostTarget], job: tuple[str, str], failed: Sequence[WorkerView]
-    ) -> TpuctlError:
-        target = next(t for t in targets if t.worker == failed[0].worker)
-        result = self._agent.read_log([target], run=job[0], attempt=job[1], stream="stderr")[0]
-        tail = result.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
-        workers = [view.worker for view in failed]
-        return PartialError(
-            f"environment {self._spec.name} did not install on {counted(len(workers), 'worker')}: {tail[0]}",
-            hint=f"tpuctl exec {self._run.slice_name} -- tail -n 50 .tpuctl/runs/{job[0]}/{job[1]}/stderr.log",
-            details={"workers": workers},
-        )
+
+LEFT_TO_OTHERS = frozenset({HOLDERS, DISK, HUGEPAGES})
+"""Columns that keep no run from starting: who holds the chips is asked by itself before a start, and the others
+slow a run down at worst."""
+
+
+def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") -> PartialError:
+    """Hosts differ: which, in what, and the commands after which they do not."""
+    hints = list(dict.fromkeys(each.hint for each in found))
+    workers = sorted({worker for each in found for worker in each.workers})
+    said = "\n  ".join(each.said for each in found)
+    return PartialError(
+        f"{counted(len(workers), 'host')} of {slice_name} differ:\n  {said}",
+        hint="\n      ".join(hints) + more,
+        details={
+            "workers": workers,
+            "columns": [each.column for each in found],
+            "differences": [
+                {
+                    "column": each.column,
+                    "expected": each.expected,
+                    "found": {value: list(workers) for value, workers in each.found.items()},
+                    "hint": each.hint,
+                }
+                for each in found
+            ],
+        },
+    )
 
 
 def host_environment(
@@ -142,14 +131,191 @@ def host_environment(
     """The environment that a run was frozen with, if any."""
     if run.environment is None:
         return None
-    spec = parse_frozen(services.store.get_blob(run.environment.spec))
-    return HostEnvironment(services, agent, spec, run, attempt)
+    pinned = parse_frozen(services.store.get_blob(run.environment.spec))
+    return HostEnvironment(services, agent, pinned, run, attempt)
 
 
-def _reported_packages(stdout: bytes) -> dict[str, str]:
-    """The packages in the installer's report, its last line of output. Empty when there is none."""
-    for line in reversed(stdout.decode(errors="replace").splitlines()):
-        if line.startswith("{"):
-            report: dict[str, Any] = json.loads(line)
-            return {str(name): str(version) for name, version in report["packages"].items()}
-    return {}
+class Applied(Struct, frozen=True):
+    """What an `apply` came to: one row per worker, as the hosts say themselves."""
+
+    rows: tuple[Mapping[str, str], ...]
+
+
+def apply_environment(
+    services: Services, record: SliceRecord, pinned: PinnedEnvironment, *, deadline: float | None = None
+) -> Applied:
+    """Installs an environment on all hosts of a slice and waits until each says that it is there.
+
+    Raises TpuctlError where a person has to do something, PartialError where an installation fails,
+    UnreachableError where a host does not answer, PendingError once `deadline` passed.
+    """
+    agent = HostAgent(services.remote, services.agent_source)
+    targets = host_targets(services, record)
+    installer = services.environment_installer
+    kind = EnvironmentKind(pinned, record.name, installer, asked_by=services.ids.new_id())
+    found: list[Verdict] = []
+
+    def step() -> Outcome:
+        with lease(services, record.name) as held:
+            verdict = provision(
+                agent,
+                targets,
+                lambda _: (kind,),
+                owner=_owner(record.name),
+                fence=held.fence,
+                deliver=_deliver(services, agent, pinned, None),
+                retry=False,
+            )
+        found.append(verdict)
+        if isinstance(verdict, Provisioned):
+            return Outcome(Done(""), acted=False)
+        if isinstance(verdict, Wait | Blocked):
+            return Outcome(verdict, acted=False)
+        raise trouble(verdict, record.name, pinned.spec.name)
+
+    converge(services, record.name, step, deadline=deadline)
+    last = found[-1]
+    rows = last.rows if isinstance(last, Provisioned) else ()
+    services.emit(Note(record.name, f"environment {pinned.spec.name} is on {counted(len(rows), 'worker')}"))
+    return Applied(rows)
+
+
+def verify_environment(
+    services: Services, record: SliceRecord, pinned: PinnedEnvironment
+) -> tuple[int, list[Difference]]:
+    """How many hosts were asked, each once, and in what they differ."""
+    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
+    agent = HostAgent(services.remote, services.agent_source)
+    seen = look_at_hosts(services, agent, host_targets(services, record))
+    return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
+
+
+def look_at_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTarget]) -> list[Seen]:
+    """The facts that `compare_hosts` wants. A clock is off by what the call itself does not explain."""
+    began = services.clock.now()
+    answers = agent.facts(targets, {"sections": sorted(LOOKED_AT)})
+    ended = services.clock.now()
+    seen = []
+    for answer in answers:
+        if answer.value is None:
+            seen.append(Seen(answer.worker, None, why=answer.message or str(answer.error)))
+            continue
+        time = answer.value.time
+        skew = time - ended if time > ended else min(0.0, time - began)
+        seen.append(Seen(answer.worker, answer.value, skew))
+    return seen
+
+
+def plan_environment(
+    services: Services, record: SliceRecord, pinned: PinnedEnvironment
+) -> list[dict[str, Any]]:
+    """What `apply_environment` would do: a row for each group of hosts of which the same is true."""
+    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
+    groups: dict[tuple[str, str], list[int]] = {}
+    agent = HostAgent(services.remote, services.agent_source)
+    for each in look_at_hosts(services, agent, host_targets(services, record)):
+        groups.setdefault(_planned(kind, each), []).append(each.worker)
+    return [
+        {"workers": fold_workers(workers), "does": does, "why": why} for (does, why), workers in groups.items()
+    ]
+
+
+def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
+    if seen.facts is None:
+        return "nothing", seen.why
+    planned = kind.plan(seen.facts)
+    if isinstance(planned, Blocked):
+        return "nothing", planned.why
+    if not planned:
+        return "nothing", "it is installed"
+    return ", ".join(each.title for each in planned), kind.why(seen.facts)
+
+
+def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
+    """Removes environments from hosts, except for the newest ones and those that runs on the slice have; says
+    what it did. The kept ones are chosen on each host by when they were last verified."""
+    needed = set()
+    for run in list_runs(services):
+        if run.slice_name == record.name and not run.state.final and run.attempt is not None:
+            needed |= {row["environment_key"] for row in run.attempt.hosts if row.get("environment_key")}
+    argv = ["python3", "-I", "-c", GC_SCRIPT, "dry" if dry_run else "remove", str(KEPT), *sorted(needed)]
+    agent = AgentLink(services.remote, services.agent_source)
+    said: dict[int, bytearray] = {}
+
+    def sink(worker: int, stream: str, data: bytes) -> None:
+        if stream == "stdout":
+            said.setdefault(worker, bytearray()).extend(data)
+
+    agent.session(host_targets(services, record), argv, sink)
+    groups: dict[str, list[int]] = {}
+    for worker, data in sorted(said.items()):
+        for line in data.decode(errors="replace").splitlines():
+            groups.setdefault(line, []).append(worker)
+    word = "would remove" if dry_run else "removed"
+    return [f"{word} {line} on worker {fold_workers(workers)}" for line, workers in groups.items()]
+
+
+KEPT = 2
+"""Environments of a host that stay whatever runs: the one in use and the one before, to go back to."""
+GC_SCRIPT = """
+import os, shutil, sys
+mode, kept, needed = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
+top = os.path.expanduser("~/.tpuctl/envs")
+def age(name):
+    try:
+        return os.stat(os.path.join(top, name, "tpuctl-env.json")).st_mtime
+    except OSError:
+        return 0.0
+names = [n for n in os.listdir(top) if not n.startswith(".")] if os.path.isdir(top) else []
+names.sort(key=age, reverse=True)
+for name in [n for n in names if age(n)][kept:] + [n for n in names if not age(n)]:
+    if name not in needed:
+        print("environment " + name)
+        if mode == "remove":
+            mark = os.path.join(top, name, "tpuctl-env.json")
+            os.path.exists(mark) and os.unlink(mark)
+            shutil.rmtree(os.path.join(top, name))
+"""
+
+
+def trouble(verdict: Verdict, slice_name: str, environment: str) -> TpuctlError:
+    """The error for a verdict that is neither success nor waiting."""
+    if isinstance(verdict, Unanswered):
+        replies = verdict.replies
+        workers = [reply.worker for reply in replies]
+        first = replies[0].message or str(replies[0].error)
+        return UnreachableError(
+            f"worker {fold_workers(workers)} of {slice_name} did not answer: {first}",
+            hint=f"tpuctl status {slice_name}",
+            details={"workers": workers},
+        )
+    if isinstance(verdict, Failures):
+        failure = verdict.failures[0]
+        workers = [each.worker for each in verdict.failures]
+        return PartialError(
+            f"environment {environment} did not install on {counted(len(workers), 'worker')}:"
+            f" worker {failure.worker}: {failure.message}",
+            hint=f"tpuctl exec --worker {failure.worker} {slice_name} -- tail -n 50 {failure.log}",
+            details={"workers": workers},
+        )
+    if isinstance(verdict, Blocked):
+        return TpuctlError(f"{slice_name}: {verdict.why}", hint=verdict.hint)
+    return TpuctlError(f"{slice_name}: {verdict}")
+
+
+def _owner(slice_name: str) -> str:
+    """Whose jobs they are on a host: one after the other, whoever began them."""
+    return slice_name
+
+
+def _deliver(
+    services: Services,
+    agent: HostAgent,
+    pinned: PinnedEnvironment,
+    until: float | None,
+) -> Deliver:
+    """The files of an installation with the wheels, where no bucket has them."""
+    blobs = {
+        path: blob for minor in pinned.spec.python for path, blob in blobs_of(services, pinned, minor).items()
+    }
+    return deliver_files(services, agent, until, blobs=blobs)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuctl.config.load import find_project_file
 from tpuctl.envs.lock import Lock, asked_digest, cuda_builds, file_name, parse_lock, render_lock, versions_of
@@ -13,6 +14,9 @@ from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_ver
 from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError
 from tpuctl.lib.input_files import is_file, read_text
+
+if TYPE_CHECKING:
+    from tpuctl.envs.pinned import PinnedEnvironment
 
 FOLDER = Path("envs")
 """Beside `tpuctl.yaml`, or in the directory of the command where there is none."""
@@ -117,23 +121,25 @@ def environment_folder(start: Path | None = None) -> Path:
     return (project.parent if project is not None else here) / FOLDER
 
 
-def load_environment(name: str, folder: Path) -> bytes:
+def load_environment(name: str, folder: Path, wheelhouse: str | None = None) -> bytes:
     """The frozen form of an environment, checked and locked: what a run keeps for all its attempts.
 
-    Raises NotFoundError or BadManifestError.
+    `wheelhouse` is the gs:// prefix from which hosts get packages. Raises NotFoundError or BadManifestError.
     """
-    return freeze(read_environment(name, folder))
+    from tpuctl.envs.pinned import render_frozen
+
+    return render_frozen(pin(read_environment(name, folder), wheelhouse))
 
 
-def freeze(found: Environment) -> bytes:
+def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
     """See `load_environment`."""
-    from tpuctl.envs.pinned import PinnedEnvironment, render_frozen
+    from tpuctl.envs.pinned import PinnedEnvironment
 
     for item in found.spec.files:
         if not item.source.startswith(("gs://", "/")):
             check_file(found, item.source, item.sha256)
     lock = "" if found.spec.unmanaged else render_lock(require_lock(found))
-    return render_frozen(PinnedEnvironment(found.spec, lock, found.probe))
+    return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"))
 
 
 def check_file(found: Environment, source: str, sha256: str) -> Path:

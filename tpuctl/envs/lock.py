@@ -22,11 +22,12 @@ _CUDA_NAMES = re.compile(r"(nvidia-|triton\Z|pytorch-triton|cuda-)")
 
 @dataclass(frozen=True)
 class Wheel:
-    """One file of a package."""
+    """One file of a package. `size` in bytes; 0 where nobody has asked."""
 
     name: str
     url: str
     sha256: str
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def _wheel(package: str, data: Any) -> Wheel:
     if not isinstance(digest, str) or not _SHA256.match(digest):
         raise BadManifestError(f"a wheel of {package} has no sha256")
     name = entry.get("name") or where.split("#")[0].split("?")[0].rpartition("/")[2]
-    return Wheel(_unquoted(str(name)), where, digest)
+    size = entry.get("size", 0)
+    return Wheel(_unquoted(str(name)), where, digest, size if isinstance(size, int) else 0)
 
 
 def _unquoted(name: str) -> str:
@@ -138,6 +140,7 @@ def _inline(wheel: Wheel) -> str:
     where = "url" if "://" in wheel.url else "path"
     return (
         f"{{ name = {json.dumps(wheel.name)}, {where} = {json.dumps(wheel.url)}, "
+        f"{f'size = {wheel.size}, ' if wheel.size else ''}"
         f'hashes = {{ sha256 = "{wheel.sha256}" }} }}'
     )
 

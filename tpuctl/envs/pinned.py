@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tpuctl.envs.lock import Lock, parse_lock, requirement_lines, versions_of, wheels_for
+from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, wheels_for
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, to_data
@@ -16,11 +16,16 @@ from tpuctl.lib.codec import from_data, to_data
 @dataclass(frozen=True)
 class PinnedEnvironment:
     """What a run keeps for all its attempts. `lock` and `probe` are texts; an environment that is only verified
-    has no lock."""
+    has no lock.
+
+    Wheels are below the gs:// prefix `wheelhouse`, or where there is none in the store, from where one host
+    gets them and the others copy them.
+    """
 
     spec: EnvironmentSpec
     lock: str = ""
     probe: str = ""
+    wheelhouse: str = ""
 
     @property
     def packages(self) -> Lock:
@@ -72,23 +77,68 @@ def environment_key(pinned: PinnedEnvironment, minor: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+UNPACKED = 5
+"""Disk that an installation takes, by the size of its wheels: libtpu unpacks to 3.4 times its wheel, which lies
+beside it."""
+
+
+def contents_for(pinned: PinnedEnvironment, minor: str) -> list[Wheel]:
+    """All files that a host with Python `minor` needs, by digest: wheels, uv, an interpreter, extra files.
+    `url` is where the machine finds it that fills the wheelhouse."""
+    spec, lock = pinned.spec, pinned.packages
+    if spec.install_from is InstallFrom.INDEX or spec.unmanaged:
+        return []
+    found = wheels_for(lock, minor)
+    found += [each for each in (lock.installer, archive_of(pinned)) if each is not None]
+    found += [
+        Wheel(file.to.rpartition("/")[2], file.source, file.sha256)
+        for file in spec.files
+        if not file.source.startswith("/")
+    ]
+    return found
+
+
+def archive_of(pinned: PinnedEnvironment) -> Wheel | None:
+    """The archive with the interpreter, of the file or else of the lock."""
+    archive = pinned.spec.python_archive
+    if archive is None:
+        return pinned.packages.python
+    return Wheel(archive.source.rpartition("/")[2], archive.source, archive.sha256)
+
+
+def bytes_needed(pinned: PinnedEnvironment, minor: str) -> int:
+    """Free bytes that a host must have before anything is sent to it; 0 where nobody knows."""
+    return UNPACKED * sum(each.size for each in contents_for(pinned, minor))
+
+
 def environment_files(pinned: PinnedEnvironment, minor: str, installer: bytes) -> dict[str, bytes]:
     """What a host needs in the working directory of `python3 env_install.py`, by file name; wheels apart."""
-    spec = pinned.spec
-    lock = pinned.packages
+    spec, lock = pinned.spec, pinned.packages
+    wheels = [] if spec.install_from is InstallFrom.INDEX else wheels_for(lock, minor)
+    archive = archive_of(pinned)
     request = {
         "key": environment_key(pinned, minor),
         "name": spec.name,
         "python": minor,
         "imports": list(spec.imports),
         "variables": run_variables(spec),
-        "versions": versions_of(lock, minor),
-        "wheels": []
-        if spec.install_from is InstallFrom.INDEX
-        else [{"name": wheel.name, "sha256": wheel.sha256} for wheel in wheels_for(lock, minor)],
+        "wheels": [_named(wheel) for wheel in wheels],
+        "installer": _named(lock.installer) if lock.installer is not None else None,
+        "archive": _named(archive) if archive is not None else None,
+        "files": [
+            {"name": f.to.rpartition("/")[2], "to": f.to, "sha256": f.sha256, "source": f.source}
+            for f in spec.files
+        ],
+        "wheelhouse": pinned.wheelhouse,
+        "bytes": bytes_needed(pinned, minor),
+        "probe": pinned.probe,
     }
     return {
         "env_install.py": installer,
         "requirements.txt": requirement_lines(lock, minor).encode(),
         "env.json": (json.dumps(request, indent=1, sort_keys=True) + "\n").encode(),
     }
+
+
+def _named(wheel: Wheel) -> dict[str, str]:
+    return {"name": wheel.name, "sha256": wheel.sha256}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
-from tpuctl.envs.spec import EnvironmentSpec
+from tpuctl.envs.spec import EnvironmentSpec, InstallFrom
 from tpuctl.errors import TpuctlError, UnreachableError, UsageError
 
 GLIBC = "x86_64-manylinux_2_35"
@@ -33,11 +33,14 @@ def resolve_environment(spec: EnvironmentSpec) -> Lock:
     answer.
     """
     packages = _compile(spec, spec.requirements)
+    thinned = [_thinned(package, spec.python) for package in packages]
+    if spec.install_from is InstallFrom.WHEELHOUSE:
+        thinned = [replace(each, wheels=tuple(map(_sized, each.wheels))) for each in thinned]
     lock = Lock(
         requires_python=f">={min(spec.python, key=_number)}",
-        packages=tuple(_thinned(package, spec.python) for package in packages),
+        packages=tuple(thinned),
         asked=digest_of(spec),
-        installer=_installer(spec),
+        installer=_sized(_installer(spec)),
     )
     builds = cuda_builds(lock)
     if builds:
@@ -62,19 +65,32 @@ def find_python(minor: str) -> Wheel | None:
         if mirror:
             url = f"{mirror}/{'/'.join(url.split('/')[-2:])}"
         try:
-            return Wheel(url.rpartition("/")[2].replace("%2B", "+"), url, digest_of_url(url))
+            return Wheel(url.rpartition("/")[2].replace("%2B", "+"), url, *digest_of_url(url))
         except (OSError, urllib.error.URLError):
             return None
     return None
 
 
-def digest_of_url(url: str) -> str:
-    """The sha256 of what is there, read to its end. Raises OSError."""
-    digest = hashlib.sha256()
+def digest_of_url(url: str) -> tuple[str, int]:
+    """sha256 and size of what is there, read to its end. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of uv's list or a mirror
         while piece := answer.read(1 << 20):
             digest.update(piece)
-    return digest.hexdigest()
+            size += len(piece)
+    return digest.hexdigest(), size
+
+
+def _sized(wheel: Wheel) -> Wheel:
+    """With the size that its place tells; hosts are asked for so much room. A folder tells none."""
+    if not wheel.url.startswith("https://"):
+        return wheel
+    try:
+        asked = urllib.request.Request(wheel.url, method="HEAD")  # noqa: S310 - https, see above
+        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - an address of the index
+            return replace(wheel, size=int(answer.headers.get("Content-Length") or 0))
+    except OSError as error:
+        raise UnreachableError(f"{wheel.name} cannot be asked for its size: {error}") from error
 
 
 def _installer(spec: EnvironmentSpec) -> Wheel:

@@ -16,6 +16,7 @@ from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
+from tpuctl.envs.load import environment_folder
 from tpuctl.errors import (
     BadConfigError,
     LeaseHeldError,
@@ -164,6 +165,7 @@ def _resolve_run(
     except NotFoundError as error:
         raise UsageError.of("env", error.message, error.hint) from error
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment)
+    spec = replace(spec, environment_folder=str(environment_folder(directory)))
     check_alone(spec)
     code[name] = frozen
     return WantedRun(name, spec, frozen.sha256)

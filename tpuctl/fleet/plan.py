@@ -289,6 +289,7 @@ def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
         "secrets": (dict(run.secrets), dict(spec.secrets)),
         "workers": (run.workers, spec.workers or ()),
         "environment": (run.environment.name if run.environment else None, spec.environment_name),
+        "allowed drift": (run.allow_drift, spec.allow_drift),
         "content of the environment": (run.environment.spec if run.environment else None, _digest(spec)),
         "place of checkpoints": (run.checkpoint_dir, spec.checkpoint_place(run.id)),
     }

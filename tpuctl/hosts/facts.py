@@ -28,6 +28,7 @@ class Section(StrEnum):
     ENVS = "envs"
     KERNEL = "kernel"
     PACKAGES = "packages"
+    VARIABLES = "variables"
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -157,10 +158,13 @@ class Chips(Fact, frozen=True):
 
 
 class Environment(Fact, frozen=True):
-    """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one."""
+    """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one.
+    `changed` are files that are not as they were installed, the first few of `changes`."""
 
     key: str
     mark: Mapping[str, Any] | None = None
+    changed: tuple[str, ...] = ()
+    changes: int = 0
 
 
 class Kernel(Fact, frozen=True):
@@ -182,6 +186,13 @@ class Packages(Fact, frozen=True):
     installed: Mapping[str, str]
 
 
+class Variable(Fact, frozen=True):
+    """What a login sets; `file` is where, if that was found."""
+
+    value: str
+    file: str = ""
+
+
 class Facts(Fact, frozen=True):
     """One host's answer."""
 
@@ -198,6 +209,7 @@ class Facts(Fact, frozen=True):
     envs: tuple[Environment, ...] | None = None
     kernel: Kernel | None = None
     packages: Packages | None = None
+    variables: Mapping[str, Variable] | None = None
 
 
 def parse_facts(data: Mapping[str, Any]) -> Facts:

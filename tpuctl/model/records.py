@@ -363,6 +363,8 @@ class RunRecord(Struct, frozen=True):
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     environment: EnvironmentRef | None = None
+    allow_drift: tuple[str, ...] = ()
+    """Columns of `env verify` in which hosts may differ when it starts."""
     workers: tuple[int, ...] = ()
     """The workers that take part; empty means all."""
     checkpoint_dir: str | None = None

@@ -43,7 +43,11 @@ def build_manifest(
         "code": _code(run),
         "environment": None
         if run.environment is None
-        else {"name": run.environment.name, "spec_sha256": run.environment.spec},
+        else {
+            "name": run.environment.name,
+            "spec_sha256": run.environment.spec,
+            "allowed_drift": list(run.allow_drift),
+        },
         "slice": _slice(slice_, attempt),
         "hosts": [dict(row) for row in attempt.hosts],
         "exits": [

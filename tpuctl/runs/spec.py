@@ -108,6 +108,15 @@ class RunRequest(Struct, frozen=True):
     env: Annotated[
         str | None, Option("Pinned environment.", group=PROGRAM, metavar="NAME", examples=("demo-cpu",))
     ] = None
+    allow_drift: Annotated[
+        tuple[str, ...],
+        Option(
+            "Start although hosts differ in this column of `env verify`; repeatable.",
+            group=PROGRAM,
+            metavar="COLUMN",
+            examples=(("clock",),),
+        ),
+    ] = ()
     checkpoint_dir: Annotated[
         str | None,
         Option("gs:// place for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)),
@@ -136,6 +145,10 @@ class RunSpec(Struct, frozen=True):
     workers: tuple[int, ...] | None = None
     environment_name: str | None = None
     environment: bytes | None = None
+    allow_drift: tuple[str, ...] = ()
+    """Columns in which hosts may differ."""
+    environment_folder: str = ""
+    """Where on this machine the files beside the environment's are; not part of what the run is."""
     checkpoint_dir: str | None = None
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False
@@ -158,7 +171,7 @@ def fingerprint(spec: RunSpec, bundle: str) -> str:
     What was left at its default is left out, so that a new kind of setting changes no old fingerprint.
     """
     environment = None if spec.environment is None else hashlib.sha256(spec.environment).hexdigest()
-    written = {**_written(replace(spec, environment=None)), "bundle": bundle}
+    written = {**_written(replace(spec, environment=None, environment_folder="")), "bundle": bundle}
     if environment is not None:
         written["environment"] = environment
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()

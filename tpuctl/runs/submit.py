@@ -12,6 +12,8 @@ from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import environment_folder, load_environment
+from tpuctl.envs.pinned import parse_frozen
+from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
 from tpuctl.model.data import load_accelerators
@@ -48,7 +50,7 @@ def frozen_environment(config: Config, request: RunRequest, directory: Path) -> 
     Raises NotFoundError or BadManifestError.
     """
     name = request.env or config.env
-    return load_environment(name, environment_folder(directory)) if name else None
+    return load_environment(name, environment_folder(directory), config.wheelhouse) if name else None
 
 
 def prepare_run(
@@ -68,7 +70,8 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(config, request, directory)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
-    spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
+    files = str(environment_folder(directory))
+    spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice, environment_folder=files)
     check_request(services, spec, zones)
     return Submission(spec, code, wanted)
 
@@ -139,6 +142,7 @@ def resolve_run(
         workers=workers,
         environment_name=request.env or config.env,
         environment=environment,
+        allow_drift=request.allow_drift,
         checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
         no_checkpoint=request.no_checkpoint,
@@ -207,11 +211,13 @@ def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]
 
 
 def freeze_run(services: Services, run_id: str, spec: RunSpec, code: CodeBundle) -> RunRecord:
-    """Stores code, diff and environment by digest and returns the record that refers to them."""
+    """Stores code, diff and environment by digest and returns the record that refers to them. What hosts need
+    for the environment is brought to where they get it."""
     store = services.store
     bundle = store_content(store, code.content)
     environment = None
     if spec.environment is not None and spec.environment_name is not None:
+        fill_wheelhouse(services, parse_frozen(spec.environment), Path(spec.environment_folder))
         environment = EnvironmentRef(spec.environment_name, store.put_blob(spec.environment))
     return RunRecord(
         id=run_id,
@@ -234,6 +240,7 @@ def freeze_run(services: Services, run_id: str, spec: RunSpec, code: CodeBundle)
         variables=dict(spec.variables),
         secrets=dict(spec.secrets),
         environment=environment,
+        allow_drift=spec.allow_drift,
         workers=spec.workers or (),
         checkpoint_dir=spec.checkpoint_place(run_id),
         owns_slice=spec.owns_slice,

@@ -19,9 +19,10 @@ from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.distribute import distribute_in_steps
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.lacking import OVERTIME_S
-from tpuctl.transfer.tree import Content, make_tree
+from tpuctl.transfer.tree import Blob, Content, make_tree
 
 T = TypeVar("T")
+NO_BLOBS: Mapping[str, Blob] = {}
 
 
 CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
@@ -200,13 +201,17 @@ def _send_code(
     return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""
 
 
-def deliver_files(services: Services, agent: HostAgent, until: float | None = None) -> Deliver:
-    """How a provisioning job gets its files: as a run gets its code. Raises as `prepare_on` does."""
+def deliver_files(
+    services: Services, agent: HostAgent, until: float | None = None, *, blobs: Mapping[str, Blob] = NO_BLOBS
+) -> Deliver:
+    """How a provisioning job gets its files: as a run gets its code. `blobs` of the store come along, by path.
+    Raises as `prepare_on` does."""
 
     def deliver(
         targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
     ) -> str | Wait:
-        bundle = store_content(services.store, make_tree(dict(files)))
+        content = make_tree(dict(files), blobs, lambda sha256: [services.store.get_blob(sha256)])
+        bundle = store_content(services.store, content)
         prepared = prepare_on(
             services,
             agent,

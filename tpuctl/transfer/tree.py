@@ -105,9 +105,13 @@ def select_lacking(blobs: Sequence[Blob], bits: str) -> frozenset[Blob]:
     return frozenset(blob for index, blob in enumerate(blobs) if number >> index & 1)
 
 
-def make_tree(files: Mapping[str, bytes]) -> Content:
-    """A tree of a few small files held in memory."""
+def make_tree(
+    files: Mapping[str, bytes],
+    blobs: Mapping[str, Blob] = {},
+    read: ReadBlob = lambda _: [],
+) -> Content:
+    """A tree of a few small files held in memory, and of `blobs` that `read` gets."""
     found = {name: Blob(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
     by_digest = {found[name].sha256: data for name, data in files.items()}
-    tree = render_tree(TreeFile(name, PLAIN_MODE, blob) for name, blob in found.items())
-    return Content(tree, lambda sha256: [by_digest[sha256]])
+    tree = render_tree(TreeFile(name, PLAIN_MODE, blob) for name, blob in {**found, **blobs}.items())
+    return Content(tree, lambda sha256: [by_digest[sha256]] if sha256 in by_digest else read(sha256))

@@ -74,6 +74,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
             "max_map_count": 65530,
         },
         "packages": {"tool": "apt", "locked_by": "", "interrupted": False, "installed": {}},
+        "variables": {},
         **host.told,
     }
     wanted = request.get("sections") or list(sections)

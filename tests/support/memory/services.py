@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.support.clocks import FakeClock, WatchedClock
@@ -104,6 +105,7 @@ class MemoryServices:
         self.trust_first_use = False
         self.agent_source = AGENT
         self.environment_installer = b"the installer that shell.py plays"
+        self.wheel_cache = Path("/nowhere")
 
     def emit(self, event: object) -> None:
         self.events.append(event)

@@ -12,6 +12,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from tests.support.memory.files import Entry
 from tests.support.memory.process import Program, Steps
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
@@ -138,7 +139,10 @@ def install_environment(process: Process) -> Steps:
     request = json.loads(process.host.files.read(f"{process.env['PWD']}/env.json"))
     lock = process.host.files.read(f"{process.env['PWD']}/requirements.txt").decode()
     yield 60.0
-    process.print(json.dumps({"schema": 1, "key": request["key"], "packages": _pins(lock)}))
+    mark = json.dumps({"schema": 1, "key": request["key"], "python": "3.10.12", "packages": _pins(lock)})
+    folder = f"{process.host.home}/.tpuctl/envs/{request['key']}"
+    process.host.files.put(f"{folder}/tpuctl-env.json", Entry("f", 0o644, mark.encode()))
+    process.print(mark)
     return 0
 
 

@@ -8,6 +8,7 @@ import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.env.files import derive, lock, new
+from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import Json
@@ -34,6 +35,10 @@ def env() -> None:
 app.command("new")(new)
 app.command("lock")(lock)
 app.command("derive")(derive)
+app.command("plan")(plan)
+app.command("apply")(apply)
+app.command("verify")(verify)
+app.command("gc")(gc)
 
 
 @app.command("ls")

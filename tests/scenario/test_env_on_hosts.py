@@ -1,0 +1,172 @@
+"""Environments on real hosts: installed from a bucket or from each other, drift of every kind, kills."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+from tests.support.wheels import MINOR, Project
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SITE = f".tpuctl/envs/*/lib/python{MINOR}/site-packages"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        opened.project = Project(opened.work)
+        opened.project.add(
+            "tiny", {"tiny": "1.0", "other": "2.0"}, "imports: [tiny, other]\nvariables: {TINY: 'yes'}"
+        )
+        opened.type("up", "v4-32", "big", "--spot", "--pay")
+        opened.type("env", "apply", "tiny", "--on", "big")
+        yield opened
+
+
+@pytest.fixture
+def alike(session: Session) -> Iterator[Session]:
+    """Hosts that are as asked before the test, and must be so after it."""
+    assert "4 hosts of big are as tiny says" in session.type("env", "verify", "tiny", "--on", "big").stderr
+    yield session
+    session.type("env", "verify", "tiny", "--on", "big")
+
+
+def on(session: Session, worker: int, script: str) -> str:
+    said = session.type("exec", "big", "--worker", str(worker), "--", "bash", "-c", script).stdout
+    return "".join(line.partition("│ ")[2] + "\n" for line in said.splitlines())
+
+
+def drift(session: Session, column: str, *said: str) -> str:
+    """`verify` finds drift in this column alone, names what it found, and gives the command that mends it."""
+    told = json.loads(session.type("env", "verify", "tiny", "--on", "big", "--json", status=3).stdout)
+    failed = session.type("env", "verify", "tiny", "--on", "big", status=3).stderr
+    assert f"{column}: " in failed
+    for text in said:
+        assert text in failed
+    assert told["error"]["details"]["columns"] == [column]
+    return failed.rpartition("hint: ")[2].strip()
+
+
+def mend(session: Session, hint: str) -> None:
+    """Types the command that a message gave."""
+    words = shlex.split(hint.removeprefix("tpuctl "))
+    session.type(*words)
+
+
+def test_the_second_apply_changes_nothing_and_the_environment_is_the_same_everywhere(alike: Session) -> None:
+    keys = on(alike, 0, "ls .tpuctl/envs").split(), on(alike, 3, "ls .tpuctl/envs").split()
+    before = on(alike, 0, "stat -c %Y .tpuctl/envs/*/tpuctl-env.json")
+    alike.type("env", "apply", "tiny", "--on", "big")
+    assert before == on(alike, 0, "stat -c %Y .tpuctl/envs/*/tpuctl-env.json")
+    assert keys[0] == keys[1]
+
+
+def test_a_run_has_the_packages_and_the_variables(alike: Session) -> None:
+    words = ("--env", "tiny", "--on", "big", "--no-checkpoint", "--name", "has")
+    code = "import os, tiny; print(tiny.VERSION, os.environ['TINY'])"
+    said = alike.type("run", *words, "--", "python", "-c", code).stdout
+    assert "1.0 yes" in said
+    assert "tiny==1.0" in alike.type("manifest", "has").stdout
+
+
+def test_an_edited_file_is_named_keeps_runs_from_starting_and_is_mended(alike: Session) -> None:
+    on(alike, 2, f"echo '# patched by hand' >> $(echo {SITE}/tiny.py)")
+    hint = drift(alike, "files", "worker 2 has changed", "tiny.py", "not as installed")
+    words = ("--env", "tiny", "--on", "big", "--no-checkpoint", "--name", "stopped")
+    refused = alike.type("run", *words, "--", "true", status=1)
+    assert "tiny.py" in refused.stderr + alike.type("why", "stopped").stdout
+    assert hint == "tpuctl env apply tiny --on big"
+    words = ("--env", "tiny", "--on", "big", "--no-checkpoint", "--name", "allowed", "--allow-drift", "files")
+    alike.type("run", *words, "--", "true")
+    assert "files" in alike.type("manifest", "allowed").stdout
+    mend(alike, hint)
+
+
+def test_another_version_on_one_host_is_found_and_mended(alike: Session) -> None:
+    on(alike, 1, f"cd $(echo {SITE}) && mv tiny-1.0.dist-info tiny-1.1.dist-info")
+    mend(alike, drift(alike, "files", "worker 1 has changed", "tiny-1.0.dist-info"))
+
+
+def test_a_swapped_library_of_the_same_size_and_age_is_found(alike: Session) -> None:
+    script = f"f=$(echo {SITE}/other.py); t=$(mktemp); cp -p $f $t; sed -i s/2.0/2.1/ $f; touch -r $t $f"
+    on(alike, 0, script)
+    mend(alike, drift(alike, "files", "worker 0 has changed", "other.py"))
+
+
+def test_a_run_brings_its_environment_along_and_a_replaced_slice_gets_it_again(session: Session) -> None:
+    session.project.add("along", {"along": "1.0"}, "imports: [along]")
+    words = ("--env", "along", "--on", "big", "--no-checkpoint", "--name", "comes")
+    session.type("run", *words, "--", "python", "-c", "import along")
+    assert "along==1.0" in session.type("manifest", "comes").stdout
+
+
+def test_a_half_made_environment_is_never_used(alike: Session) -> None:
+    on(alike, 1, "rm .tpuctl/envs/*/tpuctl-env.json")
+    assert "not installed" in alike.type("env", "verify", "tiny", "--on", "big", status=3).stderr
+    plan = alike.json("env", "plan", "tiny", "--on", "big")
+    assert {row["workers"]: row["why"] for row in plan}["1"] == "an installation was not completed"
+    alike.type("env", "apply", "tiny", "--on", "big")
+
+
+def test_an_installation_that_is_killed_is_completed_by_the_next_apply(session: Session) -> None:
+    session.project.add("slow", {"slow": "1.0"}, "imports: [slow]", {"slow.py": "import time; time.sleep(3)\n"})
+    applying = session.start("env", "apply", "slow", "--on", "big")
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        if on(session, 1, "pgrep -u $(id -u) -f '[e]nv_install.py' | head -1 || true").strip():
+            break
+        time.sleep(0.2)
+    applying.send_signal(signal.SIGKILL)
+    applying.wait()
+    on(session, 1, "kill -9 $(pgrep -f '[e]nv_install.py') || true")  # those of all hosts of this machine
+    session.type("env", "apply", "slow", "--on", "big")
+    session.type("env", "verify", "slow", "--on", "big")
+
+
+def test_from_a_bucket_hosts_get_everything_and_nothing_is_uploaded_twice(session: Session) -> None:
+    session.project.add("house", {"house": "1.0"}, "imports: [house]")
+    session.environ["TPUCTL_WHEELHOUSE"] = "gs://sim-bucket/house"
+    try:
+        first = session.type("env", "apply", "house", "--on", "big").stderr
+        assert "uploaded 2 files to gs://sim-bucket/house" in first
+        again = session.type("env", "apply", "house", "--on", "big").stderr
+        assert "uploaded" not in again
+        session.type("env", "verify", "house", "--on", "big")
+    finally:
+        del session.environ["TPUCTL_WHEELHOUSE"]
+
+
+def test_a_wheel_that_is_not_what_the_lock_says_is_refused_before_anything_is_sent(session: Session) -> None:
+    lock = session.project.add("wrong", {"wrong": "1.0"})
+    session.project.damage_hash("wrong", lock)
+    refused = session.type("env", "apply", "wrong", "--on", "big", status=2).stderr
+    assert "wrong-1.0-py3-none-any.whl of environment wrong has the sha256" in refused
+    assert "wrong" not in on(session, 0, f"ls {SITE}")
+
+
+def test_an_extra_file_with_another_checksum_is_refused(session: Session) -> None:
+    (session.project.envs / "extra.txt").write_text("as it is")
+    more = "files:\n  - {source: extra.txt, to: lib/extra.txt, sha256: " + "0" * 64 + "}"
+    session.project.add("extra", {"extra": "1.0"}, more)
+    assert "has the sha256" in session.type("env", "apply", "extra", "--on", "big", status=2).stderr
+
+
+def test_an_import_that_fails_on_a_host_is_told_with_its_words_and_leaves_nothing(session: Session) -> None:
+    session.project.add("broken", {"broken": "1.0"}, "imports: [broken]", {"broken.py": "import nowhere\n"})
+    failed = session.type("env", "apply", "broken", "--on", "big", status=3).stderr
+    assert "import broken fails: ModuleNotFoundError: No module named 'nowhere'" in failed
+
+
+def test_old_environments_go_and_the_newest_two_stay(session: Session) -> None:
+    before = set(on(session, 0, "ls .tpuctl/envs").split())
+    session.type("env", "gc", "--on", "big")
+    left = set(on(session, 0, "ls .tpuctl/envs").split())
+    assert len(left) == 2 < len(before)
+    assert "nothing to remove" in session.type("env", "gc", "--on", "big").stderr

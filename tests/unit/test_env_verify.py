@@ -1,0 +1,209 @@
+"""Facts of hosts to the columns in which they differ: every kind of drift, and the command that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.support.environments import make_pinned
+from tpuctl.envs.pinned import environment_key
+from tpuctl.envs.plan import EnvironmentKind
+from tpuctl.envs.spec import Backend, Kernel
+from tpuctl.envs.verify import Seen, compare_hosts
+from tpuctl.hosts.facts import parse_facts
+from tpuctl.model.verdict import Blocked
+
+PINNED = make_pinned({"jax": ("0.10.2", "a" * 64)}, name="mine", backend=Backend.JAX, kernel=Kernel("always"))
+KEY = environment_key(PINNED, "3.11")
+KIND = EnvironmentKind(PINNED, "big", b"")
+MARK = {
+    "python": "3.11.7",
+    "packages": {"jax": "0.10.2"},
+    "libtpu": {"path": "/e/libtpu.so", "sha256": "b" * 64, "pjrt": "0.112"},
+}
+
+
+def host(**sections: Any) -> dict[str, Any]:
+    """What a host that is as asked says; `sections` are different."""
+    return {
+        "time": 100.0,
+        "boot_id": "x",
+        "host": {
+            "hostname": "h",
+            "user": "u",
+            "home": "/home/u",
+            "root": "sudo",
+            "kernel": "6",
+            "os": "Ubuntu",
+            "cpus": 4,
+            "uptime_s": 1.0,
+        },
+        "pythons": [{"path": "/usr/bin/python3", "version": "3.11.7"}],
+        "space": [{"path": "/home/u", "total_bytes": 100 << 30, "free_bytes": 50 << 30}],
+        "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False},
+        "envs": [{"key": KEY, "mark": MARK}],
+        "kernel": {
+            "transparent_hugepages": "always",
+            "hugepages_defrag": "madvise",
+            "memlock_bytes": [None, None],
+            "open_files": [1024, 4096],
+            "max_map_count": 1,
+        },
+        "variables": {},
+        **sections,
+    }
+
+
+def differences(*hosts: dict[str, Any] | None, skews: tuple[float, ...] = ()) -> list[tuple[Any, ...]]:
+    seen = [
+        Seen(worker, parse_facts(each) if each is not None else None, (skews or (0.0,) * 9)[worker], "cut off")
+        for worker, each in enumerate(hosts)
+    ]
+    return [
+        (d.column, dict(d.found), d.expected, d.hint) for d in compare_hosts(PINNED, "big", seen, kind=KIND)
+    ]
+
+
+APPLY = "tpuctl env apply mine --on big"
+
+
+def test_hosts_that_are_as_asked_differ_in_nothing() -> None:
+    assert differences(host(), host(), host()) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "column", "value", "expected", "hint"),
+    [
+        ({"envs": []}, "environment", "not installed", "installed", APPLY),
+        ({"envs": [{"key": KEY, "mark": None}]}, "environment", "not installed", "installed", APPLY),
+        (
+            {"envs": [{"key": KEY, "mark": MARK, "changed": ["a.py", "b", "c", "d"], "changes": 4}]},
+            "files",
+            "changed a.py, b, c and 1 more",
+            "as installed",
+            APPLY,
+        ),
+        (
+            {"envs": [{"key": KEY, "mark": {**MARK, "packages": {"jax": "0.10.1"}}}]},
+            "packages",
+            "jax==0.10.1",
+            "jax==0.10.2",
+            APPLY,
+        ),
+        (
+            {"envs": [{"key": KEY, "mark": {**MARK, "libtpu": {**MARK["libtpu"], "sha256": "c" * 64}}}]},
+            "libtpu sha256",
+            "c" * 64,
+            "b" * 64,
+            APPLY,
+        ),
+        (
+            {"variables": {"TPU_LIBRARY_PATH": {"value": "/x.so", "file": "/etc/environment"}}},
+            "variables",
+            "TPU_LIBRARY_PATH=/x.so",
+            "none",
+            "tpuctl exec --worker 1 big -- sudo sed -i /TPU_LIBRARY_PATH/d /etc/environment",
+        ),
+        (
+            {"variables": {"XLA_FLAGS": {"value": "--a", "file": "/home/u/.bashrc"}}},
+            "variables",
+            "XLA_FLAGS=--a",
+            "none",
+            "tpuctl exec --worker 1 big -- sed -i /XLA_FLAGS/d /home/u/.bashrc",
+        ),
+        (
+            {
+                "chips": {
+                    "devices": ["/dev/accel0"],
+                    "holders": [{"pid": 7, "user": "ada", "command": "python old.py", "since": 1.0}],
+                    "unknown": False,
+                }
+            },
+            "chip holders",
+            "pid 7 of ada (python old.py)",
+            "none",
+            "tpuctl exec --worker 1 big -- sudo kill 7",
+        ),
+        (
+            {"chips": {"devices": [], "holders": [], "unknown": False}},
+            "chips",
+            "0",
+            "1",
+            "tpuctl status big",
+        ),
+        (
+            {"space": [{"path": "/home/u", "total_bytes": 1 << 40, "free_bytes": 200 << 20}]},
+            "disk",
+            "200 MiB free",
+            "enough",
+            "tpuctl env gc --on big",
+        ),
+        (
+            {"kernel": {**host()["kernel"], "transparent_hugepages": "madvise"}},
+            "hugepages",
+            "madvise",
+            "always",
+            APPLY,
+        ),
+    ],
+)
+def test_one_odd_host_is_named_with_what_it_has_and_the_command_that_mends_it(
+    odd: dict[str, Any], column: str, value: str, expected: str, hint: str
+) -> None:
+    assert differences(host(), host(**odd), host()) == [(column, {value: (1,)}, expected, hint)]
+
+
+def test_a_clock_two_minutes_off_and_a_host_without_an_answer_are_named() -> None:
+    assert differences(host(), host(), host(), skews=(0.0, 120.0, -1.0)) == [
+        (
+            "clock",
+            {"a clock +120 s off": (1,)},
+            "in step",
+            "tpuctl exec --worker 1 big -- sudo chronyc makestep",
+        )
+    ]
+    assert differences(host(), host(), None) == [("answer", {"cut off": (2,)}, "its facts", "tpuctl up big")]
+
+
+def test_hosts_that_are_odd_in_the_same_way_stand_together_and_most_of_them_decide() -> None:
+    odd = host(envs=[{"key": KEY, "mark": {**MARK, "packages": {"jax": "0.9"}}}])
+    ((column, found, expected, _),) = differences(odd, host(), host(), odd, host())
+    assert (column, found, expected) == ("packages", {"jax==0.9": (0, 3)}, "jax==0.10.2")
+
+
+def test_what_the_environment_sets_itself_is_no_drift() -> None:
+    spec = structs.replace(PINNED.spec, variables={"XLA_FLAGS": "--b"})
+    pinned = changed(PINNED, spec=spec)
+    kind = EnvironmentKind(pinned, "big", b"")
+    key = environment_key(pinned, "3.11")
+    told = host(variables={"XLA_FLAGS": {"value": "--a"}}, envs=[{"key": key, "mark": MARK}])
+    assert compare_hosts(pinned, "big", [Seen(0, parse_facts(told))], kind=kind) == []
+
+
+def test_a_plan_blocks_without_a_python_and_without_room_and_is_empty_where_all_is_there() -> None:
+    assert KIND.plan(parse_facts(host())) == ()
+    old = KIND.plan(parse_facts(host(pythons=[{"path": "/usr/bin/python3", "version": "3.10.12"}])))
+    assert isinstance(old, Blocked)
+    assert "needs Python 3.11, which this host has not" in old.why
+    assert "tpuctl env lock mine" in str(old.hint)
+    (operation,) = KIND.plan(parse_facts(host(envs=[])))
+    assert sorted(operation.files) == ["env.json", "env_install.py", "requirements.txt"]
+
+
+def test_a_host_with_200_mib_free_is_refused_before_anything_is_sent() -> None:
+    from tpuctl.envs.lock import parse_lock, render_lock
+    from tpuctl.envs.spec import InstallFrom
+
+    lock = parse_lock(PINNED.lock, "mine")
+    (package,) = lock.packages
+    big = changed(package, wheels=(changed(package.wheels[0], size=100 << 20),))
+    spec = structs.replace(PINNED.spec, install_from=InstallFrom.WHEELHOUSE)
+    pinned = changed(PINNED, spec=spec, lock=render_lock(changed(lock, packages=(big,))))
+    full = host(envs=[], space=[{"path": "/home/u", "total_bytes": 1 << 40, "free_bytes": 200 << 20}])
+    planned = EnvironmentKind(pinned, "big", b"").plan(parse_facts(full))
+    assert isinstance(planned, Blocked)
+    assert "has 200 MiB free, and environment mine needs 600" in planned.why
+    assert "tpuctl env gc --on big" in str(planned.hint)

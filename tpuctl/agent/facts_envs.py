@@ -1,0 +1,116 @@
+"""The sections `envs` and `variables` of `facts`: installed environments as they are now, and what the login of
+this user sets that leads programs elsewhere."""
+
+import glob
+import hashlib
+import os
+import re
+
+from base import read_json, root
+
+MARKER = "tpuctl-env.json"
+INDEX = "tpuctl-files.json"
+CHANGED_MAX = 20
+# They choose what a program loads, or its flags. Secrets are not among them.
+NAMES = (
+    "JAX_PLATFORMS",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LIBTPU_INIT_ARGS",
+    "PJRT_DEVICE",
+    "PTXLA_TPU_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "TPU_LIBRARY_PATH",
+    "XLA_DOWNCAST_BF16",
+    "XLA_FLAGS",
+    "XLA_USE_BF16",
+)
+LOGIN_FILES = (
+    "~/.bashrc",
+    "~/.profile",
+    "~/.bash_profile",
+    "~/.ssh/environment",
+    "/etc/environment",
+    "/etc/bash.bashrc",
+    "/etc/profile",
+    "/etc/profile.d/*",
+)
+FILE_MAX = 1 << 20
+
+
+def envs_facts(_request):
+    """Environments below ~/.tpuctl/envs: what was written down when they were verified, and which files are not
+    as they were then."""
+    folder = root("envs")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [
+        environment(os.path.join(folder, name), name)
+        for name in names
+        if not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
+    ]
+
+
+def environment(folder, name):
+    try:
+        mark = read_json(os.path.join(folder, MARKER))
+    except ValueError:
+        mark = None  # damaged: as good as none
+    changed = changed_files(folder) if mark is not None else []
+    return {"key": name, "mark": mark, "changed": changed[:CHANGED_MAX], "changes": len(changed)}
+
+
+def changed_files(folder):
+    """Paths that were added, removed or written. Only what has another signature is read: a write sets the
+    ctime, and nobody can set that back."""
+    try:
+        index = read_json(os.path.join(folder, INDEX))
+    except ValueError:
+        index = None
+    if not isinstance(index, dict):
+        return [INDEX]
+    left, found = dict(index), []
+    for at, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in files:
+            path = os.path.join(at, name)
+            known = left.pop(os.path.relpath(path, folder), None)
+            if name in (MARKER, INDEX) or name.endswith(".pyc"):
+                continue
+            if known is None or differs(path, known):
+                found.append(os.path.relpath(path, folder))
+    return sorted([*found, *left])
+
+
+def differs(path, known):
+    try:
+        now = os.lstat(path)
+        if [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino] == known[1:]:
+            return False
+        if os.path.islink(path):
+            return known[0] != "link:" + os.readlink(path)
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                digest.update(piece)
+        return digest.hexdigest() != known[0]
+    except OSError:
+        return True
+
+
+def variables_facts(_request):
+    return {name: {"value": os.environ[name], "file": said_in(name)} for name in NAMES if name in os.environ}
+
+
+def said_in(name):
+    """The file of a login in which a variable is set, or nothing."""
+    pattern = re.compile(r"^\s*(export\s+)?%s=" % name, re.MULTILINE)
+    for place in LOGIN_FILES:
+        for path in sorted(glob.glob(os.path.expanduser(place))):
+            try:
+                with open(path, errors="replace") as file:
+                    if pattern.search(file.read(FILE_MAX)):
+                        return path
+            except OSError:
+                continue
+    return ""

@@ -1,0 +1,110 @@
+"""`env apply`, `env plan`, `env verify` and `env gc`: what of environments is on hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Json, OnSlice, Timeout
+
+if TYPE_CHECKING:
+    from tpuctl.envs.load import Environment
+    from tpuctl.envs.pinned import PinnedEnvironment
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment.")]
+
+
+def _pinned(context: AppContext, name: str) -> tuple[Environment, PinnedEnvironment]:
+    from tpuctl.envs.load import environment_folder, pin, read_environment
+
+    found = read_environment(name, environment_folder())
+    if not found.spec.verified:
+        context.console.caveat(f"environment {name} is verified: false: nobody has seen it work on TPUs")
+    return found, pin(found, context.config.wheelhouse)
+
+
+def apply(
+    ctx: typer.Context,
+    name: Name,
+    on: OnSlice = None,
+    timeout: Timeout = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Install an environment on all hosts of a slice, and verify it.
+
+    Packages come from the setting `wheelhouse` (a gs:// prefix), which this command fills; without it, one host
+    gets them from here and the others copy them from each other. No host asks a package index.
+    """
+    from tpuctl.envs.install import apply_environment
+    from tpuctl.envs.wheelhouse import fill_wheelhouse
+    from tpuctl.workers.exec import resolve_slice
+
+    with open_context(ctx) as context:
+        found, pinned = _pinned(context, name)
+        record = resolve_slice(context, on, flag="--on")
+        _check_generation(pinned, record.spec.accelerator_type)
+        fill_wheelhouse(context, pinned, found.folder)
+        deadline = None if timeout is None else context.clock.now() + timeout
+        applied = apply_environment(context, record, pinned, deadline=deadline)
+        context.emit.close()
+        if context.console.json_mode:
+            context.console.data([dict(row) for row in applied.rows])
+
+
+def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
+    """Show what `apply` would do on each host, and why."""
+    from tpuctl.envs.install import plan_environment
+    from tpuctl.workers.exec import resolve_slice
+
+    with open_context(ctx) as context:
+        _, pinned = _pinned(context, name)
+        rows = plan_environment(context, resolve_slice(context, on, flag="--on"), pinned)
+        columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
+        context.console.table(rows, columns)
+
+
+def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
+    """Ask every host what it has, and show in what hosts differ from the environment or from each other.
+
+    One question per host. Each difference comes with the command that mends it.
+    """
+    from tpuctl.envs.install import drift_error, verify_environment
+    from tpuctl.workers.exec import resolve_slice
+
+    with open_context(ctx) as context:
+        _, pinned = _pinned(context, name)
+        record = resolve_slice(context, on, flag="--on")
+        hosts, found = verify_environment(context, record, pinned)
+        if context.console.json_mode and not found:
+            context.console.data({"hosts": hosts, "differences": []})
+        if found:
+            raise drift_error(record.name, found)
+        context.console.say(f"{hosts} hosts of {record.name} are as {name} says, and alike")
+
+
+def _check_generation(pinned: PinnedEnvironment, accelerator: str) -> None:
+    from tpuctl.envs.rules import check_slice
+    from tpuctl.errors import UsageError
+    from tpuctl.model.data import load_accelerators
+
+    known = load_accelerators().types.get(accelerator)
+    complaint = check_slice(pinned.spec, known.generation) if known is not None else None
+    if complaint is not None:
+        raise UsageError(complaint.message, hint="tpuctl env ls   # others; or add it to its generations")
+
+
+def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
+    """Remove environments from hosts that neither a run nor the newest two need.
+
+    The one that was used last and the one before stay, to go back to.
+    """
+    from tpuctl.envs.install import remove_old
+    from tpuctl.workers.exec import resolve_slice
+
+    with open_context(ctx) as context:
+        removed = remove_old(context, resolve_slice(context, on, flag="--on"), dry_run=dry_run)
+        for line in removed or ["nothing to remove"]:
+            context.console.say(line)

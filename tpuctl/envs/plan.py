@@ -1,0 +1,88 @@
+"""What an environment needs on a host, and whether it is there: facts of a host to operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tpuctl.envs.facts import MIB, SHOWN_FILES, find_environment, find_interpreter, free_bytes, host_columns
+from tpuctl.envs.pinned import (
+    PinnedEnvironment,
+    archive_of,
+    bytes_needed,
+    environment_files,
+    environment_key,
+)
+from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.provision import Operation
+from tpuctl.model.verdict import Blocked
+
+SPARE_BYTES = 100 << 20
+"""What the installer leaves free, too."""
+
+
+class EnvironmentKind:
+    """One pinned environment; `slice_name` is for hints, `installer` what runs on the host. Each `asked_by`
+    has a try of its own, whatever failed before. Without `mend` what was changed after its installation is left
+    as it is."""
+
+    sections = frozenset({Section.ENVS, Section.PYTHONS, Section.SPACE, Section.HOST})
+
+    def __init__(
+        self,
+        pinned: PinnedEnvironment,
+        slice_name: str,
+        installer: bytes,
+        *,
+        asked_by: str = "",
+        mend: bool = True,
+    ) -> None:
+        self._pinned = pinned
+        self._slice = slice_name
+        self._installer = installer
+        self._asked_by = asked_by
+        self._mend = mend
+        self.name = f"environment {pinned.spec.name}"
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        """An installation where it is not there as it was installed; Blocked where there is no Python for it,
+        or no room."""
+        minor = self.minor(facts)
+        if minor is None:
+            known = ", ".join(self._pinned.spec.python)
+            name = self._pinned.spec.name
+            hint = f"tpuctl env lock {name}   # on a machine that is online: brings an interpreter along"
+            return Blocked(f"{self.name} needs Python {known}, which this host has not", hint)
+        key = environment_key(self._pinned, minor)
+        found = find_environment(facts, key)
+        if found is not None and found.mark is not None and not (found.changed and self._mend):
+            return ()
+        need, free = bytes_needed(self._pinned, minor), free_bytes(facts)
+        if need and free is not None and free < need + SPARE_BYTES:
+            told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
+            return Blocked(told, f"tpuctl env gc --on {self._slice}, or a larger boot disk")
+        files = environment_files(self._pinned, minor, self._installer)
+        title = f"installing {self.name}"
+        asked = {"argv": ["python3", "env_install.py"], "asked_by": self._asked_by}
+        return [Operation("run", title, asked, files)]
+
+    def why(self, facts: Facts) -> str:
+        """Why something has to be done on this host."""
+        minor = self.minor(facts)
+        found = find_environment(facts, environment_key(self._pinned, minor)) if minor is not None else None
+        if found is None or found.mark is None:
+            return "it is not installed" if found is None else "an installation was not completed"
+        return f"{', '.join(found.changed[:SHOWN_FILES])} changed"
+
+    def minor(self, facts: Facts) -> str | None:
+        """The Python for it: one that comes with the environment, else the first that the host has."""
+        wanted = self._pinned.spec.python
+        if len(wanted) == 1 and archive_of(self._pinned) is not None:
+            return wanted[0]
+        return find_interpreter(facts, wanted)
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        """The columns of the manifest that are the environment's."""
+        minor = self.minor(facts)
+        if minor is None:
+            return {}
+        return host_columns(facts, environment_key(self._pinned, minor))

@@ -1,0 +1,123 @@
+"""The wheelhouse: every file that an environment needs, by its sha256, so that no host asks a package index.
+
+It is a folder of this machine first, and from there it goes to a prefix of a bucket, or without one into the
+store. A file is fetched once, whatever environment needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.services import Services
+from tpuctl.envs.lock import Wheel
+from tpuctl.envs.pinned import PinnedEnvironment, contents_for
+from tpuctl.errors import BadManifestError, ConflictError, TpuctlError, UnreachableError
+from tpuctl.lib.text import counted
+from tpuctl.transfer.tree import Blob
+
+FETCH_TIMEOUT_S = 60.0
+"""Without a byte, for an index on the internet."""
+
+
+def fill_wheelhouse(services: Services, pinned: PinnedEnvironment, folder: Path | None) -> None:
+    """Brings all that hosts need for an environment to where they get it: below the prefix of the bucket, else
+    into the store. What is there is not sent again. `folder` has the files that lie beside the environment's.
+
+    Raises BadManifestError for a file that is not what the lock says, UnreachableError where it cannot be had.
+    """
+    wanted = {each.sha256: each for minor in pinned.spec.python for each in contents_for(pinned, minor)}
+    if not wanted:
+        return
+    if pinned.wheelhouse:
+        there = _in_bucket(services, pinned.wheelhouse)
+        _upload(services, pinned, [w for digest, w in wanted.items() if digest not in there], folder)
+        return
+    young = services.store.young_blobs(list(wanted))
+    lacking = [each for digest, each in wanted.items() if digest not in young]
+    paths = [local_file(services, pinned, each, folder) for each in lacking]
+    services.store.put_blobs(path.read_bytes() for path in paths)
+
+
+def _in_bucket(services: Services, house: str) -> set[str]:
+    """The digests of what is there."""
+    prefix = f"{house.removeprefix('gs://').partition('/')[2]}/".lstrip("/")
+    return {item.name.removeprefix(prefix).partition("/")[0] for item in services.objects.list(f"{house}/")}
+
+
+def _upload(
+    services: Services, pinned: PinnedEnvironment, lacking: Sequence[Wheel], folder: Path | None
+) -> None:
+    for each in lacking:
+        content = local_file(services, pinned, each, folder).read_bytes()
+        with suppress(ConflictError):  # another machine was faster: by its name it is the same content
+            services.objects.write(f"{pinned.wheelhouse}/{each.sha256}/{each.name}", content, if_generation=0)
+    if lacking:
+        told = f"uploaded {counted(len(lacking), 'file')} to {pinned.wheelhouse}"
+        services.emit(Note(pinned.spec.name, told))
+
+
+def blobs_of(services: Services, pinned: PinnedEnvironment, minor: str) -> dict[str, Blob]:
+    """What travels to hosts as files of the installation, by path; empty where a bucket has it."""
+    if pinned.wheelhouse:
+        return {}
+    return {
+        f"wheels/{each.sha256}": Blob(each.sha256, each.size or len(services.store.get_blob(each.sha256)))
+        for each in contents_for(pinned, minor)
+    }
+
+
+def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folder: Path | None) -> Path:
+    """The file on this machine, fetched where it is not there. Raises BadManifestError for another one."""
+    cache, name = services.wheel_cache, pinned.spec.name
+    path = cache / item.sha256
+    if path.is_file() and _digest(path) == item.sha256:
+        return path
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = cache / f".{item.sha256[:16]}-{secrets.token_hex(4)}"
+    try:
+        _fetch(services, name, item, temporary, folder)
+        digest = _digest(temporary)
+        if digest != item.sha256:
+            raise BadManifestError(
+                f"{item.name} of environment {name} has the sha256 {digest}, not {item.sha256}",
+                hint=f"was it changed at its place? tpuctl env lock {name}",
+            )
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Path | None) -> None:
+    if item.url.startswith("gs://"):
+        target.write_bytes(services.objects.read(item.url)[0])
+        return
+    if "://" not in item.url:
+        if folder is None or not (folder / item.url).is_file():
+            raise TpuctlError(f"environment {name} names {item.url}, which is not beside its file")
+        shutil.copyfile(folder / item.url, target)
+        return
+    try:
+        with (
+            urllib.request.urlopen(item.url, timeout=FETCH_TIMEOUT_S) as answer,  # noqa: S310 - of the lock
+            target.open("wb") as file,
+        ):
+            shutil.copyfileobj(answer, file, 1 << 20)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise UnreachableError(
+            f"{item.name} of environment {name} cannot be fetched: {error}",
+            hint="is this machine online? another one may fill the wheelhouse: tpuctl env apply",
+        ) from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
