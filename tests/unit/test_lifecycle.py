@@ -36,6 +36,12 @@ def test_a_ready_slice_is_deleted_only_by_way_of_a_recorded_loss_or_down():
     assert effects == {Effect.RECORD_LOSS, Effect.DOUBT, None}
 
 
+def test_whatever_takes_a_ready_slice_away_takes_one_that_is_initializing_away_alike():
+    for event in set(SliceEvent) - {SliceEvent.NODE_READY}:
+        both = [TRANSITIONS.get((state, event)) for state in (SliceState.INITIALIZING, SliceState.READY)]
+        assert both[0] == both[1]
+
+
 @pytest.mark.parametrize(
     ("state", "event"),
     [

@@ -29,12 +29,19 @@ class SliceState(StrEnum):
     REQUESTED = "requested"
     PROVISIONING = "provisioning"
     BOOTING = "booting"
+    INITIALIZING = "initializing"
     READY = "ready"
     LOST = "lost"
     REFUSED = "refused"
     REMOVED = "removed"
     DELETING = "deleting"
     GONE = "gone"
+
+
+WITH_HOSTS = frozenset({SliceState.BOOTING, SliceState.INITIALIZING, SliceState.READY})
+"""States in which the cloud says that there are hosts."""
+HOSTS_ANSWER = frozenset({SliceState.INITIALIZING, SliceState.READY})
+"""Those in which all of them answered."""
 
 
 class Worker(Struct, frozen=True):

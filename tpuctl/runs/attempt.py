@@ -17,7 +17,7 @@ from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
@@ -300,7 +300,7 @@ def attempt_hosts(
     attempt = run.attempt
     if attempt is None or slice_ is None or slice_.incarnation is None:
         return None
-    alive = slice_.state in {SliceState.READY, SliceState.BOOTING}
+    alive = slice_.state in WITH_HOSTS
     if slice_.incarnation.number != attempt.incarnation or not alive:
         return None
     return AttemptHosts(services, run, attempt, slice_, until)

@@ -17,6 +17,7 @@ from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
+    WITH_HOSTS,
     Attempt,
     AttemptPhase,
     Cause,
@@ -211,7 +212,7 @@ def _plan_ending(
         slice_ is not None
         and slice_.incarnation is not None
         and slice_.incarnation.number == attempt.incarnation
-        and slice_.state in {SliceState.READY, SliceState.BOOTING}
+        and slice_.state in WITH_HOSTS
     )
     if not same:
         return _act(RunStep.END_ATTEMPT, "its hosts are gone")

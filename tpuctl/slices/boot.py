@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import StepDone, Warn
+from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.hosts.deadline import HOST_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
-from tpuctl.model.records import Doubt, SliceState
-from tpuctl.model.verdict import Blind, Blocked, Done, Wait
+from tpuctl.model.records import Doubt
+from tpuctl.model.verdict import Blind, Blocked, Wait
 from tpuctl.slices.context import HeldSlice
 from tpuctl.slices.enrollment import judge_refusal, why_closed
 from tpuctl.slices.heartbeats import describe_life, listen_for_life
+from tpuctl.slices.initialize import greeted
 from tpuctl.slices.liveness import Life, Silence, judge_silence
 from tpuctl.slices.loss import lose
 from tpuctl.slices.probing import HostAnswers, find_workers, greet_workers
@@ -22,7 +22,7 @@ from tpuctl.slices.states import Effect, unhealthy
 
 
 def probe_hosts(held: HeldSlice) -> Outcome:
-    """READY once every worker is pinned and answers."""
+    """On to what is asked of the hosts once every worker is pinned and answers."""
     pinned = _pin_workers(held)
     if pinned is not None:
         return pinned
@@ -37,18 +37,7 @@ def probe_hosts(held: HeldSlice) -> Outcome:
         return Outcome(why_closed(held.services, held.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(held, answers, began + HOST_TIME_S)
-    now = held.services.store.now()
-    before = held.incarnation
-    # One that was ready before is ready again: counted from when that was doubted.
-    doubted = before.doubt if before.ready_at is not None else None
-    since = before.requested_at if doubted is None else doubted.since
-    incarnation = replace(before, ready_at=now, doubt=None)
-    answered = counted(len(incarnation.workers), "host")
-    held.journal("ready", f"{answered} answered")
-    held.save(replace(held.record, state=SliceState.READY, incarnation=incarnation, failures=0))
-    took = now - since
-    held.services.emit(StepDone(held.record.name, "ready", f"{answered} answered", took))
-    return Outcome(Done("all hosts answered"), acted=True)
+    return greeted(held)
 
 
 def _pin_workers(held: HeldSlice) -> Outcome | None:

@@ -31,6 +31,11 @@ class HeldSlice:
         self._loaded = look.loaded
 
     @property
+    def fence(self) -> int:
+        """The counter of the lease."""
+        return self._fence
+
+    @property
     def record(self) -> SliceRecord:
         """As last written, or amended since."""
         return self._loaded.record

@@ -15,6 +15,7 @@ from tpuctl.slices.context import HeldSlice
 from tpuctl.slices.create import create_tpu, renew_incarnation
 from tpuctl.slices.delete import delete_incarnation
 from tpuctl.slices.heartbeats import forget_beats
+from tpuctl.slices.initialize import initialize_hosts
 from tpuctl.slices.loss import record_loss
 from tpuctl.slices.states import Effect, SliceEvent
 
@@ -58,6 +59,7 @@ _ACTIONS: Mapping[Effect | None, Callable[[HeldSlice], Outcome]] = {
     None: _move,
     Effect.CREATE: create_tpu,
     Effect.PROBE_HOSTS: probe_hosts,
+    Effect.INITIALIZE_HOSTS: initialize_hosts,
     Effect.DOUBT: doubt_hosts,
     Effect.TRUST: trust_hosts,
     Effect.MARK_UNCLEAR: _mark_unclear,

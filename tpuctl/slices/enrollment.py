@@ -26,7 +26,7 @@ from tpuctl.lib.names import node_names
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo, NodeState
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, SliceRecord
 from tpuctl.model.verdict import Blind, Blocked, Verdict, Wait
 from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
@@ -155,7 +155,7 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, n
     """Whether it is time to send keys to the node of a slice that lives. Nothing is written into the metadata
     of what was made by hand: `adopt --add-key` does that when it is asked to."""
     incarnation = record.incarnation
-    if record.state not in {SliceState.BOOTING, SliceState.READY} or incarnation is None or incarnation.by_hand:
+    if record.state not in WITH_HOSTS or incarnation is None or incarnation.by_hand:
         return False
     if node is None or node.state is not NodeState.READY:
         return False
@@ -170,7 +170,7 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
     with lease(services, name) as held:
         loaded = get_slice(services, name)
         record, incarnation = loaded.record, loaded.record.incarnation
-        if incarnation is None or record.state not in {SliceState.BOOTING, SliceState.READY}:
+        if incarnation is None or record.state not in WITH_HOSTS:
             return ""
         found = [
             services.cloud.find_node(record.spec.zone, each)

@@ -12,7 +12,7 @@ from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, Transien
 from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Listing, NodeInfo, OperationInfo, QueuedInfo
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, SliceRecord, SliceState
 from tpuctl.slices.multislice import combine_nodes
 from tpuctl.slices.states import CloudView, Sighting, SliceEvent, classify_slice
 from tpuctl.state.repository import Loaded, get_slice
@@ -30,8 +30,7 @@ _NEEDS_OPERATION = {
 
 _HAD_A_NODE = {
     SliceState.PROVISIONING,
-    SliceState.BOOTING,
-    SliceState.READY,
+    *WITH_HOSTS,
     SliceState.LOST,
     SliceState.DELETING,
 }
@@ -105,7 +104,7 @@ def _one(record: SliceRecord, found: list[NodeInfo | None]) -> NodeInfo | None:
     """The one node of a slice, or one that stands for all of a multislice."""
     if len(found) == 1:
         return found[0]
-    return combine_nodes(found, was_whole=record.state in {SliceState.BOOTING, SliceState.READY})
+    return combine_nodes(found, was_whole=record.state in WITH_HOSTS)
 
 
 def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:

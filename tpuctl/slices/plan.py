@@ -7,13 +7,22 @@ from msgspec.structs import replace
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
 from tpuctl.model import timeouts
-from tpuctl.model.records import Answer, Desired, Incarnation, Retry, SliceRecord, SliceSpec, SliceState
+from tpuctl.model.records import (
+    WITH_HOSTS,
+    Answer,
+    Desired,
+    Incarnation,
+    Retry,
+    SliceRecord,
+    SliceSpec,
+    SliceState,
+)
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 
-_TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+_TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, *WITH_HOSTS}
 """States in which nothing else tells a person of a slice that does not come on."""
 
 

@@ -16,7 +16,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.model import timeouts
-from tpuctl.model.records import Desired, Doubt, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Done, Failed, Wait
 from tpuctl.slices.capacity_notes import UsualWait
 from tpuctl.slices.context import HeldSlice
@@ -32,7 +32,7 @@ from tpuctl.state.leases import lease
 from tpuctl.state.repository import get_slice, save
 
 _NO_ANSWER = "look at the network, a proxy or the endpoint in `tpuctl config show`"
-_CAME_UP = {SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY}
+_CAME_UP = {SliceState.PROVISIONING, *WITH_HOSTS}
 """States in which the cloud is expected to show a slice."""
 
 

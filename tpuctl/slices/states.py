@@ -20,7 +20,7 @@ from tpuctl.model.cloud import (
     QueuedInfo,
     QueuedState,
 )
-from tpuctl.model.records import Incarnation, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Incarnation, SliceRecord, SliceState
 
 
 class SliceEvent(StrEnum):
@@ -52,6 +52,7 @@ class Effect(StrEnum):
 
     CREATE = "create"
     PROBE_HOSTS = "probe-hosts"
+    INITIALIZE_HOSTS = "initialize-hosts"
     DOUBT = "doubt"
     """Write down since when something is wrong."""
     TRUST = "trust"
@@ -98,12 +99,19 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
     (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
-    (_S.READY, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
-    (_S.READY, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
-    (_S.READY, _E.ABSENT): To(_S.REMOVED),
-    (_S.READY, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
-    (_S.READY, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
-    (_S.READY, _E.CREATING): To(_S.BOOTING),
+    (_S.INITIALIZING, _E.NODE_READY): To(_S.INITIALIZING, Effect.INITIALIZE_HOSTS),
+    **{
+        (state, event): to
+        for state in (_S.INITIALIZING, _S.READY)
+        for event, to in (
+            (_E.NODE_MISSING, To(_S.BOOTING, Effect.DOUBT)),
+            (_E.PREEMPTED, To(_S.LOST, Effect.RECORD_LOSS)),
+            (_E.ABSENT, To(_S.REMOVED)),
+            (_E.SUSPENDED_BY_USER, To(_S.REMOVED)),
+            (_E.CREATE_FAILED, To(_S.LOST, Effect.RECORD_LOSS)),
+            (_E.CREATING, To(_S.BOOTING)),
+        )
+    },
     (_S.LOST, _E.ABSENT): To(_S.REQUESTED, Effect.RENEW),
     (_S.LOST, _E.FOREIGN): To(_S.REQUESTED, Effect.RENEW),
     **{
@@ -139,17 +147,12 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         *((state, _E.DELETING) for state in _S),  # wait until the API says not-found
         *((_S.GONE, event) for event in _E),
         *((_S.REMOVED, event) for event in _E if event is not _E.NODE_READY),  # waits for `up`
-        *((state, _E.STOPPED) for state in (_S.REQUESTED, _S.PROVISIONING, _S.BOOTING, _S.READY)),
+        *((state, _E.STOPPED) for state in (_S.REQUESTED, _S.PROVISIONING, *WITH_HOSTS)),
         (_S.PROVISIONING, _E.QUEUED),
         (_S.PROVISIONING, _E.CREATING),
         (_S.PROVISIONING, _E.FOREIGN),
-        (_S.BOOTING, _E.QUEUED),
-        (_S.BOOTING, _E.CREATE_REFUSED),
-        (_S.BOOTING, _E.FOREIGN),
+        *((state, event) for state in WITH_HOSTS for event in (_E.QUEUED, _E.CREATE_REFUSED, _E.FOREIGN)),
         (_S.READY, _E.NODE_READY),
-        (_S.READY, _E.QUEUED),
-        (_S.READY, _E.CREATE_REFUSED),
-        (_S.READY, _E.FOREIGN),
         *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
         # Nothing is deleted by itself in a state that we do not know; `down` does it.
         *((state, _E.UNCLEAR) for state in _S if state is not _S.DELETING),
@@ -164,7 +167,8 @@ STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
     _S.REQUESTED: ("up, recovery", "the intent is written; the create is called or about to be"),
     _S.PROVISIONING: ("cloud", "the cloud has the request: queued or creating"),
     _S.BOOTING: ("cloud", "the node is READY; not every host has answered over SSH yet"),
-    _S.READY: ("tpuctl", "every host answered with its pinned key"),
+    _S.INITIALIZING: ("tpuctl", "every host answered with its pinned key; not every one is as asked yet"),
+    _S.READY: ("tpuctl", "every host answered and is as asked"),
     _S.LOST: ("cloud", "preempted or failed to come up; what is left is deleted, then asked for again"),
     _S.REFUSED: ("cloud", "the request can never succeed as it is; waits for another `up`"),
     _S.REMOVED: ("a person", "deleted or suspended outside tpuctl; stays so until `up`"),
@@ -217,7 +221,7 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
 }
 """Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
 
-_EXPECT_NODE = frozenset({_S.PROVISIONING, _S.BOOTING, _S.READY})
+_EXPECT_NODE = frozenset({_S.PROVISIONING, *WITH_HOSTS})
 
 FINAL_CODES = frozenset({3, 5, 7, 11, 12, 16})
 """google.rpc codes in operations and failed requests after which asking again is in vain: what was asked for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_moment
-from tpuctl.model.records import Desired, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord, SliceState
 
 ABSENT = "absent"
 """What `ls` shows for a slice of which the cloud, read in full, has neither node nor request."""
@@ -18,7 +18,7 @@ FOLD_FROM = 3
 """So many slices of which the same is to be said are told of together."""
 SHOWN_NAMES = 6
 
-_EXPECTED = frozenset({SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY})
+_EXPECTED = frozenset({SliceState.PROVISIONING, *WITH_HOSTS})
 """States of a slice that the cloud has shown and still should."""
 _ENDED = frozenset({"SUSPENDED", "SUSPENDING", "PREEMPTED", "TERMINATED", "STOPPED", "FAILED"})
 """What the cloud calls capacity that is no longer there."""

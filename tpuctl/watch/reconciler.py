@@ -14,7 +14,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.model import timeouts
-from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
@@ -40,7 +40,6 @@ _log = logging.getLogger(__name__)
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
 
-_WITH_HOSTS = {SliceState.BOOTING, SliceState.READY}
 LATER = "its hosts have their turn in another pass"
 JUST_UP = "its node is there now; its hosts are asked in another pass"
 _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
@@ -123,7 +122,7 @@ class _View(Struct, frozen=True):
     @property
     def probes(self) -> bool:
         """Whether its hosts are to be asked, now or in a moment."""
-        return self.moves and self.plan.state is SliceState.BOOTING
+        return self.moves and self.plan.state in {SliceState.BOOTING, SliceState.INITIALIZING}
 
 
 class _Pass:
@@ -262,7 +261,7 @@ class _Pass:
         if cut_off and not may_look_although_cut_off(self._services, run):
             why = "this machine reaches no host; another watchdog may"
             return PassLine(run.id, PassResult.BLIND, why, acted=False)
-        has_hosts = view is None or view.look.record.state in _WITH_HOSTS
+        has_hosts = view is None or view.look.record.state in WITH_HOSTS
         if not may_connect and not moved and has_hosts:
             return PassLine(run.id, PassResult.LATER, LATER, acted=False)
 
@@ -284,7 +283,7 @@ class _Pass:
             acted = acted or outcome.acted
             if not outcome.acted:
                 break
-            if not may_connect and get_slice(self._services, slice_name).record.state in _WITH_HOSTS:
+            if not may_connect and get_slice(self._services, slice_name).record.state in WITH_HOSTS:
                 return PassLine(subject, PassResult.LATER, JUST_UP, acted)
         return _line(subject, outcome, acted)
 

@@ -13,7 +13,7 @@ from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import common_cause, counted, fold_label
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import HOSTS_ANSWER, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
 from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
 from tpuctl.slices.ssh_entries import follow_slices
@@ -75,7 +75,7 @@ def execute(
     """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
     that is lost while others go on is told soon, and with others of the same cause. One worker's command reads
     what was `given`; UsageError where that has something for several."""
-    if record.state is not SliceState.READY:
+    if record.state not in HOSTS_ANSWER:
         raise ConflictError(
             f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
         )

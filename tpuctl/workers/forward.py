@@ -8,15 +8,15 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UnreachableError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import HOSTS_ANSWER
 from tpuctl.state.repository import get_slice
 from tpuctl.workers.exec import choose_workers
 
 
 def current_target(services: Services, name: str, worker: int) -> HostTarget:
-    """The worker as it is pinned now. ConflictError while the slice is not ready."""
+    """The worker as it is pinned now. ConflictError while its hosts do not answer."""
     record = get_slice(services, name).record
-    if record.state is not SliceState.READY:
+    if record.state not in HOSTS_ANSWER:
         raise ConflictError(f"slice {name} is {record.state}, not ready", hint=f"tpuctl up {name}")
     return choose_workers(record, [worker], host_targets(services, record))[0]
 

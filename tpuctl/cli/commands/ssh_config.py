@@ -31,14 +31,14 @@ def ssh_config(
     changed.
     """
     from tpuctl.hosts.targets import host_targets
-    from tpuctl.model.records import SliceState
+    from tpuctl.model.records import HOSTS_ANSWER
     from tpuctl.state.repository import get_slice, list_slices
 
     with open_context(ctx) as context:
         if name is not None:
             records = [get_slice(context, name).record]
         else:
-            records = [record for record in list_slices(context) if record.state is SliceState.READY]
+            records = [record for record in list_slices(context) if record.state in HOSTS_ANSWER]
         if records:
             context.key_pair  # noqa: B018 - made, if this is the first command that needs it
         for record in records:
