@@ -22,7 +22,7 @@ from tests.support.memory.process import NEVER, Process, Program, Steps
 from tests.support.memory.provision import Job
 from tpuctl.engine.ports import Clock
 from tpuctl.model import timeouts
-from tpuctl.sim.hosts.backend import HostAddress, HostSpec
+from tpuctl.sim.hosts.backend import HostAddress, HostDisk, HostSpec
 from tpuctl.sim.hosts.metadata import Values
 
 SSH_PORT = 22
@@ -373,6 +373,9 @@ class MemoryHosts:
     def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
         for host in self.hosts_of(node_key):
             host.accepted = parse_ssh_keys(ssh_keys)
+
+    def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:
+        """Hosts in memory have no devices, as those of the process tier."""
 
     def kill(self, node_key: str) -> None:
         with self.changed:
