@@ -11,7 +11,15 @@ from tpuctl.errors import TransientError
 
 READ_VERBS = (" hello", " status", " read", " news", " follow", " attempts")
 STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob", "remove_entries"}
-CLOUD_CHANGES = {"update_node", "create_node", "create_queued", "delete_node", "delete_queued"}
+CLOUD_CHANGES = {
+    "update_node",
+    "set_data_disks",
+    "create_node",
+    "create_queued",
+    "delete_node",
+    "delete_queued",
+}
+DISK_CHANGES = {"create_disk", "create_snapshot", "resize_disk", "delete_disk", "delete_snapshot"}
 
 
 class Crash(BaseException):

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from tests.support.crashing import CLOUD_CHANGES, STORE_CHANGES, Crashing, CrashPoint, remote_changes
+from tests.support.crashing import (
+    CLOUD_CHANGES,
+    DISK_CHANGES,
+    STORE_CHANGES,
+    Crashing,
+    CrashPoint,
+    remote_changes,
+)
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.main import main
 
@@ -36,6 +43,7 @@ def arm(point: KillPoint) -> None:
     changes: dict[str, Callable[[str, tuple[Any, ...]], bool]] = {
         "local_store": lambda name, _: name in STORE_CHANGES,
         "cloud": lambda name, _: name in CLOUD_CHANGES,
+        "disks": lambda name, _: name in DISK_CHANGES,
         "objects": lambda name, _: name in {"write", "delete"},
         "remote": remote_changes,
     }

@@ -14,6 +14,7 @@ from typing import Any
 from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim
+from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
@@ -79,6 +80,7 @@ class SimServices:
         keys = ensure_keypair(state_dir)
         self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
         self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
+        self.disks: Any = GoogleDisks(project, sim.endpoint, credentials)
         self.project = project
         endpoints = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
         self.project_api: Any = GoogleProject(

@@ -19,6 +19,7 @@ SECTIONS = {
     "space": "facts_storage",
     "blocks": "facts_storage",
     "mounts": "facts_storage",
+    "disks": "disks",
     "chips": "facts_chips",
     "envs": "facts_envs",
     "kernel": "facts",

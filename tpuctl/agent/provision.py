@@ -22,7 +22,13 @@ from state import list_attempts, look
 from supervisor import launch
 
 PROVISION = "provision-"  # begins the name of a run that is such a job
-OPERATIONS = {"run": "operations"}
+OPERATIONS = {
+    "run": "operations",
+    "mount_disk": "disks",
+    "unmount_disk": "disks",
+    "hold_disk": "disks",
+    "release_disk": "disks",
+}
 GRACE_S = 5.0
 FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with those of today
 

@@ -23,7 +23,7 @@ from tpuctl.lib.shell import Secret
 if TYPE_CHECKING:
     from tpuctl.cli.live import Renderer
     from tpuctl.config.settings import Config
-    from tpuctl.engine.ports import Cloud, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
+    from tpuctl.engine.ports import Cloud, Disks, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
     from tpuctl.ssh.keys import KeyPair
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
@@ -203,6 +203,12 @@ class AppContext:
         return GoogleInventory(
             config.require_project(), config.endpoint_compute, config.endpoint_storage, self.credentials
         )
+
+    @cached_property
+    def disks(self) -> Disks:
+        from tpuctl.cloud.disks import GoogleDisks
+
+        return GoogleDisks(self.project, self.config.endpoint_compute, self.credentials)
 
     @cached_property
     def store(self) -> Store:

@@ -58,6 +58,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "env apply": ("tpuctl env apply jax-tpu --on big",),
     "env verify": ("tpuctl env verify jax-tpu --on big",),
     "env diff": ("tpuctl env diff jax-tpu mine",),
+    "disk create": ("tpuctl disk create data --size 500 --zone us-central2-b",),
+    "disk attach": ("tpuctl disk attach data --to dev",),
+    "disk clone": ("tpuctl disk clone data --to big", "tpuctl disk clone data --zone us-east5-a"),
+    "disk ls": ("tpuctl disk ls --tree",),
     "config init": ("tpuctl config init --store gs://my-fleet/lab",),
     "watch install": ("tpuctl watch install --dry-run", "tpuctl watch install"),
     "sim up": (

@@ -16,6 +16,7 @@ from tpuctl.model.cloud import (
     OperationInfo,
     Tier,
 )
+from tpuctl.model.disks import DataDisk, DiskMode
 
 
 def parse_node(node: Json) -> NodeInfo:
@@ -36,12 +37,26 @@ def parse_node(node: Json) -> NodeInfo:
         metadata=wire.strings(node.get("metadata")),
         create_time=wire.text(node.get("createTime")),
         queued_resource=wire.text(node.get("queuedResource")).rsplit("/", 1)[-1] or None,
+        data_disks=tuple(_data_disk(each) for each in wire.messages(node.get("dataDisks"))),
     )
 
 
 def _endpoint(found: Json) -> Endpoint:
     access = wire.message(found.get("accessConfig"))
     return Endpoint(wire.text(found.get("ipAddress")), wire.text(access.get("externalIp")) or None)
+
+
+def _data_disk(found: Json) -> DataDisk:
+    """An entry without a mode is written to; one of a mode that nobody knows, too: it is left alone."""
+    parts = wire.text(found.get("sourceDisk")).split("/")
+    zone = parts[-3] if len(parts) > 2 else ""
+    read_only = found.get("mode") == DiskMode.READ_ONLY
+    return DataDisk(
+        zone,
+        parts[-1],
+        DiskMode.READ_ONLY if read_only else DiskMode.READ_WRITE,
+        wire.texts(found.get("workerIds")),
+    )
 
 
 def _tier(scheduling: Json) -> Tier:

@@ -8,7 +8,7 @@ errors; calls that change something are sent once, and the workflow's loop looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from tpuctl.model.cloud import (
     OperationInfo,
     QueuedInfo,
 )
+from tpuctl.model.disks import DataDisk
 from tpuctl.model.records import SliceSpec
 
 T = TypeVar("T")
@@ -69,6 +70,19 @@ class GoogleCloud:
         if metadata is not None:
             body["metadata"] = dict(metadata)
         return self._change("PATCH", f"/v2/{full}?updateMask={mask}", f"update node {name} in {zone}", body)
+
+    def set_data_disks(self, zone: str, name: str, disks: Sequence[DataDisk]) -> OperationInfo:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        listed = [
+            {
+                "sourceDisk": f"projects/{self._project}/zones/{each.zone}/disks/{each.name}",
+                "mode": str(each.mode),
+            }
+            for each in disks
+        ]
+        body = {"name": full, **({"dataDisks": listed} if listed else {})}
+        what = f"change the data disks of node {name} in {zone}"
+        return self._change("PATCH", f"/v2/{full}?updateMask=dataDisks", what, body)
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
         what = f"list queued resources in {_place(zone)}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         QueuedInfo,
         ResourceKind,
     )
+    from tpuctl.model.disks import ComputeOperation, DataDisk, DiskInfo, DiskRequest, SnapshotInfo
     from tpuctl.model.facts import (
         BucketPlace,
         BucketSettings,
@@ -77,6 +78,10 @@ class Cloud(Protocol):
         """Replaces all labels and, unless None, all metadata of a READY node."""
         ...
 
+    def set_data_disks(self, zone: str, name: str, disks: Sequence[DataDisk]) -> OperationInfo:
+        """Replaces the whole list of a node's data disks."""
+        ...
+
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]: ...
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None: ...
@@ -102,6 +107,35 @@ class Cloud(Protocol):
     def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
         """The heartbeats that the supervisors of runs publish in guest attributes, by worker: values that
         change as long as the host lives. Workers without one are left out."""
+        ...
+
+
+class Disks(Protocol):
+    """Disks and snapshots of one project. `find_…` returns None only when the API said NOT_FOUND; `delete_…`
+    treats NOT_FOUND as done. `key` names a request: the same one again is not done twice."""
+
+    def list_disks(self) -> Listing[DiskInfo]: ...
+
+    def find_disk(self, zone: str, name: str) -> DiskInfo | None: ...
+
+    def create_disk(self, request: DiskRequest, key: str) -> ComputeOperation: ...
+
+    def resize_disk(self, zone: str, name: str, size_gib: int) -> ComputeOperation: ...
+
+    def delete_disk(self, zone: str, name: str) -> ComputeOperation | None: ...
+
+    def list_snapshots(self) -> tuple[SnapshotInfo, ...]: ...
+
+    def find_snapshot(self, name: str) -> SnapshotInfo | None: ...
+
+    def create_snapshot(
+        self, zone: str, disk: str, name: str, labels: Mapping[str, str], key: str
+    ) -> ComputeOperation: ...
+
+    def delete_snapshot(self, name: str) -> ComputeOperation | None: ...
+
+    def find_operation(self, operation: ComputeOperation) -> ComputeOperation | None:
+        """How an operation stands now."""
         ...
 
 

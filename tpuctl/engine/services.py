@@ -8,6 +8,7 @@ from typing import Protocol
 from tpuctl.engine.ports import (
     Clock,
     Cloud,
+    Disks,
     EventSink,
     IdSource,
     Objects,
@@ -29,6 +30,9 @@ class Services(Protocol):
 
     @property
     def objects(self) -> Objects: ...
+
+    @property
+    def disks(self) -> Disks: ...
 
     @property
     def project_api(self) -> ProjectApi: ...

@@ -24,6 +24,7 @@ class Section(StrEnum):
     SPACE = "space"
     BLOCKS = "blocks"
     MOUNTS = "mounts"
+    DISKS = "disks"
     CHIPS = "chips"
     ENVS = "envs"
     KERNEL = "kernel"
@@ -131,6 +132,17 @@ class Mount(Fact, frozen=True):
     error: str
 
 
+class MountedDisk(Fact, frozen=True):
+    """A file system on a disk. `word` is what a copy of a disk is known by; `unsafe`: its journal was passed
+    over when it was mounted."""
+
+    path: str
+    device: str
+    read_only: bool
+    unsafe: bool
+    word: str
+
+
 class ChipHolder(Fact, frozen=True):
     pid: int
     user: str
@@ -205,6 +217,7 @@ class Facts(Fact, frozen=True):
     space: tuple[Space, ...] | None = None
     blocks: tuple[Block, ...] | None = None
     mounts: tuple[Mount, ...] | None = None
+    disks: tuple[MountedDisk, ...] | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
     kernel: Kernel | None = None

@@ -107,6 +107,15 @@ def check_project(project: str) -> str:
     return project
 
 
+def check_disk_name(name: str) -> str:
+    """A name that Compute Engine takes for a disk or snapshot, with room for `-g12-s`. Raises UsageError."""
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,54}[a-z0-9])?", name):
+        raise UsageError(
+            f"{name!r} is no name for a disk", hint="lower case letters, digits and hyphens, a letter first"
+        )
+    return name
+
+
 def check_zone_name(zone: str) -> str:
     """Returns `zone`; raises UsageError if it cannot be a zone. `us-central1-ai1a` can."""
     if not _ZONE.fullmatch(zone):

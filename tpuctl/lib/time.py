@@ -34,6 +34,14 @@ def parse_moment(word: str, flag: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
+def parse_timestamp(text: str) -> float | None:
+    """Epoch seconds of a time as Google's APIs write it; None for what is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
 def render_duration(seconds: float) -> str:
     """The shortest exact form: `4h`, `1h30m`, `45s`."""
     rest, parts = round(seconds), []

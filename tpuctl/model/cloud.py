@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from tpuctl.model.disks import DataDisk
 from tpuctl.model.hosts import Endpoint as Endpoint
 from tpuctl.model.hosts import FailureKind as FailureKind
 from tpuctl.model.hosts import HostTarget as HostTarget
@@ -148,6 +149,7 @@ class NodeInfo(Struct, frozen=True):
     metadata: Mapping[str, str] = field(default_factory=dict)
     create_time: str = ""
     queued_resource: str | None = None
+    data_disks: tuple[DataDisk, ...] = ()
     parts: tuple[NodeInfo, ...] = ()
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
 

@@ -84,6 +84,12 @@ def load_versions() -> Any:
 
 
 @cache
+def load_disk_rules() -> Any:
+    """The rows of `manifests/tables/disks.yaml`; `disks/rules.py` says what they mean."""
+    return _load_yaml("disks.yaml")
+
+
+@cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
     from tpuctl.model.error_table import parse_error_table

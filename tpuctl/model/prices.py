@@ -35,6 +35,16 @@ class OtherPrices(Struct, frozen=True):
     def note(self) -> str:
         return str(self.data["prices_note"])
 
+    def disk_month(
+        self, kind: str, size_gib: int, throughput: int | None, iops: int | None = None
+    ) -> float | None:
+        """About what a disk costs in a month; None for a type that the table does not have."""
+        row = self.data["disk"].get(kind)
+        if row is None:
+            return None
+        more = row.get("throughput", 0.0) * (throughput or 0) + row.get("iops", 0.0) * (iops or 0)
+        return float(row["gib"] * size_gib + more)
+
     def per_hour(self, asset: CloudResource) -> float | None:
         """About what a resource costs per hour; None where the table or the resource does not tell."""
         table = self.data.get(str(asset.kind))

@@ -6,7 +6,7 @@ out. Lists are remembered as long as nothing changed in the world.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,6 +27,7 @@ from tpuctl.model.cloud import (
     OperationInfo,
     QueuedInfo,
 )
+from tpuctl.model.disks import DataDisk
 from tpuctl.model.records import SliceSpec
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, DroppedConnectionError, Json
 from tpuctl.sim.world.world import World
@@ -139,6 +140,19 @@ class WorldCloud:
             node["metadata"] = dict(metadata)
             request["updateMask"] = "labels,metadata"
         return nodes.parse_operation(self._change(f"update node {name} in {zone}", "UpdateNode", request))
+
+    def set_data_disks(self, zone: str, name: str, disks: Sequence[DataDisk]) -> OperationInfo:
+        listed = [
+            {
+                "sourceDisk": f"projects/{self._project}/zones/{each.zone}/disks/{each.name}",
+                "mode": str(each.mode),
+            }
+            for each in disks
+        ]
+        node: Json = {"name": self._name(zone, "nodes", name), "dataDisks": listed}
+        request: Json = {"node": node, "updateMask": "dataDisks"}
+        what = f"change the data disks of node {name} in {zone}"
+        return nodes.parse_operation(self._change(what, "UpdateNode", request))
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "queuedResources", name)

@@ -1,0 +1,191 @@
+"""`tpuctl disk` on process hosts: disks are made, copied and attached; mounting needs isolated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+ZONE, OTHER = "us-central2-b", "us-central1-a"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as made:
+        for words in (("v4-8", "dev"), ("v4-16", "big")):
+            made.type("up", *words, "--spot", "--pay", "--zone", ZONE)
+        made.type("disk", "create", "data", "--size", "20", "--zone", ZONE)
+        yield made
+
+
+def disk_calls(session: Session) -> list[str]:
+    changing = ("disks.", "snapshots.", "nodes.patch")
+    return [each["method"] for each in session.sim_journal() if each["method"].startswith(changing)]
+
+
+def named(session: Session) -> list[str]:
+    return [row["name"] for row in session.json("disk", "ls")]
+
+
+def test_making_a_disk_twice_makes_one(session: Session) -> None:
+    before = disk_calls(session)
+    session.type("disk", "create", "data", "--size", "20", "--zone", ZONE)
+    assert disk_calls(session) == before
+    [row] = [each for each in session.json("disk", "ls") if each["name"] == "data"]
+    assert (row["size_gib"], row["type"], row["status"], row["usd_per_month"]) == (
+        20,
+        "pd-balanced",
+        "READY",
+        2.0,
+    )
+
+
+BAD: list[tuple[str, int, str, str]] = [
+    ("create data --size 30 --zone us-central2-b", 6, "there is a disk data already", "another name"),
+    ("create Data --zone us-central2-b", 2, "no name for a disk", "lower case"),
+    ("create small --size 5 --zone us-central2-b", 2, "10 to 65536 GiB, not 5", "--size"),
+    ("create odd --type pd-none --zone us-central2-b", 2, "no disk type pd-none", "hyperdisk-ml"),
+    (
+        "create quick --throughput 500 --zone us-central2-b",
+        2,
+        "has no throughput to set",
+        "leave --throughput out",
+    ),
+    ("create somewhere", 2, "in which zone?", "--zone"),
+    ("show none", 5, "no disk called none (known: data", "tpuctl disk ls"),
+    ("attach none --to dev", 5, "no disk called none", "tpuctl disk ls"),
+    ("attach data --to nobody", 5, "no slice called nobody", "tpuctl ls"),
+    ("attach data", 2, "which slice? there are: big, dev", "--to NAME"),
+    ("attach data --to big", 2, "big-1 has 2 hosts, and one host alone can write", "tpuctl disk clone data"),
+    ("attach data --to dev --allow bogus", 2, "no rule bogus", "one of: type"),
+    ("detach data", 2, "data is not attached to a slice", "tpuctl disk attach data"),
+    ("clone none --to big", 5, "no disk called none", "tpuctl disk ls"),
+    ("clone data --to big --type pd-none", 2, "no disk type pd-none", "--type"),
+    ("resize data --size 10 --yes", 2, "disks only grow", "--size 21"),
+    ("rm none --yes", 5, "no disk called none", "tpuctl disk ls"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "said", "hint"), BAD, ids=[row[0] for row in BAD])
+def test_what_cannot_be_is_said_in_one_line_and_changes_nothing(
+    session: Session, words: str, status: int, said: str, hint: str
+) -> None:
+    before, disks = disk_calls(session), named(session)
+    done = session.type("disk", *words.split(), status=status)
+    assert said in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (disk_calls(session), named(session)) == (before, disks)
+
+
+def test_a_dry_run_changes_nothing(session: Session) -> None:
+    before = disk_calls(session)
+    assert (
+        "would copy data to data-g1" in session.type("disk", "clone", "data", "--to", "big", "--dry-run").stdout
+    )
+    session.type("disk", "attach", "data", "--to", "dev", "--dry-run")
+    session.type("disk", "rm", "data", "--dry-run")
+    session.type("disk", "create", "more", "--zone", ZONE, "--dry-run")
+    assert disk_calls(session) == before
+    assert named(session) == ["data"]
+
+
+def test_hosts_without_root_are_blocked_with_what_helps(session: Session) -> None:
+    done = session.type("disk", "attach", "data", "--to", "dev", status=1)
+    assert "mounting needs root" in done.stderr
+    assert "tpuctl sim up --hosts isolated" in done.stderr
+    [row] = [each for each in session.json("disk", "ls") if each["name"] == "data"]
+    assert row["used_by"] == ["dev-1-w-0"]
+    refused = session.type("disk", "rm", "data", "--yes", status=2)
+    assert "data is attached to 1 host" in refused.stderr
+    session.type("disk", "detach", "data")
+    before = disk_calls(session)
+    session.type("disk", "detach", "data", status=2)
+    assert disk_calls(session) == before
+
+
+def test_a_copy_elsewhere_goes_through_a_snapshot(session: Session) -> None:
+    session.type("disk", "clone", "data", "--zone", OTHER)
+    [copy] = [each for each in session.json("disk", "ls") if each["generation"] == 1]
+    assert (copy["zone"], copy["size_gib"], copy["status"]) == (OTHER, 20, "READY")
+    assert copy["snapshot"] in session.json("disk", "show", "data")["snapshots"]
+    tree = session.type("disk", "ls", "--tree").stdout.splitlines()
+    assert [line.startswith("      data") or "  data-g1" in line for line in tree if "data" in line]
+    session.type("disk", "rm", copy["name"], "--yes")
+    assert named(session) == ["data"]
+
+
+def test_one_copy_too_many_says_until_when(session: Session) -> None:
+    session.type("disk", "create", "hot", "--size", "10", "--zone", ZONE)
+    for _ in range(6):
+        session.type("disk", "snapshot", "hot")
+    before = disk_calls(session)
+    done = session.type("disk", "snapshot", "hot", status=2)
+    assert "copied six times within an hour" in done.stderr
+    assert "min; or --from-snapshot" in done.stderr
+    assert disk_calls(session) == before
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [("disk-in-use", "is already being used by"), ("disk-attach", "an internal error has occurred")],
+)
+def test_an_attachment_that_fails_says_why(session: Session, preset: str, said: str) -> None:
+    session.type("sim", "fault", preset)
+    done = session.type("disk", "attach", "data", "--to", "dev", "--no-mount", status=1)
+    assert said in done.stderr
+    session.type("sim", "fault", "--clear")
+
+
+def test_a_quota_of_disks_is_said_with_what_to_do(session: Session) -> None:
+    session.type("sim", "fault", "disk-quota")
+    done = session.type("disk", "create", "large", "--zone", ZONE, status=1)
+    assert "Quota 'SSD_TOTAL_GB' exceeded" in done.stderr
+    assert "tpuctl quota" in done.stderr
+    session.type("disk", "rm", "large", "--yes")
+
+
+def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
+    for name in ("one", "two"):
+        session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
+    started = [session.start("disk", "attach", name, "--to", "dev", "--no-mount") for name in ("one", "two")]
+    for process in started:
+        done = session.finish(process)
+        assert done.returncode == 0, done.stderr
+    used = {row["name"]: row["used_by"] for row in session.json("disk", "ls")}
+    assert used["one"] == used["two"] == ["dev-1-w-0"]
+    session.type("disk", "detach", "one")
+    used = {row["name"]: row["used_by"] for row in session.json("disk", "ls")}
+    assert (used["one"], used["two"]) == ([], ["dev-1-w-0"])
+    session.type("disk", "detach", "two")
+    session.type("disk", "rm", "one", "two", "--yes")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_change_a_second_command_makes_one_disk_and_removes_it(
+    session: Session, when: str
+) -> None:
+    words = ("disk", "create", "kept", "--size", "10", "--zone", ZONE)
+    for at in range(1, 30):
+        if session.type_killed(at, when, *words).returncode == 0:
+            break
+        session.type(*words)
+        [row] = [each for each in session.json("disk", "ls") if each["name"] == "kept"]
+        assert row["status"] == "READY"
+        killed = session.type_killed(at, when, "disk", "rm", "kept", "--yes")
+        if killed.returncode != 0 and "kept" in named(session):
+            session.type("disk", "rm", "kept", "--yes")
+        assert "kept" not in named(session)
+    assert at > 3
+    session.type("disk", "rm", "kept", "--yes")
+    assert "kept" not in in_the_cloud(session)
+
+
+def in_the_cloud(session: Session) -> set[str]:
+    """What Compute Engine has, whatever the store says."""
+    bill = session.json("bill")
+    rows = [row for part in bill.values() if isinstance(part, list) for row in part]
+    return {row["name"] for row in rows if row["kind"] == "disk"}

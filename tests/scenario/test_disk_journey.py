@@ -1,0 +1,146 @@
+"""Disks on isolated hosts, with real file systems: the journey of `disk clone`, and what it must refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.require import require_isolated_hosts
+from tests.support.session import Session, open_session
+from tpuctl.sim.server import control
+
+ZONE = "us-central2-b"
+WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=busy bs=64k count=4 conv=fsync; done"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A dev box with a disk that somebody writes to all the time, and a slice of eight hosts."""
+    require_isolated_hosts()
+    with open_session("--instant", "--hosts", "isolated") as made:
+        made.type("up", "v4-8", "dev", "--spot", "--pay", "--zone", ZONE)
+        made.type("up", "v4-64", "big", "--spot", "--pay", "--zone", ZONE)
+        made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
+        made.type("disk", "attach", "data", "--to", "dev")
+        on(made, "dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
+        started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
+        made.type("exec", "dev", "--", "sudo", "sh", "-c", started)
+        yield made
+
+
+def on(session: Session, slice_name: str, command: str, status: int = 0) -> list[str]:
+    """What the workers print, one after the other."""
+    done = session.type("exec", slice_name, "--json", "--", "sh", "-c", command, status=status)
+    found = json.loads(done.stdout)
+    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
+    return [str(row["stdout"]) for row in rows]
+
+
+def sums(session: Session, slice_name: str, path: str) -> set[str]:
+    return {out.split()[0] for out in on(session, slice_name, f"sha256sum {path}")}
+
+
+def call(session: Session, verb: str, path: str, body: Any = None) -> Any:
+    """The simulated cloud, spoken to by somebody else."""
+    info = control.status(session.root / "state" / "sim")
+    assert info is not None
+    headers = {"Authorization": f"Bearer {info.token}"}
+    answer = requests.request(verb, f"{info.http}{path}", json=body, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session: Session) -> None:
+    said = session.type("disk", "clone", "data", "--to", "big").stderr
+    assert "data: held still on dev: " in said
+    [first] = sums(session, "dev", "/mnt/data/set")
+    assert sums(session, "big", "/mnt/data/set") == {first}
+    assert len(on(session, "big", "cat /mnt/data/set > /dev/null")) == 8
+    busy = sums(session, "big", "/mnt/data/busy")
+    assert len(busy) == 1
+    assert hashlib.sha256(b"").hexdigest() not in busy
+    on(session, "big", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
+    on(session, "dev", "touch /mnt/data/still-written")
+
+
+def test_a_second_generation_comes_beside_the_first_that_is_in_use(session: Session) -> None:
+    on(session, "dev", "echo second > /mnt/data/word")
+    session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/next")
+    assert set(on(session, "big", "cat /mnt/next/word")) == {"second\n"}
+    on(session, "big", "test ! -e /mnt/data/word")
+    names = [row["name"] for row in session.json("disk", "ls")]
+    assert names == ["data", "data-g1", "data-g2"]
+
+
+def test_the_same_command_again_changes_nothing_for_what_is_attached(session: Session) -> None:
+    before = len(session.sim_journal())
+    session.type("disk", "attach", "data-g1", "--to", "big", "--path", "/mnt/data")
+    session.type("disk", "attach", "data", "--to", "dev")
+    assert len(session.sim_journal()) == before
+
+
+def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session) -> None:
+    """As a script would make it: while programs write, with a sync at most."""
+    killed = session.type_killed(3, "before", "disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")
+    assert killed.returncode != 0
+    shown = session.json("disk", "show", "data-g3")
+    assert shown["status"] == "not there"
+    disks = f"/compute/v1/projects/sim-project/zones/{ZONE}/disks"
+    labels = call(session, "GET", f"{disks}/data-g2")["labels"] | {"tpuctl-generation": "3"}
+    source = f"projects/sim-project/zones/{ZONE}/disks/data"
+    call(session, "POST", disks, {"name": "data-g3", "sourceDisk": source, "labels": labels})
+    done = session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty", status=3)
+    assert "needs recovery: it was copied while its file system was being written" in done.stderr
+    on(session, "big", "! grep -q /mnt/dirty /proc/mounts")
+
+
+@pytest.mark.soak
+def test_a_hold_ends_by_itself_when_the_command_dies(session: Session) -> None:
+    """Killed while the file system is held: the host's own watchdog lets it go on."""
+    dirty = [row["name"] for row in session.json("disk", "ls") if row["name"] == "data-g3"]
+    for name in dirty:
+        session.type("disk", "detach", name, "--to", "big")
+        session.type("disk", "rm", name, "--yes")
+    look = "test -e /run/tpuctl-held-data && echo held || true; "
+    look += "grep -q ' /mnt/data ext4 rw' /proc/mounts && echo rw || true"
+    for at in range(4, 40):
+        killed = session.type_killed(
+            at, "after", "disk", "clone", "data", "--to", "big", "--path", "/mnt/third"
+        )
+        time.sleep(3)  # what the host was told it does, also without us
+        seen = on(session, "dev", look)[0].split()
+        if "held" in seen or killed.returncode == 0:
+            break
+    assert "held" in seen, "no kill met the hold"
+    deadline = time.monotonic() + 150
+    while seen != ["rw"] and time.monotonic() < deadline:
+        time.sleep(2)
+        seen = on(session, "dev", look)[0].split()
+    on(session, "dev", "touch /mnt/data/goes-on")
+    session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/third")
+    assert sums(session, "big", "/mnt/third/set") == sums(session, "dev", "/mnt/data/set")
+
+
+def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:
+    on(session, "dev", "sudo mkdir -p /mnt/full && sudo touch /mnt/full/x")
+    session.type("disk", "umount", "data", "--to", "dev", status=3)  # the writer uses it
+    on(session, "dev", "sudo pkill -f 'of=bus[y]' || true; sudo pkill dd || true")
+    session.type("disk", "umount", "data", "--to", "dev")
+    done = session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/full", status=3)
+    assert "/mnt/full is not empty" in done.stderr
+    session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/data")
+    assert on(session, "dev", "cat /mnt/data/word") == ["second\n"]
+
+
+def test_taking_a_slice_down_leaves_its_disks(session: Session) -> None:
+    session.type("down", "big", "--yes")
+    rows = {row["name"]: row for row in session.json("disk", "ls")}
+    assert rows["data-g1"]["used_by"] == []
+    assert rows["data"]["used_by"] == ["dev-1-w-0"]

@@ -1,0 +1,178 @@
+"""The table of disk rules: every row allows, warns or denies as it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tpuctl.disks.plan import STEPS, Seen, Step, fs_label, owner_labels, see
+from tpuctl.disks.rules import DiskRules, Place, Policy, refuse
+from tpuctl.errors import UsageError
+from tpuctl.model.data import load_disk_rules
+from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
+
+TABLE = load_disk_rules()
+RULES = DiskRules(TABLE)
+RO, RW = DiskMode.READ_ONLY, DiskMode.READ_WRITE
+
+
+def a_disk(**changes: Any) -> DiskInfo:
+    values: dict[str, Any] = {"name": "d", "zone": "z", "uid": "1", "type": "pd-balanced", "size_gib": 100}
+    return DiskInfo(**{**values, "status": "READY", **changes})
+
+
+def a_place(**changes: Any) -> Place:
+    return Place(**{"node": "n", "zone": "z", "generation": "v4", "hosts": 1, **changes})
+
+
+def said(findings: Any) -> dict[str, str]:
+    return {each.rule: str(each.policy) for each in findings}
+
+
+CASES: list[tuple[str, dict[str, Any], DiskMode, dict[str, Any], dict[str, str]]] = [
+    ("a writer on one host", {}, RW, {}, {}),
+    ("readers on a slice", {}, RO, {"hosts": 4}, {}),
+    ("type denied", {"type": "pd-standard"}, RO, {"generation": "v5e"}, {"type": "deny"}),
+    ("type of v6e", {}, RW, {"generation": "v6e"}, {"type": "deny"}),
+    ("type untested", {"type": "pd-extreme"}, RW, {}, {"type-untested": "warn"}),
+    ("a generation that nobody knows", {"type": "pd-extreme"}, RW, {"generation": "v9"}, {}),
+    ("zone", {"zone": "y"}, RW, {}, {"zone": "deny"}),
+    ("in use by a reader", {"users": ("other",)}, RW, {}, {"one-writer": "deny"}),
+    ("shared with readers", {"users": ("other",)}, RO, {}, {}),
+    ("here already", {"users": ("n",)}, RW, {"disks": (DataDisk("z", "d", RW),)}, {}),
+    (
+        "here in another mode",
+        {"users": ("n",)},
+        RO,
+        {"disks": (DataDisk("z", "d", RW),)},
+        {"both-modes": "deny"},
+    ),
+    ("a writer on a slice", {}, RW, {"hosts": 2}, {"pod-read-only": "deny"}),
+    (
+        "balanced read-only",
+        {"type": "hyperdisk-balanced"},
+        RO,
+        {"generation": "v6e"},
+        {"read-only-type": "deny"},
+    ),
+    ("ml before its birth", {"type": "hyperdisk-ml"}, RO, {"generation": "v6e"}, {"access-mode": "deny"}),
+    ("ml shared", {"type": "hyperdisk-ml", "access_mode": "READ_ONLY_MANY"}, RO, {"generation": "v6e"}, {}),
+    (
+        "ml again to write",
+        {"type": "hyperdisk-ml", "access_mode": "READ_ONLY_MANY"},
+        RW,
+        {"generation": "v6e"},
+        {"access-mode": "deny"},
+    ),
+    ("ten readers", {}, RO, {"hosts": 10}, {}),
+    ("eleven readers", {}, RO, {"hosts": 11}, {"readers": "warn"}),
+    ("not ready", {"status": "RESTORING"}, RO, {}, {"not-ready": "deny"}),
+    ("127 disks", {}, RO, {"disks": tuple(DataDisk("z", f"d{n}", RO) for n in range(127))}, {"disks": "deny"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("disk", "mode", "place", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_attaching_is_judged_as_the_table_says(disk: Any, mode: DiskMode, place: Any, wanted: Any) -> None:
+    assert said(RULES.check_attach(a_disk(**disk), mode, a_place(**place))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "throughput", "wanted"),
+    [
+        ("pd-balanced", 100, None, {}),
+        ("pd-balanced", 5, None, {"size": "deny"}),
+        ("hyperdisk-ml", 100_000, None, {"size": "deny"}),
+        ("pd-none", 100, None, {"type": "deny"}),
+        ("pd-balanced", 100, 500, {"throughput": "deny"}),
+        ("hyperdisk-ml", 100, 300, {"throughput": "deny"}),
+        ("hyperdisk-ml", 100, 400, {}),
+    ],
+)
+def test_new_disks_are_judged_as_the_table_says(kind: str, size: int, throughput: Any, wanted: Any) -> None:
+    assert said(RULES.check_new(kind, size, throughput)) == wanted
+
+
+def test_every_rule_is_met_by_a_case() -> None:
+    new = {"size", "throughput"}
+    assert {rule for case in CASES for rule in case[4]} | new == set(TABLE["rules"])
+
+
+def test_every_type_of_every_generation_is_judged_as_its_row_says() -> None:
+    for generation, row in TABLE["generations"].items():
+        assert set(row["types"]) <= set(TABLE["types"])
+        for kind in TABLE["types"]:
+            found = [each.policy for each in RULES.check_type(kind, generation)]
+            wanted = row["types"].get(kind, "deny")
+            assert found == ([] if wanted == "allow" else [Policy(wanted)]), (generation, kind)
+
+
+def test_a_user_may_take_a_refusal_for_a_warning() -> None:
+    bold = DiskRules(TABLE, ["pod-read-only"])
+    findings = bold.check_attach(a_disk(), RW, a_place(hosts=2))
+    assert said(findings) == {"pod-read-only": "warn"}
+    refuse(findings)
+    with pytest.raises(UsageError, match="one host alone can write") as caught:
+        refuse(RULES.check_attach(a_disk(), RW, a_place(hosts=2)))
+    assert "--allow pod-read-only" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="no rule bogus"):
+        DiskRules(TABLE, ["bogus"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation", "wanted"),
+    [
+        ("pd-balanced", "v4", "pd-balanced"),
+        ("pd-standard", "v5e", "pd-balanced"),
+        ("hyperdisk-balanced", "v6e", "hyperdisk-ml"),
+        ("hyperdisk-ml", "v5p", "hyperdisk-ml"),
+        ("hyperdisk-ml", "v4", "pd-balanced"),
+        ("pd-ssd", "v9", "pd-ssd"),
+    ],
+)
+def test_copies_for_readers_have_a_type_that_they_can_share(kind: str, generation: str, wanted: str) -> None:
+    assert RULES.shared_type(kind, generation) == wanted
+
+
+def test_throughput_is_the_least_that_serves_the_readers() -> None:
+    assert RULES.throughput_for("pd-balanced", 100, 32) is None
+    assert RULES.throughput_for("hyperdisk-ml", 1024, 4) == 400
+    assert RULES.throughput_for("hyperdisk-ml", 1024, 32) == 3200
+    assert RULES.throughput_for("hyperdisk-ml", 10_000, 4) == 1200
+
+
+def test_the_seventh_copy_in_an_hour_waits() -> None:
+    times = [1000.0 + 60 * n for n in range(6)]
+    assert RULES.copy_wait_s(times[:5], 1400.0) == 0
+    assert RULES.copy_wait_s(times, 1400.0) == 3200
+    assert RULES.copy_wait_s(times, 4601.0) == 0
+
+
+def test_every_state_of_a_disk_has_a_next_step_and_no_foreign_one_is_touched() -> None:
+    assert set(STEPS) == {(wanted, seen) for wanted in (True, False) for seen in Seen}
+    for (wanted, seen), step in STEPS.items():
+        assert not (step is Step.CREATE and (seen is not Seen.ABSENT or not wanted))
+        assert not (step is Step.DELETE and (seen not in {Seen.READY, Seen.BROKEN} or wanted))
+        assert not (seen is Seen.FOREIGN and step in {Step.CREATE, Step.DELETE})
+
+
+def test_a_disk_is_ours_by_its_labels_alone() -> None:
+    request = DiskRequest("d", "z", "pd-balanced", 100, {})
+    record = DiskRecord("d", request, "ada", 1.0, "d")
+    labels = owner_labels("d", 0, "st", "ada")
+    assert see(record, None, "st") is Seen.ABSENT
+    assert see(record, a_disk(labels=labels), "st") is Seen.READY
+    assert see(record, a_disk(labels=labels, status="RESTORING"), "st") is Seen.COMING
+    assert see(record, a_disk(labels=labels, status="SOMETHING_NEW"), "st") is Seen.UNKNOWN
+    for key in labels:
+        if key != "tpuctl-user":
+            assert see(record, a_disk(labels={**labels, key: "x"}), "st") is Seen.FOREIGN
+
+
+def test_labels_of_file_systems_fit_and_differ() -> None:
+    assert fs_label("data") == "data"
+    long = [f"a-very-long-name-of-a-disk-{n}" for n in range(3)]
+    assert {len(fs_label(each)) <= 16 for each in long} == {True}
+    assert len({fs_label(each) for each in long}) == 3

@@ -1,0 +1,235 @@
+"""Data disks: found, formatted once, mounted, and held still while they are copied.
+
+Names of devices differ (SCSI, NVMe) and a copy has the UUID and label of its master, so a disk is known by what
+is on it: its label, whether it can be written, and the word that its file system held when it was copied.
+A journal that would have to be replayed is never passed over (`noload`): files would be wrong, and nobody would
+notice.
+"""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import time
+
+from facts_storage import parse_mount
+from operations import Failed
+from rooted import as_root, output_of
+
+WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
+DISK = re.compile(r"(sd[a-z]+|nvme\d+n\d+)\Z")
+SECTOR = 512
+MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
+HELD = "/run/tpuctl-held-"  # what brings a file system back that is held still
+UNSAFE = ("noload", "norecovery")
+
+
+def disks_facts(_request):
+    """Mounts of disks, with the word that each holds."""
+    found = []
+    for mount in mounts():
+        if mount["device"].startswith("0:"):
+            continue
+        with_word = os.path.join(mount["path"], WORD)
+        try:
+            with open(with_word) as file:
+                word = file.read(200).strip()
+        except OSError:
+            word = ""
+        found.append(
+            {
+                "path": mount["path"],
+                "device": mount["device"],
+                "read_only": mount["read_only"],
+                "unsafe": any(each in mount["options"] for each in UNSAFE),
+                "word": word,
+            }
+        )
+    return found
+
+
+def mounts():
+    with open("/proc/self/mountinfo") as file:
+        return [parse_mount(line) for line in file]
+
+
+def devices():
+    """Whole disks of this host without partitions, with what is on them."""
+    found = []
+    for name in sorted(os.listdir("/dev")):
+        path = "/dev/" + name
+        if not DISK.match(name) or not stat.S_ISBLK(os.stat(path).st_mode):
+            continue
+        number = os.stat(path).st_rdev
+        device = "%d:%d" % (os.major(number), os.minor(number))
+        folder = "/sys/dev/block/" + device
+        if any(os.path.exists(os.path.join(folder, each, "partition")) for each in os.listdir(folder)):
+            continue
+        said = output_of(as_root(["blkid", "-p", "-o", "export", path]), any_status=True)
+        if said is None:
+            raise Failed("cannot look at disks: blkid did not answer")
+        rows = dict(line.partition("=")[::2] for line in said.splitlines())
+        found.append(
+            {
+                "path": path,
+                "device": device,
+                "size": int(read(folder, "size")) * SECTOR,
+                "read_only": read(folder, "ro") == "1",
+                "fs": rows.get("TYPE", ""),
+                "label": rows.get("LABEL", ""),
+            }
+        )
+    return found
+
+
+def read(folder, name):
+    with open(os.path.join(folder, name)) as file:
+        return file.read().strip()
+
+
+def mount_disk(parameters, job):
+    """`path`, `label`, `word` (empty for any), `read_only`, `size` in bytes, `format`."""
+    path = parameters["path"]
+    check_point(path)
+    if parameters["read_only"]:
+        device, options = find_copy(parameters, job), "ro"
+    else:
+        device, options = find_own(parameters, job), "discard,defaults"
+    job.run(["mkdir", "-p", path], root=True)
+    job.run(["mount", "-t", "ext4", "-o", options, device, path], root=True, seconds=300)
+    return {"mounted": path, "device": device}
+
+
+def check_point(path):
+    if os.path.ismount(path):
+        raise Failed("something else is mounted on %s" % path, permanent=True)
+    if os.path.isdir(path) and os.listdir(path):
+        raise Failed("%s is not empty" % path, permanent=True)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise Failed("%s is not a directory" % path, permanent=True)
+
+
+def find_own(parameters, job):
+    """The device of a disk that is written here; formatted if it was made empty and proves empty."""
+    known = devices()
+    ours = [each for each in known if each["label"] == parameters["label"] and not each["read_only"]]
+    if len(ours) > 1:
+        raise Failed("%d disks have the label %s" % (len(ours), parameters["label"]), permanent=True)
+    if ours:
+        return ours[0]["path"]
+    empty = [each for each in known if not each["fs"] and not each["read_only"]]
+    empty = [each for each in empty if each["size"] == parameters["size"]]
+    if not parameters["format"]:
+        raise Failed("no disk has the label %s yet" % parameters["label"])
+    if len(empty) != 1:
+        why = (
+            "%d empty disks are of its size" % len(empty) if empty else "no empty disk of its size is here yet"
+        )
+        raise Failed(why, permanent=len(empty) > 1)
+    device = empty[0]["path"]
+    owner = "root_owner=%d:%d" % (os.getuid(), os.getgid())
+    job.run([*MKFS[:-1], MKFS[-1] + "," + owner, "-L", parameters["label"], device], root=True)
+    return device
+
+
+def find_copy(parameters, job):
+    """The device of a copy for many readers: clean, and with its word."""
+    dirty = []
+    taken = {mount["device"] for mount in mounts()}
+    for each in devices():
+        if each["label"] != parameters["label"] or not each["read_only"] or each["device"] in taken:
+            continue
+        if "needs_recovery" in job.run(["dumpe2fs", "-h", each["path"]], root=True):
+            dirty.append(each["path"])
+            continue
+        if not parameters["word"] or parameters["word"] == word_on(each["path"], job):
+            return each["path"]
+    if dirty:
+        raise Failed(
+            "%s needs recovery: it was copied while its file system was being written" % dirty[0],
+            permanent=True,
+        )
+    raise Failed("no disk has the label %s and the word of this copy yet" % parameters["label"])
+
+
+def word_on(device, job):
+    """What the file system on a device holds, looked at where nobody else does."""
+    place = os.path.join(job.folder, "look")
+    os.makedirs(place, exist_ok=True)
+    job.run(["mount", "-t", "ext4", "-o", "ro", device, place], root=True, seconds=300)
+    try:
+        with open(os.path.join(place, WORD)) as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""
+    finally:
+        job.run(["umount", place], root=True, seconds=60)
+
+
+def unmount_disk(parameters, job):
+    """`path`."""
+    if os.path.ismount(parameters["path"]):
+        job.run(["umount", parameters["path"]], root=True, seconds=120)
+    return {"unmounted": parameters["path"]}
+
+
+def hold_disk(parameters, job):
+    """Brings all that was written to the disk `label` and keeps it as it is, for `seconds` at most: unmounted,
+    read-only or frozen, what is possible first. `word` is written before. What brings it back is armed first
+    and belongs to root: no end of this program, and no lost connection, leaves it so for longer."""
+    label, word = parameters["label"], parameters["word"]
+    held = mount_of(label)
+    if held is None:
+        return {"held": word, "how": "it is not mounted"}
+    path, device = held
+    state = HELD + label
+    script = 'printf "%s\\n" "$1" > "$2" && sync -f "$2"'
+    job.run(["sh", "-c", script, "sh", word, os.path.join(path, WORD)], root=True, seconds=60)
+    ways = [
+        ("unmounted", ["umount", path], ["mount", "-t", "ext4", "-o", "discard,defaults", device, path]),
+        ("read-only", ["mount", "-o", "remount,ro", path], ["mount", "-o", "remount,rw", path]),
+        ("frozen", ["fsfreeze", "-f", path], ["fsfreeze", "-u", path]),
+    ]
+    said = ""
+    for how, still, back in ways:
+        arm(state, word, back, parameters["seconds"], job)
+        try:
+            job.run(still, root=True, seconds=60)
+            return {"held": word, "how": how, "until": time.time() + parameters["seconds"]}
+        except Failed as error:
+            said = str(error)
+            job.run(["rm", "-f", state], root=True)
+    raise Failed("%s cannot be held still: %s" % (path, said), permanent=True)
+
+
+def arm(state, word, back, seconds, job):
+    """A process of root's that does `back` after so many seconds, unless that was done."""
+    note = json.dumps({"word": word, "back": back})
+    job.run(["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", note, state], root=True)
+    watch = 'sleep "$1"; state=$2 word=$3; shift 3; grep -q "$word" "$state" || exit 0; "$@"; rm -f "$state"'
+    argv = as_root(["setsid", "-f", "sh", "-c", watch, "sh", str(seconds), state, word, *back])
+    null = subprocess.DEVNULL
+    if subprocess.call(argv, stdin=null, stdout=null, stderr=null, cwd="/") != 0:
+        raise Failed("the watchdog of a held disk did not start")
+
+
+def release_disk(parameters, job):
+    """Brings back what `hold_disk` holds of `label`, if the word is the same."""
+    state = HELD + parameters["label"]
+    said = output_of(as_root(["cat", state]))
+    note = json.loads(said) if said else {}
+    if note.get("word") == parameters["word"]:
+        job.run(note["back"], root=True, seconds=60)
+        job.run(["rm", "-f", state], root=True)
+    return {"released": parameters["word"]}
+
+
+def mount_of(label):
+    """Where the disk that can be written and has this label is mounted, and its device."""
+    by_number = {each["device"]: each for each in devices()}
+    for mount in mounts():
+        disk = by_number.get(mount["device"])
+        if disk is not None and disk["label"] == label and not disk["read_only"]:
+            return mount["path"], disk["path"]
+    return None

@@ -1,0 +1,26 @@
+"""`tpuctl disk`: persistent disks, from the first format to a copy on every host."""
+
+from __future__ import annotations
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.commands.disk.attach import attach, detach
+from tpuctl.cli.commands.disk.clone import clone
+from tpuctl.cli.commands.disk.create import create
+from tpuctl.cli.commands.disk.ls import ls, show
+from tpuctl.cli.commands.disk.mount import mount, umount
+from tpuctl.cli.commands.disk.resize import resize
+from tpuctl.cli.commands.disk.rm import rm
+from tpuctl.cli.commands.disk.snapshot import snapshot
+
+__all__ = ["app"]
+
+app = new_group("Develop on a disk, clone it, train on all hosts.")
+
+
+@app.callback()
+def disk() -> None:
+    """Develop on a disk, clone it, train on all hosts."""
+
+
+for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, rm):
+    app.command(_verb.__name__)(_verb)

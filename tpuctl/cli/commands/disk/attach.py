@@ -1,0 +1,52 @@
+"""`disk attach` and `disk detach`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet
+
+
+def attach(
+    ctx: typer.Context,
+    name: DiskName,
+    to: To = None,
+    rw: Annotated[bool, typer.Option("--rw/--ro", help="To write, on one host; a copy is read.")] = True,
+    path: Path = "",
+    no_mount: Annotated[bool, typer.Option("--no-mount", help="Attach it and do not mount it.")] = False,
+    allow: Allow = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Attach a disk to a slice and mount it on its hosts.
+
+    An empty disk that `disk create` made is formatted.
+    """
+    from tpuctl.disks.use import use_disk
+
+    with open_context(ctx) as context:
+        found = use_disk(
+            context, rules_of(allow), name, to=to, rw=rw, path=path, mounted=not no_mount, dry_run=dry_run
+        )
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+
+
+def detach(
+    ctx: typer.Context,
+    name: DiskName,
+    to: To = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Unmount a disk on the hosts of a slice and detach it."""
+    from tpuctl.disks.use import leave_disk
+
+    with open_context(ctx) as context:
+        found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

@@ -1,0 +1,76 @@
+"""`disk clone`: a copy of one moment, on every host of a slice."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+
+
+def clone(
+    ctx: typer.Context,
+    name: DiskName,
+    to: To = None,
+    copy: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the copy.", show_default=False)] = "",
+    path: Path = "",
+    zone: Annotated[
+        str,
+        typer.Option("--zone", metavar="ZONE", help="Make it there and attach it nowhere.", show_default=False),
+    ] = "",
+    type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Of the copy.", show_default=False)] = "",
+    throughput: Annotated[
+        int | None, typer.Option("--throughput", metavar="MIBS", help="Of a hyperdisk-ml copy, MiB/s.")
+    ] = None,
+    snapshot_only: Annotated[bool, typer.Option("--snapshot-only", help="Make the snapshot and stop.")] = False,
+    from_snapshot: Annotated[
+        str, typer.Option("--from-snapshot", metavar="NAME", help="Of this older moment.", show_default=False)
+    ] = "",
+    allow: Allow = None,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Copy a disk as it is now, and mount the copy read-only on every host of a slice.
+
+    The file system is held still for the moment of the copy, for two minutes at most. After an interruption the
+    same command goes on.
+    """
+    from tpuctl.disks.clone import CloneRequest, plan_clone
+    from tpuctl.disks.clone import clone as make_clone
+    from tpuctl.disks.costs import monthly_cost
+
+    with open_context(ctx) as context:
+        rules = rules_of(allow)
+        request = CloneRequest(name, to, copy, path, zone, type, throughput, snapshot_only, from_snapshot)
+        plan = plan_clone(context, rules, request)
+        wanted = plan.record.request
+        price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
+        context.shared.if_interrupted = f"`tpuctl disk clone {name}` goes on with {plan.record.name}"
+        if not dry_run:
+            deadline = None if timeout is None else context.clock.now() + timeout
+            make_clone(context, rules, request, deadline=deadline)
+        where = plan.target.name if plan.target is not None else wanted.zone
+        told = {
+            "name": plan.record.name,
+            "master": name,
+            "generation": plan.record.generation,
+            "snapshot": plan.record.snapshot,
+            "type": wanted.type,
+            "to": where,
+            "path": plan.path,
+            "usd_per_month": price,
+            "dry_run": dry_run,
+        }
+        if context.console.json_mode:
+            context.console.data(told)
+        else:
+            cost = f", about ${price:.2f} a month" if price is not None else ""
+            verb = "would copy" if dry_run else "copied"
+            context.console.say(
+                f"{verb} {name} to {plan.record.name} ({wanted.type}{cost}), at {plan.path} of {where}"
+            )

@@ -1,0 +1,59 @@
+"""`disk create`: a new, empty disk."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, rules_of
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet
+
+
+def create(
+    ctx: typer.Context,
+    name: DiskName,
+    size: Annotated[int, typer.Option("--size", metavar="GIB", min=1, help="GiB.")] = 100,
+    zone: Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="Where its slices are.")] = None,
+    type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Disk type.", show_default=False)] = "",
+    throughput: Annotated[
+        int | None, typer.Option("--throughput", metavar="MIBS", help="Of hyperdisk-ml, MiB/s.")
+    ] = None,
+    allow: Allow = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Make an empty disk. It is formatted when it is mounted first."""
+    from tpuctl.disks.clone import create_master
+    from tpuctl.disks.costs import monthly_cost
+    from tpuctl.disks.plan import fs_label
+    from tpuctl.disks.rules import refuse
+    from tpuctl.errors import UsageError
+    from tpuctl.lib.names import check_disk_name, check_zone_name
+    from tpuctl.model.disks import DiskRequest
+
+    with open_context(ctx) as context:
+        rules = rules_of(allow)
+        where = check_zone_name(zone) if zone else next(iter(context.config.zone), "")
+        if not where:
+            raise UsageError("in which zone?", hint="--zone, where the slices are that shall have it")
+        from tpuctl.model.data import load_accelerators
+
+        generations = {each.generation for each in load_accelerators().types.values() if where in each.zones}
+        kind = type or rules.new_type("v6e" if generations == {"v6e"} else "")
+        if throughput is None:
+            throughput = rules.throughput_for(kind, size, 1)
+        request = DiskRequest(check_disk_name(name), where, kind, size, {}, throughput)
+        refuse(rules.check_new(kind, size, throughput))
+        price = monthly_cost(kind, size, throughput)
+        told = {"name": name, "zone": where, "type": kind, "size_gib": size, "usd_per_month": price}
+        if not dry_run:
+            create_master(context, rules, request, fs_label(name))
+        if context.console.json_mode:
+            context.console.data({**told, "dry_run": dry_run})
+        else:
+            verb = "would make" if dry_run else "made"
+            cost = f", about ${price:.2f} a month" if price is not None else ""
+            context.console.say(f"{verb} disk {name}: {size} GiB, {kind}, {where}{cost}")

@@ -1,0 +1,60 @@
+"""`disk ls` and `disk show`: disks of this fleet, their copies, who uses them and what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import DiskName
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMNS = (
+    Column("name", "DISK"),
+    Column("zone", "ZONE"),
+    Column("size_gib", "GIB", right=True),
+    Column("type", "TYPE"),
+    Column("status", "STATUS"),
+    Column("usd_per_month", "USD/MONTH", right=True),
+    Column("used_by", "USED BY", give=1),
+)
+
+
+def ls(
+    ctx: typer.Context,
+    tree: Annotated[bool, typer.Option("--tree", help="Copies below their masters.")] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the disks and snapshots of this fleet."""
+    from tpuctl.disks.listing import list_rows
+
+    with open_context(ctx) as context:
+        rows = list_rows(context)
+        shown: Sequence[dict[str, Any]] = rows
+        if not context.console.json_mode:
+            shown = [
+                {
+                    **row,
+                    "name": f"  {row['name']}" if tree and row["generation"] else row["name"],
+                    "used_by": ", ".join(row["used_by"]),
+                }
+                for row in rows
+            ]
+        context.console.table(shown, COLUMNS, empty="no disks: tpuctl disk create NAME --zone ZONE")
+
+
+def show(ctx: typer.Context, name: DiskName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Show one disk with its copies and snapshots."""
+    from tpuctl.disks.listing import describe
+
+    with open_context(ctx) as context:
+        found = describe(context, name)
+        if context.console.json_mode:
+            context.console.data(found)
+        else:
+            context.console.fields(found)

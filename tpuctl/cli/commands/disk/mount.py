@@ -1,0 +1,40 @@
+"""`disk mount` and `disk umount`."""
+
+from __future__ import annotations
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import DiskName, Path, To
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json, Quiet
+
+
+def mount(
+    ctx: typer.Context,
+    name: DiskName,
+    to: To = None,
+    path: Path = "",
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Mount an attached disk on every host of its slice."""
+    from tpuctl.disks.use import mount_disk
+
+    with open_context(ctx) as context:
+        found = mount_disk(context, name, to=to, path=path)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+
+
+def umount(
+    ctx: typer.Context,
+    name: DiskName,
+    to: To = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Unmount a disk on every host of its slice; it stays attached."""
+    from tpuctl.disks.use import leave_disk
+
+    with open_context(ctx) as context:
+        found = leave_disk(context, name, to=to, detached=False)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

@@ -1,0 +1,30 @@
+"""`disk resize`: a larger disk."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import DiskName
+from tpuctl.cli.confirm import confirm
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Yes
+
+
+def resize(
+    ctx: typer.Context,
+    name: DiskName,
+    size: Annotated[int, typer.Option("--size", metavar="GIB", min=1, help="The new size.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Make a disk larger; it never becomes smaller again. Its file system grows by resize2fs on its host."""
+    from tpuctl.disks.use import resize_disk
+
+    with open_context(ctx) as context:
+        if not dry_run:
+            confirm(context, f"make disk {name} {size} GiB large, for good?", yes=yes)
+        found = resize_disk(context, name, size, dry_run=dry_run)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

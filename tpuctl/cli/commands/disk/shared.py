@@ -1,0 +1,34 @@
+"""What the commands of `tpuctl disk` share: options, the table of rules, a disk in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tpuctl.disks.rules import DiskRules
+
+DiskName = Annotated[str, typer.Argument(metavar="DISK", help="Name of the disk.")]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="SLICE", help="The slice; may be left out if there is just one.")
+]
+Path = Annotated[
+    str,
+    typer.Option(
+        "--path", metavar="DIR", help="Where it is mounted; /mnt/DISK if left out.", show_default=False
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="RULE", help="Go on where this rule refuses; repeatable.", show_default=False
+    ),
+]
+
+
+def rules_of(allow: list[str] | None) -> DiskRules:
+    from tpuctl.disks.rules import DiskRules
+    from tpuctl.model.data import load_disk_rules
+
+    return DiskRules(load_disk_rules(), allow or ())

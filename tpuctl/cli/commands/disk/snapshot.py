@@ -1,0 +1,27 @@
+"""`disk snapshot`: a snapshot of a disk, with its file system held still."""
+
+from __future__ import annotations
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import DiskName, rules_of
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json, Quiet
+
+
+def snapshot(
+    ctx: typer.Context,
+    name: DiskName,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Make a snapshot of a disk as it is now."""
+    from tpuctl.disks.clone import CloneRequest
+    from tpuctl.disks.clone import clone as make_clone
+
+    with open_context(ctx) as context:
+        record = make_clone(context, rules_of(None), CloneRequest(name, snapshot_only=True))
+        if context.console.json_mode:
+            context.console.data({"master": name, "snapshot": record.snapshot})
+        else:
+            context.console.say(f"made snapshot {record.snapshot} of {name}")

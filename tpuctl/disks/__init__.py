@@ -1,0 +1,1 @@
+"""Persistent disks: made, attached, copied and removed."""

@@ -1,0 +1,137 @@
+"""Disks on hosts, as kinds of provisioning: mounted, unmounted, held still for a copy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from tpuctl.hosts.facts import Facts, MountedDisk, Section
+from tpuctl.hosts.provision import Operation
+from tpuctl.model.verdict import Blocked
+
+HOLD_S = 120
+"""How long a file system is held still at most: a copy of one moment begins within seconds."""
+GIB = 1 << 30
+NO_ROOT = "mounting needs root on the hosts, and this user has none"
+ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
+
+
+class Mounted(Struct, frozen=True):
+    """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written."""
+
+    disk: str
+    path: str
+    label: str
+    read_only: bool
+    word: str = ""
+    size_gib: int = 0
+    blank: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"disk {self.disk} at {self.path}"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.HOST, Section.DISKS})
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        there = _at(facts, self.path)
+        if there is not None:
+            return self._check(there)
+        blocked = _without_root(facts)
+        if blocked is not None:
+            return blocked
+        parameters = {
+            "path": self.path,
+            "label": self.label,
+            "word": self.word,
+            "read_only": self.read_only,
+            "size": self.size_gib * GIB,
+            "format": self.blank,
+        }
+        return [Operation("mount_disk", f"mounting disk {self.disk} at {self.path}", parameters)]
+
+    def _check(self, there: MountedDisk) -> Sequence[Operation] | Blocked:
+        if there.unsafe:
+            why = f"{self.path} was mounted with noload: its files may be wrong without anybody noticing"
+            return Blocked(why, f"sudo umount {self.path}")
+        if there.read_only != self.read_only or (self.word and there.word != self.word):
+            return Blocked(f"another disk is mounted at {self.path}", "tpuctl disk umount, or another --path")
+        return ()
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        del facts
+        return {f"disk {self.path}": self.disk}
+
+
+class Unmounted(Struct, frozen=True):
+    """That disk not at `path`; another one that is mounted there stays."""
+
+    path: str
+    read_only: bool
+    word: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.path} unmounted"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.HOST, Section.DISKS})
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        there = _at(facts, self.path)
+        if there is None or there.read_only != self.read_only or (self.word and there.word != self.word):
+            return ()
+        return _without_root(facts) or [
+            Operation("unmount_disk", f"unmounting {self.path}", {"path": self.path})
+        ]
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        del facts
+        return {}
+
+
+class Held(Struct, frozen=True):
+    """A file system that was held still once for the copy `word`. That it was is in the results of its job."""
+
+    label: str
+    word: str
+    verb: str = "hold_disk"
+
+    @property
+    def name(self) -> str:
+        return f"file system {self.label} {'held' if self.verb == 'hold_disk' else 'released'}"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.HOST, Section.JOBS})
+
+    def result(self, facts: Facts) -> Mapping[str, str]:
+        """What the host said when it was done; empty before."""
+        key = "held" if self.verb == "hold_disk" else "released"
+        for job in facts.jobs or ():
+            for result in job.results:
+                if isinstance(result, dict) and result.get(key) == self.word:
+                    return {name: str(value) for name, value in result.items()}
+        return {}
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        if self.result(facts):
+            return ()
+        parameters = {"label": self.label, "word": self.word, "seconds": HOLD_S}
+        title = "holding the file system still" if self.verb == "hold_disk" else "letting it go on"
+        return _without_root(facts) or [Operation(self.verb, title, parameters)]
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        return self.result(facts)
+
+
+def _at(facts: Facts, path: str) -> MountedDisk | None:
+    return next((each for each in facts.disks or () if each.path == path), None)
+
+
+def _without_root(facts: Facts) -> Blocked | None:
+    return Blocked(NO_ROOT, ROOT_HINT) if facts.host is not None and not facts.host.root else None

@@ -1,0 +1,204 @@
+"""What may be done with which disk: `manifests/tables/disks.yaml` applied to one case, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from tpuctl.errors import UsageError
+from tpuctl.model.disks import SHARED, DataDisk, DiskInfo, DiskMode
+
+
+class Policy(StrEnum):
+    ALLOW = "allow"
+    WARN = "warn"
+    DENY = "deny"
+
+
+class Finding(Struct, frozen=True):
+    """A rule of the table that says something about a case."""
+
+    rule: str
+    policy: Policy
+    why: str
+    hint: str = ""
+
+
+class Place(Struct, frozen=True):
+    """A node that is to have a disk: `hosts` machines of a generation; `disks` are its data disks now."""
+
+    node: str
+    zone: str
+    generation: str
+    hosts: int
+    disks: tuple[DataDisk, ...] = ()
+
+
+class DiskRules:
+    """The table. `allowed` are rules whose refusals the user has turned into warnings."""
+
+    def __init__(self, table: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+        self._table = table
+        self._allowed = frozenset(allowed)
+        unknown = sorted(self._allowed - set(table["rules"]))
+        if unknown:
+            raise UsageError(f"no rule {unknown[0]}", hint=f"one of: {', '.join(table['rules'])}")
+
+    def _found(self, rule: str, why: str, hint: str = "") -> Finding:
+        policy = Policy(self._table["rules"][rule]["policy"])
+        if policy is Policy.DENY and rule in self._allowed:
+            policy = Policy.WARN
+        return Finding(rule, policy, why, hint)
+
+    def types(self, generation: str) -> Mapping[str, str]:
+        """Disk type → policy, for what a generation can have; empty for one that is not known."""
+        return dict(self._table["generations"].get(generation, {}).get("types", {}))
+
+    def check_type(self, kind: str, generation: str) -> list[Finding]:
+        """Whether a disk of type `kind` goes with a generation."""
+        types = self.types(generation)
+        if not types:
+            return []
+        policy = types.get(kind, Policy.DENY)
+        known = ", ".join(each for each in types if types[each] == Policy.ALLOW)
+        if policy == Policy.DENY:
+            return [self._found("type", f"{generation} has no {kind} disks", f"--type: one of {known}")]
+        if policy == Policy.WARN:
+            return [self._found("type-untested", f"{kind} on {generation} is not documented", known)]
+        return []
+
+    def check_attach(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+        """Everything that the table says of attaching `disk` to the node of `place`."""
+        found = [*self.check_type(disk.type, place.generation), *self._check_users(disk, mode, place)]
+        if disk.zone != place.zone:
+            hint = f"tpuctl disk clone {disk.name} --zone {place.zone}"
+            found.append(
+                self._found("zone", f"disk {disk.name} is in {disk.zone}, {place.node} in {place.zone}", hint)
+            )
+        if disk.status != "READY":
+            found.append(
+                self._found("not-ready", f"disk {disk.name} is {disk.status}", "try again when it is READY")
+            )
+        if mode is DiskMode.READ_WRITE and place.hosts > 1:
+            why = f"{place.node} has {place.hosts} hosts, and one host alone can write to a disk"
+            found.append(self._found("pod-read-only", why, f"tpuctl disk clone {disk.name} --to SLICE"))
+        limit = self._table["generations"].get(place.generation, {}).get("disks", 128)
+        if len(place.disks) + 2 > limit:
+            found.append(self._found("disks", f"{place.node} has {len(place.disks)} data disks, its limit"))
+        return [*found, *self._check_shared(disk, mode, place)]
+
+    def _check_users(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+        here = next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
+        if here is not None:
+            if here.mode is mode:
+                return []
+            why = f"{place.node} has disk {disk.name} {here.mode.short}"
+            return [self._found("both-modes", why, f"tpuctl disk detach {disk.name} first")]
+        if disk.users and mode is DiskMode.READ_WRITE:
+            why = f"disk {disk.name} is used by {disk.users[0]}, and who writes shares with nobody"
+            return [self._found("one-writer", why, f"tpuctl disk detach {disk.name}, or clone it")]
+        return []
+
+    def _check_shared(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+        row = self._table["types"].get(disk.type, {})
+        copy = f"tpuctl disk clone {disk.name} --to SLICE"
+        if mode is DiskMode.READ_WRITE:
+            if disk.access_mode == SHARED:
+                return [
+                    self._found("access-mode", f"disk {disk.name} is read-only for good", "--rw makes a master")
+                ]
+            return []
+        if mode not in row.get("modes", [mode]):
+            return [self._found("read-only-type", f"{disk.type} disks cannot be attached read-only", copy)]
+        found = []
+        if row.get("access_mode") and disk.access_mode != SHARED:
+            why = f"disk {disk.name} has access mode {disk.access_mode or 'none'}; read-only needs {SHARED}"
+            found.append(self._found("access-mode", why, copy))
+        readers = row.get("readers")
+        if readers is not None and len(disk.users) + place.hosts > readers:
+            why = f"{disk.type} is documented for {readers} hosts, here {len(disk.users) + place.hosts}"
+            found.append(
+                self._found("readers", why, "users report more; hyperdisk-ml where the generation has it")
+            )
+        return found
+
+    def check_new(self, kind: str, size_gib: int, throughput: int | None) -> list[Finding]:
+        """Whether a disk can be made so."""
+        row = self._table["types"].get(kind)
+        if row is None:
+            known = ", ".join(self._table["types"])
+            return [self._found("type", f"no disk type {kind}", f"--type: one of {known}")]
+        least, most = row["size"]
+        found = []
+        if not least <= size_gib <= most:
+            found.append(
+                self._found("size", f"{kind} disks have {least} to {most} GiB, not {size_gib}", "--size")
+            )
+        if throughput is not None and not row.get("throughput"):
+            found.append(
+                self._found("throughput", f"{kind} has no throughput to set", "leave --throughput out")
+            )
+        elif throughput is not None:
+            low, high = self.throughput_range(size_gib)
+            if not low <= throughput <= high:
+                why = f"{kind} of {size_gib} GiB has {low} to {high} MiB/s, not {throughput}"
+                found.append(self._found("throughput", why, f"--throughput {low}"))
+        return found
+
+    def throughput_range(self, size_gib: int) -> tuple[int, int]:
+        """MiB/s of a hyperdisk-ml."""
+        limits = self._table["throughput"]
+        low = max(limits["least"], round(limits["least_per_gib"] * size_gib))
+        return low, min(limits["most_per_gib"] * size_gib, limits["most"])
+
+    def throughput_for(self, kind: str, size_gib: int, readers: int) -> int | None:
+        """The least that is asked for so many readers: what it gets by itself costs a fortune. None for types
+        that have none to set."""
+        if not self._table["types"].get(kind, {}).get("throughput"):
+            return None
+        limits = self._table["throughput"]
+        low, high = self.throughput_range(size_gib)
+        wanted = limits["per_reader"] * readers if readers > limits["many_readers"] else 0
+        return min(max(low, wanted), high)
+
+    def access_mode_for(self, kind: str) -> str:
+        """What a copy for many readers says at its birth; empty for types without access modes."""
+        return SHARED if self._table["types"].get(kind, {}).get("access_mode") else ""
+
+    def new_type(self, generation: str) -> str:
+        """The type of a new disk for a generation, and where none is known."""
+        return str(self._table["new_disk"].get(generation, "pd-balanced"))
+
+    def shared_type(self, kind: str, generation: str) -> str | None:
+        """The type of a read-only copy of a `kind` disk for a generation; None where there is none."""
+        types = self.types(generation)
+        for each in (kind, *self._table["shared_copy"]):
+            modes = self._table["types"].get(each, {}).get("modes", ())
+            if DiskMode.READ_ONLY in modes and (not types or types.get(each) == Policy.ALLOW):
+                return str(each)
+        return None
+
+    def copy_wait_s(self, made_at: Sequence[float], now: float) -> float:
+        """How long until one more copy may be made of a source, of which copies were made at those times."""
+        limits = self._table["copies"]
+        recent = sorted(at for at in made_at if at > now - limits["window_s"])
+        if len(recent) < limits["burst"]:
+            return 0.0
+        return float(recent[-limits["burst"]] + limits["window_s"] - now)
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Raises UsageError with the first refusal among them."""
+    denied = next((each for each in findings if each.policy is Policy.DENY), None)
+    if denied is not None:
+        allow = f"or, at your own risk, --allow {denied.rule}"
+        raise UsageError(
+            denied.why, hint=f"{denied.hint}; {allow}" if denied.hint else allow, details={"rule": denied.rule}
+        )
+
+
+def warnings(findings: Sequence[Finding]) -> list[str]:
+    return [each.why for each in findings if each.policy is Policy.WARN]

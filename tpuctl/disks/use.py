@@ -1,0 +1,166 @@
+"""What the commands on one disk do: attach and mount it, leave it, resize it, remove it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tpuctl.disks.attach import attach, detach
+from tpuctl.disks.hosts import Mounted, Unmounted
+from tpuctl.disks.make import bring_about, get_record, operation_error, save_record, wait_for
+from tpuctl.disks.mount import bring_hosts
+from tpuctl.disks.rules import DiskRules, refuse, warnings
+from tpuctl.disks.slices import choose_slice, holders, place_of
+from tpuctl.engine.events import Warn
+from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.text import counted
+from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord
+from tpuctl.model.records import SliceRecord
+from tpuctl.state.journal import record_decision
+
+
+def default_path(record: DiskRecord) -> str:
+    """Where a disk is mounted unless somebody says otherwise: a copy where its master is."""
+    return f"/mnt/{record.master}"
+
+
+def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
+    """Raises NotFoundError."""
+    found = services.disks.find_disk(record.request.zone, record.name)
+    if found is None:
+        raise NotFoundError(f"disk {record.name} is not in {record.request.zone}", hint="tpuctl disk ls")
+    return found
+
+
+def use_disk(
+    services: Services,
+    rules: DiskRules,
+    name: str,
+    *,
+    to: str | None,
+    rw: bool,
+    path: str,
+    mounted: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Attaches a disk to a slice and mounts it there. A copy is always read-only."""
+    record = get_record(services, name)
+    disk = get_disk(services, record)
+    target = choose_slice(services, to)
+    place = place_of(services, target)
+    mode = DiskMode.READ_WRITE if rw and not record.generation else DiskMode.READ_ONLY
+    findings = rules.check_attach(disk, mode, place)
+    refuse(findings)
+    for each in warnings(findings):
+        services.emit(Warn(name, each))
+    where = path or default_path(record)
+    done = "would attach" if dry_run else "attached"
+    at = f" at {where}" if mounted else ""
+    said = f"{done} {name} ({mode.short}) to {target.name}{at}"
+    told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
+    if dry_run:
+        return told
+    attach(services, place.zone, place.node, DataDisk(record.request.zone, name, mode))
+    if mounted:
+        _mount(services, record, target, mode, where)
+    return told
+
+
+def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> dict[str, Any]:
+    """Mounts a disk that is attached."""
+    record = get_record(services, name)
+    target, entry = _holder(services, record, to)
+    where = path or default_path(record)
+    _mount(services, record, target, entry.mode, where)
+    return {"name": name, "to": target.name, "path": where, "said": f"{name} is at {where} of {target.name}"}
+
+
+def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: DiskMode, path: str) -> None:
+    read_only = mode is DiskMode.READ_ONLY
+    size = record.request.size_gib
+    kind = Mounted(
+        record.name, path, record.fs_label, read_only, record.token, size, record.blank and not read_only
+    )
+    # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
+    record = save_record(services, replace(get_record(services, record.name), path=path))
+    bring_hosts(services, target, [kind])
+    if record.blank and not read_only:
+        save_record(services, replace(record, blank=False))
+
+
+def _holder(services: Services, record: DiskRecord, to: str | None) -> tuple[SliceRecord, DataDisk]:
+    """The slice that has the disk. Raises UsageError for none, or several of which none was named."""
+    found = [each for each in holders(services, record.request.zone, record.name) if to in (None, each[0].name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(each[0].name for each in found)
+    if found:
+        raise UsageError(f"{record.name} is attached to {names}", hint="--to SLICE")
+    where = f" to {to}" if to else " to a slice"
+    raise UsageError(
+        f"{record.name} is not attached{where}", hint=f"tpuctl disk attach {record.name} --to SLICE"
+    )
+
+
+def leave_disk(
+    services: Services, name: str, *, to: str | None, detached: bool, dry_run: bool = False
+) -> dict[str, Any]:
+    """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node."""
+    record = get_record(services, name)
+    target, entry = _holder(services, record, to)
+    verb = "detach" if detached else "unmount"
+    told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
+    if dry_run:
+        return told
+    path = record.path or default_path(record)
+    kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token)
+    bring_hosts(services, target, [kind])
+    if detached:
+        place = place_of(services, target)
+        detach(services, place.zone, place.node, name)
+    return {**told, "said": f"{verb}ed {name} from {target.name}"}
+
+
+def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) -> dict[str, Any]:
+    """Disks only grow. The same size again is done already."""
+    record = get_record(services, name)
+    disk = get_disk(services, record)
+    if size_gib < disk.size_gib:
+        raise UsageError(
+            f"{name} has {disk.size_gib} GiB, and disks only grow", hint=f"--size {disk.size_gib + 1}"
+        )
+    told = {"name": name, "size_gib": size_gib, "said": f"{name} has {size_gib} GiB"}
+    if size_gib == disk.size_gib:
+        return told
+    if dry_run:
+        return {**told, "said": f"would make {name} {size_gib} GiB large, from {disk.size_gib}"}
+    record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
+    operation = services.disks.resize_disk(record.request.zone, name, size_gib)
+    ended = wait_for(services, operation)
+    if ended is not None and ended.error:
+        raise operation_error(ended)
+    save_record(services, replace(record, request=replace(record.request, size_gib=size_gib)))
+    return told
+
+
+def check_removable(services: Services, name: str) -> None:
+    """Raises UsageError for a disk that somebody uses, or that is another user's."""
+    record = get_record(services, name)
+    if record.owner != services.user:
+        raise UsageError(f"{name} is {record.owner}'s; you are {services.user}", hint="ask them")
+    disk = services.disks.find_disk(record.request.zone, name)
+    if disk is not None and disk.users:
+        users = counted(len(disk.users), "host")
+        raise UsageError(f"{name} is attached to {users}: {disk.users[0]}", hint=f"tpuctl disk detach {name}")
+
+
+def remove_disk(services: Services, name: str) -> None:
+    """Until it is gone, with its record."""
+    record = get_record(services, name)
+    save_record(services, replace(record, wanted=False))
+    bring_about(services, name)
+    document = services.store.get(record.key)
+    if document is not None:
+        services.store.delete(record.key, if_generation=document.generation)

@@ -1,0 +1,122 @@
+"""Disks, their copies and where they are attached, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+MASTER_LABEL = "tpuctl-master"
+"""On copies: the disk that they are copies of; on a disk made by `disk create` its own name."""
+GENERATION_LABEL = "tpuctl-generation"
+"""On copies: the how manieth of their master they are, from 1."""
+
+
+class DiskMode(StrEnum):
+    """How a node has a disk."""
+
+    READ_ONLY = "READ_ONLY"
+    READ_WRITE = "READ_WRITE"
+
+    @property
+    def short(self) -> str:
+        return "ro" if self is DiskMode.READ_ONLY else "rw"
+
+
+SHARED = "READ_ONLY_MANY"
+"""The access mode of a Hyperdisk that many machines read."""
+
+
+class DataDisk(Struct, frozen=True):
+    """One entry of a node's data disks. `workers` is empty for all."""
+
+    zone: str
+    name: str
+    mode: DiskMode
+    workers: tuple[str, ...] = ()
+
+
+class DiskInfo(Struct, frozen=True):
+    """A disk as Compute Engine shows it. `users` are the names of machines; `uid` is new for each disk."""
+
+    name: str
+    zone: str
+    uid: str
+    type: str
+    size_gib: int
+    status: str
+    access_mode: str = ""
+    throughput_mib_s: int | None = None
+    iops: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    users: tuple[str, ...] = ()
+    source_disk: str = ""
+    source_snapshot: str = ""
+    create_time: str = ""
+
+
+class SnapshotInfo(Struct, frozen=True):
+    """A snapshot; `stored_bytes` is what is paid for."""
+
+    name: str
+    uid: str
+    status: str
+    disk_gib: int
+    stored_bytes: int
+    source_disk: str
+    source_uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    create_time: str = ""
+
+
+class DiskRequest(Struct, frozen=True):
+    """A disk to be made. `source_disk` is a disk of the same zone, `source_snapshot` a snapshot."""
+
+    name: str
+    zone: str
+    type: str
+    size_gib: int
+    labels: Mapping[str, str]
+    throughput_mib_s: int | None = None
+    access_mode: str = ""
+    source_disk: str = ""
+    source_snapshot: str = ""
+
+
+class ComputeOperation(Struct, frozen=True):
+    """An operation of Compute Engine; `path` leads to it, `error` is why it failed."""
+
+    path: str
+    done: bool
+    error: str = ""
+    code: str = ""
+
+
+class DiskRecord(Struct, frozen=True):
+    """One disk that tpuctl makes, written before it is made. `wanted` is False from `disk rm` on.
+
+    A copy has `token`: the word that its master's file system held when it was copied, empty where nobody could
+    write one (its master was not mounted).
+    """
+
+    name: str
+    request: DiskRequest
+    owner: str
+    created_at: float
+    master: str
+    generation: int = 0
+    wanted: bool = True
+    blank: bool = True
+    """It was made empty and nobody has formatted it yet."""
+    fs_label: str = ""
+    token: str = ""
+    snapshot: str = ""
+    path: str = ""
+    """Where it was mounted last."""
+    complete: bool = False
+    """It was made, and a copy has arrived where it was to go."""
+
+    @property
+    def key(self) -> str:
+        return f"disks/{self.name}"
