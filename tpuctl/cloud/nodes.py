@@ -37,13 +37,18 @@ def parse_node(node: Json) -> NodeInfo:
         metadata=wire.strings(node.get("metadata")),
         create_time=wire.text(node.get("createTime")),
         queued_resource=wire.text(node.get("queuedResource")).rsplit("/", 1)[-1] or None,
-        data_disks=tuple(_data_disk(each) for each in wire.messages(node.get("dataDisks"))),
+        data_disks=parse_data_disks(node),
     )
 
 
 def _endpoint(found: Json) -> Endpoint:
     access = wire.message(found.get("accessConfig"))
     return Endpoint(wire.text(found.get("ipAddress")), wire.text(access.get("externalIp")) or None)
+
+
+def parse_data_disks(node: Json) -> tuple[DataDisk, ...]:
+    """The data disks of a node, in its order."""
+    return tuple(_data_disk(each) for each in wire.messages(node.get("dataDisks")))
 
 
 def _data_disk(found: Json) -> DataDisk:

@@ -71,6 +71,19 @@ class GoogleCloud:
             body["metadata"] = dict(metadata)
         return self._change("PATCH", f"/v2/{full}?updateMask={mask}", f"update node {name} in {zone}", body)
 
+    def list_disk_changes(self, zone: str, name: str) -> Mapping[str, tuple[DataDisk, ...] | None]:
+        full = f"{self._parent(zone)}/nodes/{name}"
+        found: dict[str, tuple[DataDisk, ...] | None] = {}
+        path, what = f"/v2/{self._parent(zone)}/operations", f"list the operations on node {name} in {zone}"
+        for page in self._rest.pages(path, what):
+            for each in wire.messages(page.get("operations")):
+                about = wire.message(each.get("metadata"))
+                if (about.get("target"), about.get("verb")) == (full, "update") and not each.get("error"):
+                    done = each.get("done") is True
+                    after = nodes.parse_data_disks(wire.message(each.get("response")))
+                    found[wire.text(each.get("name"))] = after if done else None
+        return found
+
     def set_data_disks(self, zone: str, name: str, disks: Sequence[DataDisk]) -> OperationInfo:
         full = f"{self._parent(zone)}/nodes/{name}"
         listed = [

@@ -1,7 +1,7 @@
 """Attaching disks to nodes and detaching them: the whole list is read, changed, written and read again.
 
-The API replaces the list and has no precondition, so what another tool did in between would be lost. What two
-looks agree on is kept; when the list after our change is not what we wrote, it is read and changed again.
+The API replaces the list and has no precondition. So who else changed it between our look and our change is
+found afterwards, in the operations of the node: what they added is added again, what they removed, removed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from tpuctl.model.disks import DataDisk
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.state.journal import record_decision
 
-Change = Callable[[tuple[DataDisk, ...]], tuple[DataDisk, ...]]
+List = tuple[DataDisk, ...]
+Change = Callable[[List], List]
 
 
 def attach(services: Services, zone: str, node: str, disk: DataDisk, *, deadline: float | None = None) -> None:
     """Until the node has `disk`, beside all that it has already."""
 
-    def add(now: tuple[DataDisk, ...]) -> tuple[DataDisk, ...]:
+    def add(now: List) -> List:
         return now if disk in now else (*now, disk)
 
     change_disks(services, zone, node, add, f"attach {disk.name} ({disk.mode.short})", deadline=deadline)
@@ -32,38 +33,59 @@ def attach(services: Services, zone: str, node: str, disk: DataDisk, *, deadline
 def detach(services: Services, zone: str, node: str, name: str, *, deadline: float | None = None) -> None:
     """Until the node does not have the disk called `name`; all others stay."""
 
-    def remove(now: tuple[DataDisk, ...]) -> tuple[DataDisk, ...]:
+    def remove(now: List) -> List:
         return tuple(each for each in now if each.name != name)
 
     change_disks(services, zone, node, remove, f"detach {name}", deadline=deadline)
 
 
+def merge(base: List, now: List, theirs: List) -> List:
+    """`now` with what others did who began at `base` and came to `theirs`. Pure."""
+    kept = tuple(each for each in now if each in theirs or each not in base)
+    return (*kept, *(each for each in theirs if each not in base and each not in kept))
+
+
 def change_disks(
     services: Services, zone: str, node: str, change: Change, what: str, *, deadline: float | None = None
 ) -> None:
-    """Brings the data disks of a node to where `change` has nothing left to do."""
+    """Brings the data disks of a node to where `change` has nothing left to do, and nobody else's is lost."""
     begun: list[OperationInfo] = []
+    seen: list[tuple[List, frozenset[str]]] = []
+    """The list that ours was made from, and the changes that were known then."""
 
     def step() -> Outcome:
-        found = _node(services, zone, node)
+        wait = f"{node}: {what}"
+        others: list[List] = []
         if begun:
             operation = services.cloud.find_operation(begun[-1].name)
             if operation is not None and not operation.done:
-                return Outcome(Wait(f"{node}: {what}"), acted=False)
+                return Outcome(Wait(wait), acted=False)
             if operation is not None and operation.error is not None:
                 return Outcome(Failed(TpuctlError(f"{node}: {operation.error.message}")), acted=False)
-            begun.clear()
-            found = _node(services, zone, node)
-        wanted = change(found.data_disks)
-        if wanted == found.data_disks:
+            for name, disks in services.cloud.list_disk_changes(zone, node).items():
+                if name in seen[-1][1] or name == begun[-1].name:
+                    continue
+                if disks is None:
+                    return Outcome(Wait(f"{node}: another change of its disks"), acted=False)
+                others.append(disks)
+        known = frozenset(services.cloud.list_disk_changes(zone, node))
+        found = _node(services, zone, node)
+        now = found.data_disks
+        merged = now
+        for theirs in others:
+            merged = merge(seen[-1][0], merged, theirs)
+        wanted = change(merged)
+        begun.clear()
+        if wanted == now:
             return Outcome(Done(), acted=False)
         record_decision(services, f"nodes/{node}", what, f"data disks of {node} in {zone}")
-        services.emit(StepStarted(node, what, f"it has {len(found.data_disks)} data disks"))
+        services.emit(StepStarted(node, what, f"it has {len(now)} data disks"))
         try:
             begun.append(services.cloud.set_data_disks(zone, node, wanted))
         except BusyError as error:
             return Outcome(Wait(error.message), acted=False)
-        return Outcome(Wait(f"{node}: {what}"), acted=False)
+        seen.append((now, known))
+        return Outcome(Wait(wait), acted=False)
 
     converge(services, node, step, deadline=deadline)
 

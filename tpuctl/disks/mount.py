@@ -70,4 +70,4 @@ def _judge(found: Failures) -> Verdict:
 def _no_files(
     targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
 ) -> str:
-    raise AssertionError(f"{run} {attempt} ({fence}) brings {len(files)} files to {len(targets)} hosts")
+    raise AssertionError(f"{run} {attempt} ({fence}) brings {sorted(files)} to worker {targets[0].worker}")

@@ -28,9 +28,7 @@ def place_of(services: Services, record: SliceRecord) -> Place:
     """Where its disks go. Raises TpuctlError for a slice without a node, or with several."""
     incarnation = record.incarnation
     if incarnation is None or record.state is not SliceState.READY:
-        raise TpuctlError(
-            f"slice {record.name} is {record.state}", hint=f"tpuctl up: see tpuctl status {record.name}"
-        )
+        raise TpuctlError(f"slice {record.name} is {record.state}", hint=f"tpuctl status {record.name}")
     if record.spec.slices > 1:
         raise UsageError(f"{record.name} is a multislice", hint="disks go to slices of one node")
     node = services.cloud.find_node(record.spec.zone, incarnation.cloud_name)

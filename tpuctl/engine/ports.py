@@ -78,6 +78,11 @@ class Cloud(Protocol):
         """Replaces all labels and, unless None, all metadata of a READY node."""
         ...
 
+    def list_disk_changes(self, zone: str, name: str) -> Mapping[str, tuple[DataDisk, ...] | None]:
+        """The updates of a node that succeeded or are at work, by operation, with the data disks that it had at
+        the end; None while one is at work."""
+        ...
+
     def set_data_disks(self, zone: str, name: str, disks: Sequence[DataDisk]) -> OperationInfo:
         """Replaces the whole list of a node's data disks."""
         ...

@@ -6,6 +6,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.disk.attach import attach, detach
 from tpuctl.cli.commands.disk.clone import clone
 from tpuctl.cli.commands.disk.create import create
+from tpuctl.cli.commands.disk.gc import gc
 from tpuctl.cli.commands.disk.ls import ls, show
 from tpuctl.cli.commands.disk.mount import mount, umount
 from tpuctl.cli.commands.disk.resize import resize
@@ -22,5 +23,5 @@ def disk() -> None:
     """Develop on a disk, clone it, train on all hosts."""
 
 
-for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, rm):
+for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, gc, rm):
     app.command(_verb.__name__)(_verb)

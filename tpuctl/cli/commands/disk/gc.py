@@ -1,0 +1,40 @@
+"""`disk gc`: removes old copies that nobody uses, with the snapshots that were made for them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.confirm import confirm
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet, Yes
+
+
+def gc(
+    ctx: typer.Context,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=0, help="The newest of each master stay.")
+    ] = 2,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Delete old copies that no host uses, and their snapshots.
+
+    Masters, the newest copies of each, what is attached and what is not yours stay.
+    """
+    from tpuctl.disks.collect import collect, unused_copies
+
+    with open_context(ctx) as context:
+        found = unused_copies(context, keep)
+        names = [record.name for record in found]
+        if names and not dry_run:
+            confirm(context, f"delete {', '.join(names)} with their snapshots?", yes=yes)
+            collect(context, found)
+        if context.console.json_mode:
+            context.console.data([{"name": name, "gone": not dry_run} for name in names])
+        else:
+            verb = "would delete" if dry_run else "deleted"
+            context.console.say(f"{verb} {', '.join(names)}" if names else "nothing to delete")
