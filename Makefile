@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 DEMO_READY := $(VENV)/.ready
 PYTEST_FLAGS ?=
+# The folders of tests that are called like the domain which they test.
+UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst tpuctl/%/,tests/%,$(wildcard tpuctl/*/)))
+UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test unit coverage lint docs docs-check bench conformance soak clean
@@ -38,7 +41,7 @@ test: lint docs-check $(READY) ## everything: style, types, import contracts, do
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit -m "not slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow" $(PYTEST_FLAGS)
 
 coverage: $(READY) ## the fast tests with branch coverage of the package
 	$(BIN)/python -m coverage run -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)

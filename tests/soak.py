@@ -17,10 +17,10 @@ import threading
 import time
 from pathlib import Path
 
-from tests.fleet.life import Plan, half_a_day, week
-from tests.fleet.life import live as live_fleet
-from tests.fleet.weather import DAY
-from tests.scenario.test_crash import Life as SliceLife
+from tests.e2e.fleet.life import Plan, half_a_day, week
+from tests.e2e.fleet.life import live as live_fleet
+from tests.e2e.fleet.weather import DAY
+from tests.e2e.test_crash import Life as SliceLife
 from tests.support.crashing import CrashPoint
 from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.services import sim_services
@@ -110,7 +110,7 @@ def live_as_fleet(plan: Plan) -> None:
         life = live_fleet(plan)
     except AssertionError:
         kind = "week" if plan.length_s > DAY else "half"
-        print(f"  again: python -m tests.fleet {kind} {plan.seed}", flush=True)
+        print(f"  again: python -m tests.e2e.fleet {kind} {plan.seed}", flush=True)
         raise
     story = f"{plan.length_s / DAY:g} days, {life.passes} passes, {life.kills} kills"
     print(f"  a fleet of seed {plan.seed}: {story}", flush=True)

@@ -16,7 +16,7 @@ from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 from google.protobuf import json_format
 
-from tests.contract.test_sim_tpu import grpc_channel, rest_client
+from tests.sim.test_tpu import grpc_channel, rest_client
 from tests.support.sim import RunningSim
 from tpuctl.model.accelerators import Catalog
 from tpuctl.sim.api.tpu_grpc import SERVICES, request_classes

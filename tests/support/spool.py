@@ -1,6 +1,6 @@
 """Stand-ins for crontab(1) and systemctl(1), so that tests of the command line leave the machine's own alone.
 
-The real ones are used in tests/scenario/test_cron.py.
+The real ones are used in tests/e2e/test_cron.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,29 @@
+"""Fleets of forty slices, half a day each: three in `make test`, fifty in `make soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.fleet.life import SMALL, half_a_day, live
+from tests.support.soak import soak
+
+SAMPLE = 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "seed",
+    [*range(1, SAMPLE + 1), *(soak(seed) for seed in range(SAMPLE + 1, 51))],
+)
+def test_half_a_day_of_forty_slices(seed):
+    life = live(half_a_day(seed, one_runs_in=8))
+    assert life.observer.creates > 400
+    assert life.results["blind"] > 0, "nothing happened while port 22 was blocked"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(61, 64))
+def test_half_a_day_of_twelve_slices_of_which_every_third_has_a_run(seed):
+    life = live(half_a_day(seed, SMALL))
+    assert life.auditor.attempts > 10

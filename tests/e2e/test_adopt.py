@@ -1,0 +1,176 @@
+"""TPUs made by hand, or by a store that is lost, become slices; nothing but `down` takes the first away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.test_census import ZONE, deletions, make_node, names
+from tests.support.jobs import bring_up
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.inventory.reap import survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.model.data import load_accelerators
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.workers.exec import execute
+
+PARENT = f"projects/sim-project/locations/{ZONE}"
+
+
+@pytest.fixture
+def sim(tmp_path) -> Iterator[RunningSim]:
+    with running_sim(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def services(sim, tmp_path) -> Iterator[SimServices]:
+    with sim_services(sim, tmp_path / "state") as made:
+        yield made
+
+
+def take_over(
+    services: SimServices, node: str, name: str | None = None, *, add_key: bool = False
+) -> SliceRecord:
+    found = find_candidate(services, node, None, name)
+    record = adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key)
+    return wait_for_slice(services, record.name, deadline=services.clock.now() + 3600)
+
+
+def make_with_key(sim: RunningSim, services: SimServices, name: str) -> None:
+    node = {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "labels": {"team": "a"},
+        "metadata": {"ssh-keys": f"tpuctl:{services.public_key}", "mine": "kept"},
+        "networkConfig": {"enableExternalIps": True},
+    }
+    sim.world.call("CreateNode", {"parent": PARENT, "nodeId": name, "node": node})
+    assert sim.world.settle()
+
+
+def shown(services: SimServices, name: str):
+    node = services.cloud.find_node(ZONE, name)
+    assert node is not None
+    return node
+
+
+def test_a_node_made_by_hand_becomes_a_slice_that_runs_commands(sim, services):
+    make_with_key(sim, services, "hand")
+    record = take_over(services, "hand")
+    assert (record.name, record.state) == ("hand", SliceState.READY)
+    results = execute(services, record, ["hostname"])
+    assert [result.exit_status for result in results] == [0]
+    labels = dict(shown(services, "hand").labels)
+    store = services.store.identity()
+    ours = {OWNER_LABEL: "hand", INCARNATION_LABEL: "1", STORE_LABEL: store, USER_LABEL: services.user}
+    assert labels == {"team": "a", **ours}
+    assert shown(services, "hand").metadata["mine"] == "kept"
+    entries = [document.data for document in services.store.list("journal/slices/hand/")]
+    assert shown(services, "hand").uid in str(entries[0]["reason"])
+
+
+def test_adopting_again_changes_nothing(sim, services):
+    make_with_key(sim, services, "hand")
+    take_over(services, "hand")
+    before = len(sim.journal.entries())
+    again = take_over(services, "hand")
+    assert len(sim.journal.entries()) == before
+    assert again.last_incarnation == 1
+
+
+def test_a_node_that_does_not_let_us_in_is_left_as_it_was_unless_the_key_is_added(sim, services):
+    make_node(sim, "hand", {})
+    with pytest.raises(DeniedError, match="cannot log in to hand as tpuctl") as refused:
+        take_over(services, "hand")
+    assert "--add-key" in str(refused.value.hint)
+    assert services.store.get("slices/hand") is None
+    assert dict(shown(services, "hand").labels) == {}
+    assert take_over(services, "hand", add_key=True).state is SliceState.READY
+
+
+def test_one_made_by_hand_is_deleted_by_nothing_but_down(sim, services):
+    make_with_key(sim, services, "hand")
+    take_over(services, "hand")
+    before = deletions(sim)
+    sim.preempt("hand")
+    assert sim.world.settle()
+    for _ in range(4):
+        run_pass(services)
+    assert survey(services, all_users=True).of(Fate.DELETE) == []
+    assert deletions(sim) == before
+    outcome, _ = advance_slice(services, "hand")
+    assert isinstance(outcome.verdict, Blocked)
+    assert "tpuctl down hand" in str(outcome.verdict.hint)
+    take_down(services, "hand")
+    assert names(sim) == set()
+
+
+def test_a_queued_resource_of_another_name_is_adopted_and_goes_with_down(sim, services):
+    node = {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "metadata": {"ssh-keys": f"tpuctl:{services.public_key}"},
+    }
+    spec = {"parent": PARENT, "nodeId": "inner", "node": node}
+    request = {"parent": PARENT, "queuedResourceId": "outer", "queuedResource": {"tpu": {"nodeSpec": [spec]}}}
+    sim.world.call("CreateQueuedResource", request)
+    assert sim.world.settle()
+    record = take_over(services, "outer", "mine")
+    assert record.incarnation is not None
+    assert (record.incarnation.cloud_name, record.incarnation.queued_name) == ("inner", "outer")
+    assert [line.result for line in run_pass(services)] == ["done"]
+    assert [each.fate for each in survey(services).judged] == [Fate.WANTED]
+    take_down(services, "mine")
+    assert sim.world.snapshot()["queuedResources"] == []
+    assert names(sim) == set()
+
+
+def test_after_the_loss_of_the_store_numbers_go_on_and_recovery_too(sim, services, tmp_path):
+    bring_up(services, "big")
+    sim.preempt("big-1")
+    assert sim.world.settle()
+    bring_up(services, "big")
+    assert get_slice(services, "big").record.last_incarnation == 2
+    key = services.public_key
+    with sim_services(sim, tmp_path / "new") as fresh:
+        assert fresh.store.identity() != services.store.identity()
+        assert [each.fate for each in survey(fresh).judged] == [Fate.OTHER_FLEET]
+        assert fresh.public_key != key
+        record = take_over(fresh, "big-2", add_key=True)
+        assert (record.name, record.last_incarnation, record.state) == ("big", 2, SliceState.READY)
+        sim.preempt("big-2")
+        assert sim.world.settle()
+        renewed = wait_for_slice(fresh, "big", deadline=fresh.clock.now() + 3600)
+        assert renewed.incarnation is not None
+        assert renewed.incarnation.cloud_name == "big-3"
+
+
+def test_what_cannot_be_adopted_is_refused_with_the_reason(sim, services):
+    with pytest.raises(NotFoundError):
+        find_candidate(services, "none", None, None)
+    make_node(sim, "hand", {})
+    make_node(sim, "hand", {}, "us-east1-d")
+    with pytest.raises(UsageError, match="is the name of 2 nodes") as several:
+        find_candidate(services, "hand", None, None)
+    assert "us-east1-d" in str(several.value.hint)
+    assert find_candidate(services, "hand", ZONE, None).node.zone == ZONE
+    fault = {"kind": "unreachable", "zone": "us-east5-a", "times": 0}
+    planned = sim.world.faults.add(fault)
+    with pytest.raises(ConflictError, match="could not be read"):
+        find_candidate(services, "hand", None, None)
+    sim.world.faults.remove(planned.id)
+    bring_up(services, "big")
+    found = find_candidate(services, "hand", ZONE, "big")
+    with pytest.raises(ConflictError, match="another slice called big"):
+        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+    assert deletions(sim) == []

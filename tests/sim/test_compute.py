@@ -1,0 +1,387 @@
+"""The simulated Compute Engine API: lists, operations that take time, batches and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.sim.test_world import MemoryHosts
+from tpuctl.sim.compute.rest import BATCH, ComputeDoor
+from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.world import World, WorldOptions
+
+ZONE = "us-central2-b"
+ROOT = "/compute/v1/projects/sim-project"
+DISKS = f"/zones/{ZONE}/disks"
+FIREWALLS = "/global/firewalls"
+TCP = {"IPProtocol": "tcp", "ports": ["8080"]}
+BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
+
+
+class Lab:
+    """A door with a clock that stands still."""
+
+    def __init__(self, **delays: float) -> None:
+        self.clock = ManualClock()
+        options = WorldOptions(delays=Delays(**delays))
+        self.world = World(MemoryHosts(), options, clock=self.clock)
+        self.door = ComputeDoor(self.world)
+
+    def call(self, verb: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
+        text = b"" if body is None else json.dumps(body).encode()
+        asked = {key: [value] for key, value in query.items()}
+        answer = self.door.handle(Request(verb, ROOT + path, asked, {}, text))
+        return answer.status, json.loads(answer.body)
+
+    def get(self, path: str, **query: str) -> Any:
+        status, body = self.call("GET", path, **query)
+        assert status == 200, body
+        return body
+
+    def names(self, path: str, **query: str) -> list[str]:
+        return [item["name"] for item in self.get(path, **query).get("items", ())]
+
+    def disk(self, name: str, **fields: Any) -> Any:
+        status, body = self.call("POST", DISKS, {"name": name, "sizeGb": "10", **fields})
+        assert status == 200, body
+        return body
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab(compute_operation=0.0)
+
+
+def test_zones_and_regions_are_filtered_ordered_and_paged(lab: Lab) -> None:
+    assert lab.names("/zones", filter=f"name={ZONE}") == [ZONE]
+    assert lab.names("/zones", filter="name eq us-central2-.*") == [ZONE]
+    assert lab.names("/regions", filter="name = us-central2") == ["us-central2"]
+    everything = lab.names("/zones")
+    assert everything == sorted(everything)
+    first = lab.get("/zones", maxResults="3")
+    rest = lab.get("/zones", maxResults="500", pageToken=first["nextPageToken"])
+    assert [each["name"] for each in (*first["items"], *rest["items"])] == everything
+    assert "items" not in lab.get("/zones", filter="name=mars-1")
+
+
+def test_regions_name_their_zones_and_zones_their_region(lab: Lab) -> None:
+    region = lab.get("/regions/us-central2")
+    assert f"{BASE}/zones/{ZONE}" in region["zones"]
+    for zone in region["zones"]:
+        assert lab.get(zone.removeprefix(BASE))["region"] == region["selfLink"]
+    assert {each["metric"] for each in region["quotas"]} >= {"IN_USE_ADDRESSES"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "fields"),
+    [
+        (
+            f"/zones/{ZONE}/diskTypes",
+            "pd-balanced",
+            {"validDiskSize": "10GB-65536GB", "defaultDiskSizeGb": "100"},
+        ),
+        (f"/zones/{ZONE}/machineTypes", "ct4p-hightpu-4t", {"guestCpus": 240}),
+        ("/global/networks", "default", {"autoCreateSubnetworks": True}),
+        ("/regions/us-central2/subnetworks", "default", {"purpose": "PRIVATE"}),
+        ("/global/firewalls", "default-allow-ssh", {"direction": "INGRESS"}),
+    ],
+)
+def test_what_every_project_has_can_be_listed_and_got(lab: Lab, path: str, name: str, fields: Any) -> None:
+    assert name in lab.names(path)
+    assert lab.names(path, filter=f"name={name}") == [name]
+    found = lab.get(f"{path}/{name}")
+    assert found["selfLink"] == f"{BASE}{path}/{name}"
+    assert fields.items() <= found.items()
+    assert lab.call("GET", f"{path}/nothing")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "collection",
+    [
+        "acceleratorTypes",
+        "addresses",
+        "disks",
+        "diskTypes",
+        "instances",
+        "machineTypes",
+        "reservations",
+        "subnetworks",
+    ],
+)
+def test_aggregated_lists_name_every_scope(lab: Lab, collection: str) -> None:
+    items = lab.get(f"/aggregated/{collection}", maxResults="500", includeAllScopes="true")["items"]
+    scope = "regions/us-central2" if collection in ("addresses", "subnetworks") else f"zones/{ZONE}"
+    assert items[scope].get(collection) or items[scope]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+
+
+def test_machine_types_are_those_of_the_zones_generations(lab: Lab) -> None:
+    assert [each for each in lab.names(f"/zones/{ZONE}/machineTypes") if each.startswith("ct")] == [
+        "ct4p-hightpu-4t"
+    ]
+
+
+def test_disks_are_filtered_as_peoples_tools_ask(lab: Lab) -> None:
+    lab.disk("one", labels={"ray-cluster-name": "c"})
+    lab.clock.advance(1)
+    lab.disk("two", sizeGb="200")
+    assert lab.names(DISKS, filter="(labels.ray-cluster-name = c) AND ((status = READY) OR (status = X))") == [
+        "one"
+    ]
+    assert lab.names(DISKS, filter="sizeGb>100") == ["two"]
+    assert lab.names(DISKS, orderBy="creationTimestamp desc") == ["two", "one"]
+    newest = lab.get(DISKS, orderBy="creationTimestamp desc", maxResults="1")
+    assert [each["name"] for each in newest["items"]] == ["two"]
+    token = newest["nextPageToken"]
+    assert lab.names(DISKS, orderBy="creationTimestamp desc", maxResults="1", pageToken=token) == ["one"]
+    items = lab.get("/aggregated/disks", filter="name:tw")["items"]
+    assert [each["name"] for each in items[f"zones/{ZONE}"]["disks"]] == ["two"]
+
+
+def test_operations_take_time_and_are_listed() -> None:
+    lab = Lab(compute_operation=10.0)
+    begun = lab.disk("one")
+    assert (begun["status"], begun["progress"], begun["operationType"]) == ("RUNNING", 0, "insert")
+    assert lab.get(f"{DISKS}/one")["status"] == "CREATING"
+    place = f"/zones/{ZONE}/operations"
+    assert lab.names(place, filter="status=RUNNING") == [begun["name"]]
+    lab.clock.advance(10)
+    done = lab.get(f"{place}/{begun['name']}")
+    assert (done["status"], done["progress"], "endTime" in done) == ("DONE", 100, True)
+    assert lab.call("POST", f"{place}/{begun['name']}/wait")[1] == done
+    assert lab.get(f"{DISKS}/one")["status"] == "READY"
+    assert "items" not in lab.get("/global/operations")
+    assert lab.get("/aggregated/operations")["items"][f"zones/{ZONE}"]["operations"] == [done]
+    lab.call("DELETE", f"{DISKS}/one")
+    assert lab.get(f"{DISKS}/one")["status"] == "DELETING"
+    lab.clock.advance(10)
+    assert lab.call("GET", f"{DISKS}/one")[0] == 404
+
+
+def test_planned_faults_keep_an_operation_pending_or_let_it_fail() -> None:
+    lab = Lab(compute_operation=10.0)
+    lab.world.faults.add({"kind": "slow-operation", "method": "disks.insert", "seconds": 60.0})
+    begun = lab.disk("slow")
+    assert (begun["status"], "startTime" in begun) == ("PENDING", False)
+    lab.clock.advance(65)
+    assert lab.get(f"/zones/{ZONE}/operations/{begun['name']}")["status"] == "RUNNING"
+    spec = {"kind": "error", "method": "disks.insert", "in_operation": True, "code": 8, "message": "no room"}
+    lab.world.faults.add(spec)
+    begun = lab.disk("failing")
+    lab.clock.advance(10)
+    ended = lab.get(f"/zones/{ZONE}/operations/{begun['name']}")
+    assert ended["error"]["errors"] == [{"code": "QUOTA_EXCEEDED", "message": "no room"}]
+    assert (ended["status"], ended["httpErrorStatusCode"]) == ("DONE", 429)
+    assert lab.call("GET", f"{DISKS}/failing")[0] == 404
+
+
+def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
+    body = {"name": "one", "sizeGb": "10"}
+    first = lab.call("POST", DISKS, body, requestId="a-1")
+    assert lab.call("POST", DISKS, body, requestId="a-1") == first
+    assert lab.call("POST", DISKS, body, requestId="a-2")[0] == 409
+    gone = lab.call("DELETE", f"{DISKS}/one", requestId="d-1")
+    assert lab.call("DELETE", f"{DISKS}/one", requestId="d-1") == gone
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "query", "body", "status", "reason", "text"),
+    [
+        ("GET", f"{DISKS}/none", {}, None, 404, "notFound", "The resource 'projects/sim-project/"),
+        ("GET", "/zones", {"filter": "name"}, None, 400, "invalid", "Invalid list filter expression."),
+        ("GET", "/zones", {"maxResults": "501"}, None, 400, "invalid", "Invalid value for field 'maxResults'"),
+        ("GET", "/zones", {"orderBy": "size"}, None, 400, "invalid", "'orderBy'"),
+        ("GET", "/zones", {"bogus": "1"}, None, 400, "invalid", "Cannot bind query parameter"),
+        (
+            "GET",
+            "/zones/mars-1/disks",
+            {},
+            None,
+            400,
+            "invalid",
+            "Invalid value for field 'zone': 'mars-1'. Unknown",
+        ),
+        ("POST", "/zones/mars-1/disks", {}, {"name": "a"}, 400, "invalid", "Unknown zone."),
+        ("POST", DISKS, {}, {"name": "A"}, 400, "invalid", "Must be a match of regex"),
+        (
+            "POST",
+            DISKS,
+            {},
+            {"name": "a", "sizeGb": "x"},
+            400,
+            "invalid",
+            "'resource.size_gb' (TYPE_INT64), \"x\"",
+        ),
+        ("POST", DISKS, {}, {"name": "a", "sizeGb": "1"}, 400, "invalid", "'resource.sizeGb'"),
+        ("POST", DISKS, {}, {"name": "a", "bogus": 1}, 400, "invalid", "Cannot find field."),
+        ("POST", DISKS, {}, {"name": "a", "type": "bogus"}, 400, "invalid", "disk type cannot be found"),
+        ("POST", DISKS, {}, {"name": "a", "labels": "x"}, 400, "invalid", "Invalid value at 'resource.labels'"),
+        (
+            "POST",
+            DISKS,
+            {},
+            {"name": "a", "sourceImage": "i"},
+            400,
+            "invalid",
+            "image resource cannot be found",
+        ),
+        ("POST", DISKS, {"sourceImage": "i"}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
+        (
+            "POST",
+            "/global/addresses",
+            {},
+            {"name": "a", "ipVersion": "IPV6"},
+            400,
+            "conditionNotMet",
+            "does not",
+        ),
+        ("POST", f"/zones/{ZONE}/instances", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
+        ("POST", "/global/networks", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
+        ("POST", FIREWALLS, {}, {"name": "a", "denied": [TCP]}, 400, "conditionNotMet", "does not implement"),
+        ("POST", FIREWALLS, {}, {"name": "a"}, 400, "invalid", "'resource.allowed'"),
+        ("POST", FIREWALLS, {}, {"name": "a", "allowed": [{"x": 1}]}, 400, "invalid", "Cannot find field."),
+        ("POST", FIREWALLS, {}, {"name": "a", "allowed": [TCP], "network": "n"}, 404, "notFound", "networks/n"),
+        (
+            "POST",
+            FIREWALLS,
+            {},
+            {"name": "default-allow-ssh", "allowed": [TCP]},
+            409,
+            "alreadyExists",
+            "exists",
+        ),
+        ("DELETE", f"{FIREWALLS}/default-allow-ssh", {}, None, 400, "conditionNotMet", "does not implement"),
+        ("DELETE", f"{FIREWALLS}/none", {}, None, 404, "notFound", "was not found"),
+        ("GET", "/global/routers", {}, None, 400, "conditionNotMet", "does not implement"),
+        ("GET", "/aggregated/images", {}, None, 400, "conditionNotMet", "does not implement"),
+        ("PATCH", f"{DISKS}/a", {}, {}, 400, "conditionNotMet", "does not implement"),
+        ("GET", "/../p/zones", {}, None, 400, "conditionNotMet", "does not implement"),
+    ],
+)
+def test_refusals_have_a_reason(
+    lab: Lab, verb: str, path: str, query: Any, body: Any, status: int, reason: str, text: str
+) -> None:
+    before = lab.get("/aggregated/disks")
+    found, answer = lab.call(verb, path, body, **query)
+    assert found == answer["error"]["code"] == status
+    [error] = answer["error"]["errors"]
+    assert (error["reason"], error["domain"]) == (reason, "global")
+    assert error["message"] == answer["error"]["message"]
+    assert text in error["message"]
+    assert lab.get("/aggregated/disks") == before
+
+
+def test_a_firewall_rule_that_allows_something_is_made_listed_and_deleted(lab: Lab) -> None:
+    asked = {"name": "open", "allowed": [TCP], "targetTags": ["tpu"], "network": "global/networks/default"}
+    status, made = lab.call("POST", FIREWALLS, asked)
+    assert (status, made["operationType"]) == (200, "insert")
+    found = lab.get(f"{FIREWALLS}/open")
+    expected = {
+        **{"direction": "INGRESS", "priority": 1000, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["tpu"]},
+        "network": f"{BASE}/global/networks/default",
+    }
+    assert expected.items() <= found.items()
+    assert "labelFingerprint" not in found
+    assert {"open", "default-allow-ssh"} <= set(lab.names(FIREWALLS))
+    assert lab.call("POST", FIREWALLS, asked)[0] == 409
+    out = {"name": "out", "allowed": [TCP], "direction": "EGRESS"}
+    assert lab.call("POST", FIREWALLS, out)[0] == 200
+    assert lab.get(f"{FIREWALLS}/out")["destinationRanges"] == ["0.0.0.0/0"]
+    assert lab.call("DELETE", f"{FIREWALLS}/open")[0] == 200
+    assert lab.call("GET", f"{FIREWALLS}/open")[0] == 404
+
+
+def test_firewall_rules_are_there_while_their_operation_runs() -> None:
+    lab = Lab(compute_operation=10.0)
+    lab.call("POST", FIREWALLS, {"name": "open", "allowed": [TCP]})
+    assert "status" not in lab.get(f"{FIREWALLS}/open")
+
+
+def test_usable_subnetworks_are_listed_with_their_regions(lab: Lab) -> None:
+    found = lab.get("/aggregated/subnetworks/listUsable")["items"]
+    here = f"{BASE}/regions/us-central2/subnetworks/default"
+    [ours] = [each for each in found if each["subnetwork"] == here]
+    assert ours["network"] == f"{BASE}/global/networks/default"
+    assert "name" not in ours
+
+
+def test_a_global_address_may_say_its_version(lab: Lab) -> None:
+    assert lab.call("POST", "/global/addresses", {"name": "a", "ipVersion": "IPV4"})[0] == 200
+
+
+def test_a_parameter_that_says_nothing_is_no_reason_to_refuse(lab: Lab) -> None:
+    lab.disk("one")
+    status, body = lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "s"}, guestFlush="False")
+    assert (status, body["operationType"]) == (200, "createSnapshot")
+    status, body = lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "t"}, guestFlush="True")
+    assert (status, "does not implement" in body["error"]["message"]) == (400, True)
+
+
+def test_what_exists_already_and_an_api_that_is_off_have_their_reasons(lab: Lab) -> None:
+    lab.disk("one")
+    _, again = lab.call("POST", DISKS, {"name": "one"})
+    assert again["error"]["errors"][0]["reason"] == "alreadyExists"
+    assert "status" not in again["error"]
+    lab.world.faults.add({"preset": "api-off", "name": "compute.googleapis.com"})
+    _, off = lab.call("GET", "/zones")
+    assert off["error"]["errors"][0]["reason"] == "accessNotConfigured"
+    assert (off["error"]["status"], off["error"]["details"][1]["reason"]) == (
+        "PERMISSION_DENIED",
+        "SERVICE_DISABLED",
+    )
+
+
+def batch(lab: Lab, *calls: tuple[str, str]) -> list[str]:
+    """The status lines of a batch."""
+    parts = [
+        f"--b\r\nContent-Type: application/http\r\nContent-ID: <x+{number}>\r\n\r\n"
+        f"{verb} {path} HTTP/1.1\r\nContent-Type: application/json\r\n\r\n"
+        for number, (verb, path) in enumerate(calls)
+    ]
+    body = ("\r\n".join(parts) + "\r\n--b--\r\n").encode()
+    headers = {"content-type": 'multipart/mixed; boundary="b"'}
+    answer = lab.door.handle(Request("POST", BATCH, {}, headers, body))
+    assert answer.status == 200
+    lines = answer.body.decode().splitlines()
+    assert [line for line in lines if line.startswith("Content-ID")] == [
+        f"Content-ID: <response-x+{number}>" for number in range(len(calls))
+    ]
+    return [line for line in lines if line.startswith("HTTP/1.1")]
+
+
+def test_a_batch_answers_each_call_for_itself(lab: Lab) -> None:
+    lab.disk("one")
+    lab.disk("two")
+    query = urlencode({"filter": "name=one"})
+    found = batch(
+        lab,
+        ("DELETE", f"{ROOT}{DISKS}/one?alt=json"),
+        ("DELETE", f"{ROOT}{DISKS}/none?alt=json"),
+        ("GET", f"{ROOT}{DISKS}?{query}"),
+    )
+    assert found == ["HTTP/1.1 200 OK", "HTTP/1.1 404 Not Found", "HTTP/1.1 200 OK"]
+    assert lab.names(DISKS) == ["two"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"--b--", b"x" * 1000, b"--b\r\n\r\nGET http://[ HTTP/1.1\r\n\r\n\r\n--b--"]
+)
+def test_what_is_no_batch_is_refused(lab: Lab, body: bytes) -> None:
+    answer = lab.door.handle(Request("POST", BATCH, {}, {"content-type": "multipart/mixed; boundary=b"}, body))
+    assert answer.status == 400
+
+
+def test_reads_change_nothing(lab: Lab) -> None:
+    lab.disk("one")
+    reads: list[Callable[[], Any]] = [
+        lambda: lab.get("/zones"),
+        lambda: lab.get(DISKS),
+        lambda: lab.get(f"/zones/{ZONE}/operations"),
+    ]
+    first = [read() for read in reads]
+    assert [read() for read in reads] == first

@@ -1,0 +1,64 @@
+"""Nonsense at every door of the simulator: it is refused, and nothing is stored that a later list fails on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.test_world import PARENT, build
+from tests.support.fuzzing import Fuzzer, few_chips
+from tests.support.sim import running_sim
+from tpuctl.model.data import load_accelerators
+from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
+from tpuctl.sim.compute.rest import ComputeDoor
+from tpuctl.sim.compute.state import MAX_RESOURCES
+from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.operations import KEPT as OPERATIONS_KEPT
+
+ROUNDS, REQUESTS = 4, 400
+
+
+@pytest.fixture
+def fuzzer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fuzzer]:
+    with running_sim(tmp_path, quotas=few_chips(load_accelerators())) as sim:
+        made = Fuzzer(sim, request.param)
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("fuzzer", [1, 2], indirect=True)
+def test_no_request_breaks_a_door_or_a_later_list(fuzzer: Fuzzer) -> None:
+    for _ in range(ROUNDS):
+        fuzzer.run(REQUESTS)
+        assert fuzzer.failures == []
+        fuzzer.check_lists()
+    assert {200, 400, 403, 404} <= set(fuzzer.answered)
+    assert {"OK", "INVALID_ARGUMENT"} <= {each.status for each in fuzzer.sim.journal.entries()}
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    sim = build(delays=Delays.instant())
+    sim.create()
+    change = {"node": {"name": f"{PARENT}/nodes/a", "description": "x"}, "updateMask": "description"}
+    for _ in range(OPERATIONS_KEPT + 100):
+        sim.call("UpdateNode", **change)
+    assert len(sim.world.snapshot()["operations"]) <= OPERATIONS_KEPT
+    assert sim.world.journal.count > OPERATIONS_KEPT
+    door = ComputeDoor(sim.world)
+    disks = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
+    statuses = Counter(
+        door.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}"}}'.encode())).status
+        for number in range(MAX_RESOURCES + 10)
+    )
+    assert statuses == {200: MAX_RESOURCES, 429: 10}
+    listed, token = 0, ""
+    while token is not None:
+        query = {"pageToken": [token]}
+        page = json.loads(door.handle(Request("GET", disks.replace("disks", "operations"), query, {})).body)
+        listed, token = listed + len(page["items"]), page.get("nextPageToken")
+    assert listed == COMPUTE_KEPT

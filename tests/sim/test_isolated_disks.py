@@ -1,0 +1,147 @@
+"""Data disks of isolated hosts: file systems that outlive hosts, follow copies and show what a cut leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.test_isolated_hosts import Fleet
+from tests.support.require import require_isolated_hosts
+from tpuctl.sim.hosts.backend import HostDisk
+from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
+from tpuctl.sim.hosts.isolated.loop_devices import BLOCK_DEVICES
+
+RW = HostDisk("master", 1, read_only=False, nvme=False)
+CLONE = HostDisk("clone", 2, read_only=True, nvme=False)
+DEVICE = "/dev/disk/by-id/google-persistent-disk-1"
+MKFS = f"sudo mkfs.ext4 -q -L data {DEVICE}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    require_isolated_hosts()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    (tmp_path / "h").mkdir()
+    hosts = IsolatedHosts(tmp_path / "h", world_id=f"disks-{os.getpid()}")
+    try:
+        fleet = Fleet(hosts, tmp_path)
+        hosts.write_disk("master", 1)
+        hosts.set_disks("node/1", {0: [RW]})
+        yield fleet
+    finally:
+        hosts.close()
+    loops = [file.read_text() for file in BLOCK_DEVICES.glob("loop*/loop/backing_file")]
+    assert not [each for each in loops if str(tmp_path) in each]
+
+
+def mounted(fleet: Fleet) -> None:
+    fleet.ssh(f"{MKFS} && sudo mkdir -p /mnt/d && sudo mount {DEVICE} /mnt/d && sudo chmod 777 /mnt/d")
+
+
+def superblock(fleet: Fleet, device: str, worker: int = 0) -> str:
+    return fleet.ssh(f"sudo dumpe2fs -h {device} 2>/dev/null", worker)
+
+
+def test_a_disk_is_on_the_hosts_that_have_it_and_on_no_other(fleet: Fleet) -> None:
+    assert fleet.ssh(f"readlink -f {DEVICE}") == "/dev/sdb"
+    assert fleet.ssh("sudo blockdev --getsize64 /dev/sdb") == str(1 << 30)
+    assert fleet.ssh("ls /dev/disk/by-id 2>/dev/null || echo none", 1) == "none"
+
+
+def test_a_clone_of_a_clean_disk_is_mounted_read_only_on_many_hosts(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.ssh("echo one > /mnt/d/file && sudo fsfreeze -f /mnt/d")
+    fleet.hosts.write_disk("clone", 1, "master")
+    fleet.ssh("sudo fsfreeze -u /mnt/d && echo two > /mnt/d/file")
+    fleet.hosts.set_disks("node/1", {0: [RW, CLONE], 1: [CLONE]})
+    assert "needs_recovery" not in superblock(fleet, "/dev/sdc")
+    for worker in (0, 1):
+        fleet.ssh("sudo mkdir -p /mnt/c && sudo mount -o ro /dev/sdc /mnt/c", worker)
+        assert fleet.ssh("cat /mnt/c/file", worker) == "one"
+        assert "Read-only" in fleet.ssh("sudo touch /mnt/c/x 2>&1 || true", worker)
+    blkid = "sudo blkid -o value -s UUID -s LABEL"
+    assert fleet.ssh(f"{blkid} /dev/sdb") == fleet.ssh(f"{blkid} /dev/sdc")
+    with pytest.raises(AssertionError, match="write-protected"):
+        fleet.ssh("sudo mount -o remount,rw /mnt/c", 1)
+
+
+def test_a_clone_of_a_disk_that_was_only_synced_by_its_writer_needs_recovery(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.ssh("dd if=/dev/urandom of=/mnt/d/file bs=64k count=8 conv=fsync 2>/dev/null")
+    fleet.hosts.write_disk("clone", 1, "master")
+    fleet.hosts.set_disks("node/1", {0: [RW], 1: [CLONE]})
+    assert "needs_recovery" in superblock(fleet, "/dev/sdc", 1)
+    with pytest.raises(AssertionError, match=r"mount\(2\)|wrong fs|cannot mount|read-only"):
+        fleet.ssh("sudo mkdir -p /mnt/c && sudo mount -o ro /dev/sdc /mnt/c", 1)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_host_whose_power_is_cut_leaves_a_dirty_journal(fleet: Fleet, frozen: bool) -> None:
+    mounted(fleet)
+    fleet.ssh("dd if=/dev/urandom of=/mnt/d/file bs=64k count=8 conv=fsync 2>/dev/null")
+    if frozen:
+        fleet.ssh("sudo fsfreeze -f /mnt/d; (nohup sh -c 'echo x > /mnt/d/blocked' >/dev/null 2>&1 &)")
+    fleet.hosts.stop("node/1")
+    fleet.hosts.start("node/1")
+    fleet.hosts.set_disks("node/1", {0: [RW]})
+    fleet.accept("ada")
+    assert ("needs_recovery" in superblock(fleet, DEVICE)) is not frozen
+    fleet.ssh(f"sudo mkdir -p /mnt/d && sudo mount {DEVICE} /mnt/d && sync && test -s /mnt/d/file")
+
+
+def test_a_host_that_is_shut_down_in_order_leaves_a_clean_disk(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.ssh("echo kept > /mnt/d/file")
+    fleet.hosts.shutdown("node/1", 5.0)
+    fleet.hosts.stop("node/1")
+    fleet.hosts.start("node/1")
+    fleet.hosts.set_disks("node/1", {0: [RW]})
+    fleet.accept("ada")
+    assert "needs_recovery" not in superblock(fleet, DEVICE)
+    fleet.ssh(f"sudo mount {DEVICE} /mnt/d")
+    assert fleet.ssh("cat /mnt/d/file") == "kept"
+
+
+def test_content_outlives_the_node(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.ssh("echo kept > /mnt/d/file && sudo umount /mnt/d")
+    fleet.hosts.set_disks("node/1", {})
+    assert fleet.ssh("ls /dev/sdb 2>/dev/null || echo none") == "none"
+    fleet.hosts.set_disks("node/1", {1: [RW]})
+    fleet.ssh(f"sudo mkdir -p /mnt/d && sudo mount {DEVICE} /mnt/d", 1)
+    assert fleet.ssh("cat /mnt/d/file", 1) == "kept"
+
+
+def test_a_disk_that_is_pulled_out_gives_errors(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.hosts.set_disks("node/1", {})
+    with pytest.raises(AssertionError, match=r"Input/output error|I/O error"):
+        fleet.ssh("touch /mnt/d/x")
+
+
+def test_a_disk_grows_on_a_host_that_has_it(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.hosts.write_disk("master", 2)
+    assert fleet.ssh("sudo blockdev --getsize64 /dev/sdb") == str(2 << 30)
+    # Not while it is mounted: a container may lack CAP_SYS_RESOURCE.
+    fleet.ssh("sudo umount /mnt/d && sudo e2fsck -fp /dev/sdb >/dev/null && sudo resize2fs /dev/sdb 2>&1")
+    assert superblock(fleet, "/dev/sdb").count("524288") == 1
+
+
+def test_disks_are_nvme_namespaces_where_the_machine_is_such(fleet: Fleet) -> None:
+    fleet.hosts.set_disks("node/1", {0: [HostDisk("master", 1, read_only=False, nvme=True)]})
+    assert fleet.ssh("ls /dev/nvme*") == "/dev/nvme0n2"
+    assert fleet.ssh("ls /dev/disk/by-id") == ""
+
+
+def test_a_copy_takes_no_more_room_than_what_was_written(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.hosts.write_disk("large", 1000)
+    used = subprocess.run(["du", "-sk", tmp_path / "h"], capture_output=True, text=True, check=True).stdout
+    assert int(used.split()[0]) < 100_000

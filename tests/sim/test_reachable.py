@@ -1,0 +1,706 @@
+"""Every known state and error of the real cloud is reached by the command that the documents name for it."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import os
+import re
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+import requests
+from typer.testing import CliRunner
+
+from tests.docs.generate import ROOT
+from tests.sim.test_tpu import PARENT, VERSION
+from tpuctl.cli.app import app
+from tpuctl.config.settings import SIM_PROFILE
+from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
+from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.server.options import SimOptions
+from tpuctl.sim.server.processes import start_time
+from tpuctl.sim.server.simulator import Simulator, new_token
+from tpuctl.sim.server.state_dir import save_info
+from tpuctl.sim.world.clock import ManualClock
+from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.faults import METHODS, PRESETS
+from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
+
+ZONE = "us-central2-b"
+NODES, QUEUE = f"/v2/{PARENT}/nodes", f"/v2/{PARENT}/queuedResources"
+COMPUTE = "/compute/v1/projects/sim-project"
+PAGE = ROOT / "docs" / "tasks" / "rehearse-with-the-simulator.md"
+SECTION = "| what the real cloud does | command |"
+
+
+def documented() -> dict[str, list[str]]:
+    """What the table of the page promises: what happens → its commands."""
+    rows = PAGE.read_text(encoding="utf-8").partition(SECTION)[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    return {what: re.findall(r"`(tpuctl [^`]+)`", commands) for what, commands in cells}
+
+
+@dataclass
+class Lab:
+    """A simulator with a clock that stands still, and the command line that steers it."""
+
+    simulator: Simulator
+    clock: ManualClock
+
+    def run(self, command: str, *more: str) -> str:
+        words = [*shlex.split(command)[1:], *more]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, f"{words}: {done.output}{done.stderr}"
+        return done.output
+
+    def call(self, verb: str, path: str, body: Any = None) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.simulator.token}"}
+        url = f"{self.simulator.endpoint}{path}"
+        answer = requests.request(verb, url, json=body, headers=headers, timeout=30)
+        return answer.status_code, answer.json()
+
+    def get(self, path: str) -> Any:
+        status, body = self.call("GET", path)
+        assert status == 200, body
+        return body
+
+    def later(self, seconds: float = 2000.0) -> None:
+        self.clock.advance(seconds)
+
+    def node(self, name: str = "big-1", type: str = "v4-16", **fields: Any) -> tuple[int, Any]:
+        body = {"acceleratorType": type, "runtimeVersion": VERSION, **fields}
+        return self.call("POST", f"{NODES}?nodeId={name}", body)
+
+    def ready(self, name: str = "big-1", type: str = "v4-16", **fields: Any) -> None:
+        status, body = self.node(name, type, **fields)
+        assert status == 200, body
+        self.later()
+        assert self.shown(name)["state"] == "READY"
+
+    def shown(self, name: str = "big-1") -> Any:
+        return self.get(f"{NODES}/{name}")
+
+    def queued(self, name: str = "waiting") -> Any:
+        spec = {"nodeId": name, "node": {"acceleratorType": "v4-8", "runtimeVersion": VERSION}}
+        body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
+        status, operation = self.call("POST", f"{QUEUE}?queuedResourceId={name}", body)
+        assert status == 200, operation
+        return operation
+
+    def state(self, name: str = "waiting") -> str:
+        return str(self.get(f"{QUEUE}/{name}")["state"]["state"])
+
+    def outcome(self, operation: Any) -> Any:
+        return self.get(f"/v2/{operation['name']}")
+
+    def error_of(self, operation: Any) -> Any:
+        self.later()
+        return self.outcome(operation)["error"]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path))
+    state_dir, root = tmp_path / SIM_PROFILE, tmp_path / "world"
+    state_dir.mkdir()
+    root.mkdir()
+    clock = ManualClock(time.time())
+    simulator = Simulator(root, SimOptions(), world_id=f"r{os.getpid()}", token=new_token(), clock=clock)
+    token_file = state_dir / "token"
+    token_file.write_text(simulator.token)
+    facts = {
+        "pid": os.getpid(),
+        "pid_started": start_time(os.getpid()),
+        "guardian_pid": os.getpid(),
+        "world_id": simulator.world_id,
+        "http": simulator.endpoint,
+        "grpc": simulator.grpc_endpoint,
+        "token_file": str(token_file),
+        "ssh_port": simulator.ssh_port,
+        "hosts": "process",
+        "project": "sim-project",
+        "started": 0.0,
+        "options": SimOptions().to_json(),
+    }
+    names = SimInfo.__dataclass_fields__
+    save_info(state_dir, SimInfo(**{name: facts.get(name, "") for name in names}))
+    try:
+        yield Lab(simulator, clock)
+    finally:
+        simulator.close()
+
+
+def refused(answer: tuple[int, Any], status: int, name: str, text: str = "", reason: str = "") -> None:
+    found, body = answer
+    assert (found, body["error"]["status"]) == (status, name), body
+    assert text in body["error"]["message"]
+    if reason:
+        assert reason in [each.get("reason") for each in body["error"]["details"]]
+
+
+DENIED = "PERMISSION_DENIED"
+DELAYS = Delays()
+
+
+def stockout(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.node()
+    assert (lab.error_of(operation)["code"], lab.call("GET", f"{NODES}/big-1")[0]) == (8, 404)
+
+
+def stockout_now(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 429, "RESOURCE_EXHAUSTED", "There is no more capacity in the zone")
+
+
+def capacity(lab: Lab, run: Callable[[], None]) -> None:
+    lab.run(f"tpuctl sim capacity {ZONE}=0")
+    lab.queued()
+    _, operation = lab.node()
+    assert lab.error_of(operation)["code"] == 8
+    assert lab.state() == "WAITING_FOR_RESOURCES"
+    run()
+    lab.later()
+    assert lab.state() == "ACTIVE"
+
+
+def reservation(lab: Lab, run: Callable[[], None]) -> None:
+    reserved = {"schedulingConfig": {"reserved": True}}
+    _, operation = lab.node(**reserved)
+    assert lab.error_of(operation)["code"] == 9
+    run()
+    lab.ready(**reserved)
+    assert "ours" in lab.run("tpuctl sim reservation")
+    [found] = lab.get(f"/v2alpha1/{PARENT}/reservations")["reservations"]
+    assert found["name"].endswith("/reservations/ours")
+
+
+def reserved_shortage(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.node()
+    error = lab.error_of(operation)
+    assert (error["code"], "Insufficient reserved capacity" in error["message"]) == (9, True)
+
+
+def quota(text: str, **fields: Any) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        refused(lab.node(**fields), 429, "RESOURCE_EXHAUSTED", text)
+
+    return check
+
+
+def rate_limit(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 429, "RESOURCE_EXHAUSTED", "per minute", reason="RATE_LIMIT_EXCEEDED")
+    assert lab.node()[0] == 200
+
+
+def queued_failure(code: int, text: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        lab.queued()
+        seen = []
+        for _ in range(60):
+            lab.later(10)
+            seen.append(lab.state())
+        assert list(dict.fromkeys(seen))[-3:] == ["PROVISIONING", "SUSPENDING", "FAILED"]
+        error = lab.get(f"{QUEUE}/waiting")["state"]["failedData"]["error"]
+        assert (error["code"], text in error["message"]) == (code, True)
+
+    return check
+
+
+def flapping(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.queued()
+    seen = []
+    for _ in range(100):
+        lab.later(5)
+        if not seen or seen[-1] != lab.state():
+            seen.append(lab.state())
+    assert seen.count("PROVISIONING") == 4
+    assert seen[-1] == "ACTIVE"
+
+
+def failing_queued_create(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    assert lab.error_of(lab.queued())["code"] == 13
+    assert lab.call("GET", f"{QUEUE}/waiting")[0] == 404
+
+
+def failing(verb: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        lab.ready(type="v4-8")
+        if verb == "start":
+            assert lab.call("POST", f"{NODES}/big-1:stop", {})[0] == 200
+            lab.later()
+        before = lab.shown()
+        run()
+        ask = {
+            "stop": ("POST", f"{NODES}/big-1:stop", {}),
+            "start": ("POST", f"{NODES}/big-1:start", {}),
+            "patch": ("PATCH", f"{NODES}/big-1?updateMask=description", {"description": "x"}),
+            "delete": ("DELETE", f"{NODES}/big-1", None),
+        }
+        status, operation = lab.call(*ask[verb])
+        assert status == 200
+        assert lab.error_of(operation)["code"] == 13
+        assert lab.shown() == before
+
+    return check
+
+
+def stuck(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    assert lab.call("DELETE", f"{NODES}/big-1")[0] == 200
+    lab.later(3000)
+    assert lab.shown()["state"] == "DELETING"
+    lab.later(1000)
+    assert lab.call("GET", f"{NODES}/big-1")[0] == 404
+
+
+def late_operation(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.node()
+    lab.later(800)
+    assert (lab.shown()["state"], lab.outcome(operation).get("done", False)) == ("READY", False)
+    lab.later(300)
+    assert lab.outcome(operation)["done"]
+
+
+def endless_operation(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.node()
+    lab.later(80_000)
+    assert (lab.shown()["state"], lab.outcome(operation).get("done", False)) == ("READY", False)
+
+
+def lost_response(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    with pytest.raises(requests.ConnectionError):
+        lab.node()
+    assert lab.shown()["state"] == "CREATING"
+
+
+def late_create(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    assert lab.node()[0] == 200
+    assert lab.call("GET", f"{NODES}/big-1")[0] == 404
+    lab.later(130)
+    assert lab.shown()["state"] == "CREATING"
+
+
+def conflict(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    change = ("PATCH", f"{NODES}/big-1?updateMask=description", {"description": "x"})
+    refused(lab.call(*change), 409, "ABORTED", "unable to queue the operation")
+
+
+def blip(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.call("GET", NODES), 503, "UNAVAILABLE")
+    assert lab.call("GET", NODES)[0] == 200
+
+
+def unreachable(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    listed = lab.get("/v2/projects/sim-project/locations/-/nodes")
+    assert (listed.get("nodes", []), listed["unreachable"]) == ([], [PARENT])
+
+
+def access(status: int, name: str, reason: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        refused(lab.node(), status, name, reason=reason)
+        lab.run("tpuctl sim fault --clear")
+        assert lab.node()[0] == 200
+
+    return check
+
+
+def expired(lab: Lab, run: Callable[[], None]) -> None:
+    """The token is refused, and it cannot be renewed."""
+    access(401, "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED")(lab, run)
+    run()
+    form = {"grant_type": "refresh_token", "refresh_token": lab.simulator.token}
+    answer = requests.post(f"{lab.simulator.endpoint}{TOKEN_PATHS[0]}", data=form, timeout=30)
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_grant")
+
+
+def clock_off(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    headers = {"Authorization": f"Bearer {lab.simulator.token}"}
+    date = requests.get(f"{lab.simulator.endpoint}{NODES}", headers=headers, timeout=30).headers["Date"]
+    assert email.utils.parsedate_to_datetime(date).timestamp() - time.time() == pytest.approx(600, abs=5)
+
+
+def preemption(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    lab.later()
+    assert lab.shown()["state"] == "PREEMPTED"
+    change = ("PATCH", f"{NODES}/big-1?updateMask=description", {"description": "x"})
+    refused(lab.call(*change), 400, "INVALID_ARGUMENT", "update is not supported while in state PREEMPTED")
+
+
+def answers(lab: Lab) -> list[bool]:
+    """Whether each host of big-1 takes connections."""
+    found = []
+    for endpoint in lab.shown()["networkEndpoints"]:
+        try:
+            socket.create_connection((endpoint["ipAddress"], lab.simulator.ssh_port), timeout=10).close()
+            found.append(True)
+        except OSError:
+            found.append(False)
+    return found
+
+
+def one_worker(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready(networkConfig={"enableExternalIps": True})
+    run()
+    lab.later()
+    assert lab.shown()["state"] == "READY"
+    assert answers(lab) == [True, False]
+
+
+def reboot(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    assert (lab.shown()["state"], answers(lab)) == ("READY", [False, False])
+    lab.later()
+    assert answers(lab) == [True, True]
+
+
+def any_state(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    assert lab.shown()["state"] == "REPAIRING"
+    for state in NODE_STATES:
+        lab.run(f"tpuctl sim set big-1 state={state}")
+        assert lab.shown()["state"] == state
+    assert {"RESTARTING", "REIMAGING", "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN"} <= {
+        *NODE_STATES
+    }
+
+
+def any_health(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    found = lab.shown()
+    assert (found["health"], found["healthDescription"]) == ("UNHEALTHY_TENSORFLOW", "no chips")
+    for health in HEALTHS:
+        lab.run(f"tpuctl sim set big-1 health={health}")
+        assert lab.shown()["health"] == health
+    assert "TIMEOUT" in HEALTHS
+
+
+def symptoms(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    [found] = lab.shown()["symptoms"]
+    assert (found["symptomType"], found["workerId"]) == ("OUT_OF_MEMORY", "1")
+    for kind in SYMPTOMS:
+        lab.run(f"tpuctl sim set big-1 symptom={kind}")
+    assert [each["symptomType"] for each in lab.shown()["symptoms"]] == ["OUT_OF_MEMORY", *SYMPTOMS]
+
+
+def maintenance(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    announced = lab.shown()["upcomingMaintenance"]
+    assert (announced["type"], announced["maintenanceStatus"]) == ("SCHEDULED", "PENDING")
+    assert lab.call("POST", f"/v2alpha1/{PARENT}/nodes/big-1:performMaintenance", {})[0] == 200
+    assert lab.shown()["health"] == "UNHEALTHY_MAINTENANCE"
+    lab.later()
+    assert lab.shown()["health"] == "HEALTHY"
+
+
+def any_queued_state(lab: Lab, run: Callable[[], None]) -> None:
+    lab.queued()
+    run()
+    assert lab.state() == "SUSPENDING"
+    for state in QUEUED_STATES:
+        lab.run(f"tpuctl sim set waiting state={state}")
+        assert lab.state() == state
+
+
+def pace(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    assert lab.node()[0] == 200
+    lab.later(299)
+    assert lab.shown()["state"] == "CREATING"
+    lab.later(2)
+    assert lab.shown()["state"] == "READY"
+
+
+def host_keys(lab: Lab) -> tuple[int, Any]:
+    return lab.call("POST", f"{NODES}/big-1:getGuestAttributes", {"workerIds": ["0"]})
+
+
+def late_attributes(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    items = [host_keys(lab)[1]["guestAttributes"][0]["queryValue"].get("items", []) for _ in range(6)]
+    assert ([bool(each) for each in items]) == [False] * 5 + [True]
+
+
+def refused_attributes(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    refused(host_keys(lab), 403, "PERMISSION_DENIED")
+
+
+def absent_attributes(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    refused(host_keys(lab), 404, "NOT_FOUND", "guest attribute value is not found")
+
+
+KEY = asyncssh.generate_private_key("ssh-ed25519")
+
+
+def log_in(lab: Lab, name: str = "big-1") -> bool:
+    """Whether the first host takes the key of the node's metadata."""
+    address = lab.shown(name)["networkEndpoints"][0]["ipAddress"]
+    how: Any = {"known_hosts": None, "config": None, "agent_path": None, "login_timeout": 30}
+
+    async def attempt() -> bool:
+        try:
+            port = lab.simulator.ssh_port
+            async with asyncssh.connect(address, port, username="ada", client_keys=[KEY], **how):
+                return True
+        except asyncssh.PermissionDenied:
+            return False
+
+    return asyncio.run(attempt())
+
+
+def ssh_keys() -> dict[str, Any]:
+    return {"metadata": {"ssh-keys": f"ada:{KEY.export_public_key().decode().strip()}"}}
+
+
+def late_keys(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.node(**ssh_keys())
+    lab.later(DELAYS.node_create + DELAYS.host_accounts + 1)
+    assert (lab.shown()["state"], log_in(lab)) == ("READY", False)
+    lab.later(20)
+    assert log_in(lab)
+
+
+def os_login(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.ready(**ssh_keys())
+    assert not log_in(lab)
+    lab.run("tpuctl sim fault --clear")
+    lab.ready("other", **ssh_keys())
+    assert log_in(lab, "other")
+
+
+def no_network(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 400, "INVALID_ARGUMENT", "global/networks/default' was not found")
+
+
+def no_actas(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    refused(lab.node(), 403, DENIED, "iam.serviceAccounts.actAs")
+
+
+BUCKET = "/storage/v1/b/sim-bucket"
+
+
+def storage_refuses(status: int) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        assert [lab.call("GET", BUCKET)[0] for _ in range(2)] == [status, 200]
+
+    return check
+
+
+def storage_lost_response(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    with pytest.raises(requests.ConnectionError):
+        lab.call("POST", f"/upload{BUCKET}/o?uploadType=media&name=a", {})
+    assert lab.get(f"{BUCKET}/o/a")["name"] == "a"
+
+
+def compute_waits(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.call("POST", f"{COMPUTE}/zones/{ZONE}/disks", {"name": "d"})
+    seen = [operation["status"]]
+    for seconds in (61, 5):
+        lab.later(seconds)
+        seen.append(lab.get(f"{COMPUTE}/zones/{ZONE}/operations/{operation['name']}")["status"])
+    assert seen == ["PENDING", "RUNNING", "DONE"]
+
+
+def compute_fails(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    _, operation = lab.call("POST", f"{COMPUTE}/zones/{ZONE}/disks", {"name": "d"})
+    lab.later()
+    ended = lab.get(f"{COMPUTE}/zones/{ZONE}/operations/{operation['name']}")
+    assert ended["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"
+
+
+def attach_fails(text: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        lab.ready()
+        run()
+        body = {"name": f"{PARENT}/nodes/big-1", "dataDisks": []}
+        status, operation = lab.call("PATCH", f"{NODES}/big-1?updateMask=dataDisks", body)
+        assert status == 200
+        assert text in lab.error_of(operation)["message"]
+
+    return check
+
+
+def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        disks = f"{COMPUTE}/zones/{ZONE}/disks"
+        assert lab.call("POST", disks, {"name": "data"})[0] == 200
+        lab.later()
+        run()
+        status, operation = lab.call("POST", f"{disks}{path}", body)
+        assert status == 200
+        lab.later()
+        ended = lab.get(f"{COMPUTE}/zones/{ZONE}/operations/{operation['name']}")
+        assert ended["error"]["errors"][0]["code"] == code
+
+    return check
+
+
+RATE = "RESOURCE_OPERATION_RATE_EXCEEDED"
+CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
+    "No capacity, said by the operation": stockout,
+    "No capacity, said at once": stockout_now,
+    "Capacity goes and comes back": capacity,
+    "A reservation exists": reservation,
+    "Reserved capacity runs short": reserved_shortage,
+    "Quota of a zone": quota(f"in zone {ZONE}"),
+    "Quota of a region": quota("in region us-central2"),
+    "Quota of addresses": quota("IN_USE_ADDRESSES", networkConfig={"enableExternalIps": True}),
+    "Quota of health checks": quota("HEALTH_CHECKS"),
+    "Too many requests a minute": rate_limit,
+    "A queued request fails inside": queued_failure(13, "an internal error has occurred"),
+    "A queued request fails for quota": queued_failure(8, "exhausted. Limit 20800 in region us-central2"),
+    "A queued request flaps": flapping,
+    "A create is refused by its operation": failing_queued_create,
+    "A stop fails": failing("stop"),
+    "A start fails": failing("start"),
+    "An update fails": failing("patch"),
+    "A deletion fails": failing("delete"),
+    "A deletion does not end": stuck,
+    "An operation ends late": late_operation,
+    "An operation never ends": endless_operation,
+    "The answer to a create is lost": lost_response,
+    "A create shows late": late_create,
+    "Two operations at a time": conflict,
+    "The service is unavailable for a moment": blip,
+    "A zone is missing in lists": unreachable,
+    "A zone may not be used": access(403, DENIED, "LOCATION_POLICY_VIOLATED"),
+    "An API is off": access(403, DENIED, "SERVICE_DISABLED"),
+    "Billing is off": access(403, DENIED, "BILLING_DISABLED"),
+    "A permission is missing": access(403, DENIED, "IAM_PERMISSION_DENIED"),
+    "Credentials have expired": expired,
+    "The clock is wrong": clock_off,
+    "A preemption": preemption,
+    "One worker dies alone": one_worker,
+    "Hosts reboot": reboot,
+    "Any state of a node": any_state,
+    "Any health of a node": any_health,
+    "Symptoms of a worker": symptoms,
+    "Announced maintenance": maintenance,
+    "Any state of a queued request": any_queued_state,
+    "Another pace": pace,
+    "Host keys appear late": late_attributes,
+    "Host keys are not told": refused_attributes,
+    "A disk is used by another machine": attach_fails("is already being used by"),
+    "A disk cannot be attached": attach_fails("internal error"),
+    "A disk was copied too often": disk_operation_fails("/data/createSnapshot", {"name": "s"}, RATE),
+    "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
+    "No host key was published": absent_attributes,
+    "Hosts know their users late": late_keys,
+    "The organisation wants OS Login": os_login,
+    "The network is not there": no_network,
+    "The service account may not be used": no_actas,
+    "Cloud Storage slows down": storage_refuses(429),
+    "Cloud Storage is unavailable for a moment": storage_refuses(503),
+    "The answer to a write is lost": storage_lost_response,
+    "A Compute operation waits": compute_waits,
+    "A Compute operation fails": compute_fails,
+}
+
+
+def test_every_promise_has_a_proof() -> None:
+    assert list(documented()) == list(CHECKS)
+
+
+@pytest.mark.parametrize("what", CHECKS)
+def test_what_the_readme_promises_is_reached_by_its_command(lab: Lab, what: str) -> None:
+    commands = documented()[what]
+    assert commands
+
+    def run() -> None:
+        for command in commands:
+            lab.run(command)
+
+    CHECKS[what](lab, run)
+
+
+def test_every_preset_is_in_the_table() -> None:
+    commands = [command for each in documented().values() for command in each]
+    assert [preset for preset in PRESETS if not any(f" fault {preset}" in each for each in commands)] == []
+
+
+def test_every_preset_is_named_by_the_help(lab: Lab) -> None:
+    said = re.sub(r"-\s+", "-", lab.run("tpuctl sim fault --help"))
+    assert [preset for preset in PRESETS if not re.search(rf"\b{preset}\b", said)] == []
+
+
+def test_faults_can_be_planned_for_every_call(lab: Lab) -> None:
+    assert {rpc.name for rpc in lab.simulator.world.rpcs.values()} <= set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("fault stockot", "did you mean stockout"),
+        ("fault --set kind=eror", "did you mean error"),
+        ("fault stockout --set tims=2", "did you mean times"),
+        ("fault --set kind=error --set method=node.create", "did you mean nodes.create"),
+        ("fault --set kind=error --set code=99", "1 to 16"),
+        ("set big-1 stat=READY", "did you mean state"),
+        ("set big-1 state=REDY", "did you mean READY"),
+        ("set nobody state=READY", "there are: big-1"),
+        ("set big-1 state", "state=REPAIRING"),
+        ("capacity us-central2-c=8", "did you mean us-central2-b"),
+        ("capacity us-central2-b=many", "us-central2-b=32"),
+        ("reservation ours --zone us-central2-b --generation v44 --chips 8", "did you mean v4"),
+        ("reservation --chips 8", "tpuctl sim reservation ours"),
+        ("delay node_creat=5", "did you mean node_create"),
+        ("delay node_create=soon", "node_create=5"),
+        ("crash big-2", "big-1"),
+        ("crash big-1 --worker 7", "0 to 1"),
+    ],
+)
+def test_names_that_nobody_knows_are_refused_with_what_was_meant(lab: Lab, words: str, hint: str) -> None:
+    lab.ready()
+    before = lab.simulator.world.digest()
+    done = CliRunner().invoke(app, ["sim", *words.split()])
+    assert done.exit_code in (2, 5), done.output
+    assert hint in done.stderr
+    assert lab.simulator.world.digest() == before
+    assert lab.simulator.world.faults.list_active() == []
