@@ -31,7 +31,7 @@ from tpuctl.errors import (
 )
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.state.bucket import BucketStore, read_identity, write_identity
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, list_slices
 from tpuctl.state.retry import patiently
 from tpuctl.watch.reconciler import run_pass, take_down
@@ -219,12 +219,12 @@ def test_of_two_machines_one_holds_a_lease_and_fences_only_grow(sim, tmp_path, m
         fences = []
         for number in range(6):
             services, other = (first, second) if number % 2 else (second, first)
-            with lease(services, "big") as held:
+            with take_lease(services, "big") as held:
                 fences.append(held.fence)
-                with pytest.raises(LeaseHeldError), lease(other, "big"):
+                with pytest.raises(LeaseHeldError), take_lease(other, "big"):
                     raise AssertionError("two holders at once")
         lose_the_next_answer(sim)
-        with lease(first, "big") as held:
+        with take_lease(first, "big") as held:
             fences.append(held.fence)
         assert fences == sorted(set(fences))
 
@@ -344,7 +344,7 @@ class TestEachFaultOfStorage:
         for number in range(3):
             owner = as_machine(machines.open(f"m{number}"), f"m{number}/1")
             strike()
-            with lease(owner, "big") as held:
+            with take_lease(owner, "big") as held:
                 fences.append(held.fence)
         assert fences == [1, 2, 3]
 
@@ -357,14 +357,14 @@ def as_machine(store: BucketStore, owner: str) -> Any:
 def test_a_lease_is_never_taken_before_the_server_says_that_it_is_over(sim, machines):
     """Machines that measured the time at different moments agree on no holder twice."""
     first, second = (as_machine(machines.open(name), f"{name}/1") for name in ("one", "two"))
-    with lease(first, "big") as held:
-        with pytest.raises(LeaseHeldError), lease(second, "big"):
+    with take_lease(first, "big") as held:
+        with pytest.raises(LeaseHeldError), take_lease(second, "big"):
             pass
         sim.fault(preset="clock-off", name="clock", seconds=LEASE_TTL_S + 5.0)
         late = as_machine(machines.open("three"), "three/1")
-        with lease(late, "big") as taken:
+        with take_lease(late, "big") as taken:
             assert taken.fence == held.fence + 1
-            with pytest.raises(LeaseHeldError), lease(first, "big"):
+            with pytest.raises(LeaseHeldError), take_lease(first, "big"):
                 pass
 
 

@@ -119,11 +119,11 @@ def test_two_reads_must_agree_on_the_same_thing(sim, services):
 
 def test_an_intent_that_comes_in_between_saves_it(sim, services):
     bring_up(services, "big")
-    loaded = get_slice(services, "big")
-    services.store.delete("slices/big", if_generation=loaded.generation)
+    stored = get_slice(services, "big")
+    services.store.delete("slices/big", if_generation=stored.generation)
     doomed = survey(services).of(Fate.DELETE)
     assert [each.found.name for each in doomed] == ["big-1"]
-    save(services, replace(loaded, generation=0), loaded.record)
+    save(services, replace(stored, generation=0), stored.record)
     results = reap(services, doomed, caller_of(services, all_users=False), deadline=services.clock.now() + 600)
     assert [each.result for each in results] == ["kept"]
     assert names(sim) == {"big-1"}
@@ -191,9 +191,9 @@ def test_another_persons_slice_is_taken_down_only_when_that_was_said(services):
     assert "--all-users" in str(refused.value.hint)
     check_owner(services, [record], all_users=True)
     take_down(services, "big")
-    loaded = find_slice(services, "big")
-    assert loaded is not None
-    assert loaded.record.state == "gone"
+    stored = find_slice(services, "big")
+    assert stored is not None
+    assert stored.record.state == "gone"
 
 
 def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):

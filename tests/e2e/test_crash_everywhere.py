@@ -194,9 +194,9 @@ class Reap:
         make_ready(services, "a")
         make_ready(services, "b", "big", queued=False)
         for name in ("a", "b"):
-            loaded = find_slice(services, name)
-            assert loaded is not None
-            services.store.delete(f"slices/{name}", if_generation=loaded.generation)
+            stored = find_slice(services, name)
+            assert stored is not None
+            services.store.delete(f"slices/{name}", if_generation=stored.generation)
 
     def command(self, services: MemoryServices) -> None:
         caller = caller_of(services, all_users=False)

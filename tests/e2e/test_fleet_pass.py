@@ -33,7 +33,7 @@ from tpuctl.sim.world.delays import Delays
 from tpuctl.slices.capacity_notes import list_notes
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.enrollment import enroll_machine, remove_machine
-from tpuctl.slices.observe import look_at_slice
+from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_gone
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
@@ -169,7 +169,7 @@ def test_another_node_under_our_name_and_labels_is_left_alone(services):
         lambda node: replace(node, uid="777", state=NodeState.PREEMPTED),
         times=1000,
     )
-    assert look_at_slice(services, "big").sighting.event == "foreign"
+    assert observe_slice(services, "big").observed.event == "foreign"
     advance_slice(services, "big")
     assert get_slice(services, "big").record.state is SliceState.READY
 
@@ -474,7 +474,7 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
     ):
         bring_up(services, "big", queued=False)
         sim.preempt("big-1")
-        assert look_at_slice(services, "big").sighting.event == "node-ready"
+        assert observe_slice(services, "big").observed.event == "node-ready"
         request_slice(services, "big", replace(SPEC, queued=False), pay=False, permit=lambda: None)
         assert wait_for_slice(services, "big").incarnation.number == 2
 

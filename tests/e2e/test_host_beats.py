@@ -17,7 +17,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, Policy, RunState, SliceState
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.heartbeats import beats_key
-from tpuctl.slices.liveness import Life
+from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
 from tpuctl.views.slices import decisions, fleet_rows, remark_on, slice_status
@@ -79,9 +79,9 @@ def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
     slice_, run = get_slice(services, "big").record, get_run(services, run_id).record
     assert (slice_.state, slice_.incarnation.number) == (SliceState.READY, 2)
     assert (run.state, run.attempt.number, run.preemptions) == (RunState.RUNNING, 2, 1)
-    told = {row["action"]: row["reason"] for row in decisions(services, "big")}
-    assert "heartbeats have stood still" in told["heartbeat"]
-    assert "heartbeats have stood still" in told["unreachable"]
+    recorded = {row["action"]: row["reason"] for row in decisions(services, "big")}
+    assert "heartbeats have stood still" in recorded["heartbeat"]
+    assert "heartbeats have stood still" in recorded["unreachable"]
 
 
 def test_hosts_that_died_under_a_run_which_is_over_for_that_are_replaced(place):
@@ -95,8 +95,8 @@ def test_hosts_that_died_under_a_run_which_is_over_for_that_are_replaced(place):
     passes(place, services, 40 * MINUTE)
     slice_ = get_slice(services, "big").record
     assert (slice_.state, slice_.incarnation.number) == (SliceState.READY, 2)
-    told = {row["action"]: row["reason"] for row in decisions(services, "big")}
-    assert "heartbeats have stood still" in told["unreachable"]
+    recorded = {row["action"]: row["reason"] for row in decisions(services, "big")}
+    assert "heartbeats have stood still" in recorded["unreachable"]
 
 
 def test_a_heartbeat_of_a_lost_run_says_nothing_once_its_hosts_have_answered_again(place):
@@ -169,8 +169,8 @@ def test_a_person_is_told_what_to_type_about_silent_hosts_of_which_nothing_else_
     assert "`tpuctl down big`, then up again" in line.why
     assert mutations(place) == before
     rows, _ = fleet_rows(services)
-    told = [rows[0]["remark"], slice_status(services, "big")["remark"], remark_on(services, "big")]
-    assert all("`tpuctl down big`, then up again" in each for each in told)
+    recorded = [rows[0]["remark"], slice_status(services, "big")["remark"], remark_on(services, "big")]
+    assert all("`tpuctl down big`, then up again" in each for each in recorded)
     take_down(services, "big")
     bring_up(services, "big")
     assert get_slice(services, "big").record.incarnation.number == 2
@@ -317,8 +317,8 @@ def test_a_blocked_port_is_told_from_dead_hosts_by_real_heartbeats(tmp_path, mon
         sim.fail_hosts("big-1")
         pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2, passes=90)
         pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-        told = [row["reason"] for row in decisions(services, "big") if row["action"] == "unreachable"]
-        assert "heartbeats have stood still" in told[0]
+        recorded = [row["reason"] for row in decisions(services, "big") if row["action"] == "unreachable"]
+        assert "heartbeats have stood still" in recorded[0]
 
 
 def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> None:
@@ -340,6 +340,6 @@ def test_ordinary_passes_read_no_heartbeats_and_the_slice_takes_its_notes_along(
     cut_off = place.machine("office", reaches=lambda _host: False)
     passes(place, cut_off, 10 * MINUTE)
     assert beat_reads(place) - before <= 10 * MINUTE / timeouts.BEAT_READ_GAP_S
-    assert services.store.get(beats_key("big")).data["told"] == Life.MOVING
+    assert services.store.get(beats_key("big")).data["recorded"] == Liveness.MOVING
     take_down(services, "big")
     assert services.store.get(beats_key("big")) is None

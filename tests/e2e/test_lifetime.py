@@ -100,10 +100,10 @@ def test_a_pass_ends_a_slice_whose_time_is_over(sim, services):
 def test_what_was_made_by_hand_has_no_end_of_its_own(services):
     bring_up(services, "big")
     limit(services, "big", ttl_s=1.0, idle_s=60.0)
-    loaded = get_slice(services, "big")
-    assert loaded.record.incarnation is not None
-    by_hand = replace(loaded.record.incarnation, by_hand=True)
-    save(services, loaded, replace(loaded.record, incarnation=by_hand))
+    stored = get_slice(services, "big")
+    assert stored.record.incarnation is not None
+    by_hand = replace(stored.record.incarnation, by_hand=True)
+    save(services, stored, replace(stored.record, incarnation=by_hand))
     assert passes(services, 30, quiet) == []
     with pytest.raises(ConflictError, match="made by hand"):
         limit(services, "big", ttl_s=60.0)

@@ -167,7 +167,7 @@ def test_addresses_of_a_node_that_is_gone_are_never_asked_for_keys(place):
     services.trust_first_use = True
     services.remote = NoRemote()
     unpinned = replace(record, incarnation=replace(record.incarnation, workers=()))
-    assert find_workers(services, unpinned, node) == "a second look: the node was there a moment ago"
+    assert find_workers(services, unpinned, node) == "a second read: the node was there a moment ago"
 
 
 class NoRemote:

@@ -87,8 +87,8 @@ def test_a_run_on_it_waits_for_a_person(services, removed):
 def test_what_is_there_all_the_same_is_watched_again(sim, services):
     """A verdict that was wrong, or a person who brought it back: nothing that lives may cost unseen."""
     bring_up(services, "big")
-    loaded = get_slice(services, "big")
-    save(services, loaded, replace(loaded.record, state=SliceState.REMOVED))
+    stored = get_slice(services, "big")
+    save(services, stored, replace(stored.record, state=SliceState.REMOVED))
     before = len(sim.journal.entries())
     run_pass(services)
     assert get_slice(services, "big").record.state is SliceState.READY
@@ -121,7 +121,7 @@ def test_one_read_removes_nothing(services):
     bring_up(services, "big")
     services.cloud = LyingOnce(services.cloud)
     outcome, look = advance_slice(services, "big")
-    assert look.sighting.event is SliceEvent.SUSPENDED_BY_USER
+    assert look.observed.event is SliceEvent.SUSPENDED_BY_USER
     assert isinstance(outcome.verdict, Wait)
     assert outcome.verdict.why.startswith("two reads that agree")
     assert get_slice(services, "big").record.state is SliceState.READY

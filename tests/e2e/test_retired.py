@@ -11,7 +11,7 @@ from tests.support.services import sim_services
 from tests.support.sim import running_sim
 from tpuctl.model import timeouts
 from tpuctl.state.gc import prune
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import find_slice, get_slice
 from tpuctl.watch.reconciler import take_down
 
@@ -33,7 +33,7 @@ def retire_big(services: Any) -> None:
 
 def test_numbers_go_on_after_a_record_was_pruned(services):
     bring_up(services, "big")
-    with lease(services, "big") as held:
+    with take_lease(services, "big") as held:
         fence = held.fence
     take_down(services, "big")
     retire_big(services)
@@ -42,7 +42,7 @@ def test_numbers_go_on_after_a_record_was_pruned(services):
     bring_up(services, "big")
     record = get_slice(services, "big").record
     assert (record.incarnation.cloud_name, record.last_incarnation) == ("big-2", 2)
-    with lease(services, "big") as held:
+    with take_lease(services, "big") as held:
         assert held.fence > fence
     take_down(services, "big")
     retire_big(services)
@@ -62,5 +62,5 @@ def test_a_lease_that_is_held_outlives_the_record(services):
     services.store.put("leases/big", {**left.data, "owner": "", "fence": 99}, if_generation=left.generation)
     prune(services.store, timeouts.PRUNE_AFTER_S)
     assert services.store.get("leases/big") is None
-    with lease(services, "big") as taken:
+    with take_lease(services, "big") as taken:
         assert taken.fence == 100

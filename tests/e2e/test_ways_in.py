@@ -69,14 +69,14 @@ class Publishing:
 
 def pin(services: SimServices, worker: int, key: str) -> SliceRecord:
     """Writes another pin into the record."""
-    loaded = get_slice(services, "big")
-    incarnation = loaded.record.incarnation
+    stored = get_slice(services, "big")
+    incarnation = stored.record.incarnation
     workers = list(incarnation.workers)
     workers[worker] = replace(workers[worker], host_key=key)
     return save(
         services,
-        loaded,
-        replace(loaded.record, incarnation=replace(incarnation, workers=tuple(workers))),
+        stored,
+        replace(stored.record, incarnation=replace(incarnation, workers=tuple(workers))),
     ).record
 
 
@@ -104,9 +104,9 @@ def test_a_changed_host_key_that_the_cloud_does_not_know_is_refused(services):
 def test_a_changed_host_key_of_another_node_is_refused(services):
     bring_up(services, "big")
     record = pin(services, 1, another_key())
-    loaded = get_slice(services, "big")
-    other = replace(loaded.record, incarnation=replace(loaded.record.incarnation, node_uid="4711"))
-    save(services, loaded, other)
+    stored = get_slice(services, "big")
+    other = replace(stored.record, incarnation=replace(stored.record.incarnation, node_uid="4711"))
+    save(services, stored, other)
     assert execute(services, record, ["hostname"])[1].failure is FailureKind.HOST_KEY
 
 

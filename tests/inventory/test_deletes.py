@@ -24,7 +24,7 @@ from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice
-from tpuctl.state.repository import Loaded, get_slice, save
+from tpuctl.state.repository import Versioned, get_slice, save
 from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass, take_down
 
@@ -225,9 +225,9 @@ def test_nobody_begins_a_new_life_over_what_is_left_of_another_persons_slice(pla
 
 def test_a_slice_of_a_type_that_no_table_has_keeps_no_other_on_a_grant_that_is_over(place, services):
     bring_up(services, "big", queued=False)
-    loaded = get_slice(services, "big")
-    strange = replace(loaded.record, name="alien", spec=replace(loaded.record.spec, accelerator_type="v99-8"))
-    save(services, Loaded(strange, 0), strange)
+    stored = get_slice(services, "big")
+    strange = replace(stored.record, name="alien", spec=replace(stored.record.spec, accelerator_type="v99-8"))
+    save(services, Versioned(strange, 0), strange)
     by_grants_end(services)
     minutes(place, 10)
     assert get_slice(services, "big").record.state is SliceState.GONE

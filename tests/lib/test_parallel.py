@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tpuctl.errors import DeniedError, TransientError
-from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.parallel import read_all
 
 
 def fail() -> None:
@@ -15,7 +15,7 @@ def fail() -> None:
 
 
 def test_values_and_errors_stand_side_by_side():
-    found = look_at_all({"a": lambda: 1, "b": fail, "c": lambda: None})
+    found = read_all({"a": lambda: 1, "b": fail, "c": lambda: None})
     assert (found["a"].value, found["a"].error) == (1, None)
     assert isinstance(found["b"].error, DeniedError)
     assert found["b"].why_not == "not for you"
@@ -25,7 +25,7 @@ def test_values_and_errors_stand_side_by_side():
 def test_a_look_that_hangs_is_left_behind():
     forever = threading.Event()
     try:
-        found = look_at_all({"quick": lambda: 1, "slow": forever.wait}, timeout_s=0.2)
+        found = read_all({"quick": lambda: 1, "slow": forever.wait}, timeout_s=0.2)
     finally:
         forever.set()
     assert found["quick"].value == 1
@@ -34,8 +34,8 @@ def test_a_look_that_hangs_is_left_behind():
 
 def test_a_bug_in_a_look_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):
-        look_at_all({"bug": lambda: 1 / 0})
+        read_all({"bug": lambda: 1 / 0})
 
 
 def test_nothing_to_look_at():
-    assert look_at_all({}) == {}
+    assert read_all({}) == {}

@@ -22,7 +22,7 @@ from tpuctl.model.records import Doubt, EnvironmentRef, Policy, RunState, SliceS
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.follow import follow_run, start_run
-from tpuctl.runs.reconcile import advance_run, look_for_end, request_stop
+from tpuctl.runs.reconcile import advance_run, find_end, request_stop
 from tpuctl.runs.stops import settle_stop, stop_error
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.enrollment import enroll_machine
@@ -270,9 +270,9 @@ def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, ser
     place.hosts.programs["main.py"] = scripted(HOUR)
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
-    loaded = find_run(services, run.id)
+    stored = find_run(services, run.id)
     blob = services.store.put_blob(render_frozen(spec))
-    save(services, loaded, replace(loaded.record, environment=EnvironmentRef("small", blob)))
+    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
     place.hosts.answer_s = answer_s
     took = step_until_running(place, services, run.id, passes=15)
     assert max(took) <= STEP_MAX_S
@@ -312,10 +312,10 @@ def test_a_slice_whose_hosts_have_gone_silent_is_looked_at_in_bounded_steps(plac
     bring_up(services, "other")
     for host in place.hosts.all():
         host.hang()
-    loaded = get_slice(services, "big")
+    stored = get_slice(services, "big")
     doubt = Doubt(services.store.now() - HOUR / 6, "nobody answers")
-    doubted = replace(loaded.record.incarnation, doubt=doubt)
-    save(services, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
+    doubted = replace(stored.record.incarnation, doubt=doubt)
+    save(services, stored, replace(stored.record, state=SliceState.BOOTING, incarnation=doubted))
     began = services.clock.now()
     outcome, _ = advance_slice(services, "big")
     assert services.clock.now() - began <= STEP_MAX_S
@@ -384,9 +384,9 @@ def test_an_environment_is_installed_on_all_workers_before_the_run(place, servic
     place.hosts.programs["main.py"] = scripted(1.0)
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
-    loaded = find_run(services, run.id)
+    stored = find_run(services, run.id)
     blob = services.store.put_blob(render_frozen(spec))
-    save(services, loaded, replace(loaded.record, environment=EnvironmentRef("small", blob)))
+    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
     ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
     assert ended.state is RunState.SUCCEEDED, ended.reason
     assert [row["packages"] for row in ended.attempt.hosts] == ["numpy==2.0.0"] * 2
@@ -567,5 +567,5 @@ def test_a_look_for_the_end_of_a_run_that_works_changes_nothing(place, services)
     bring_up(services, "big")
     started = start_run(services, submit(services, "big", "as main.py says").id)
     began = services.clock.now()
-    assert look_for_end(services, started.id) == started
+    assert find_end(services, started.id) == started
     assert services.clock.now() - began < 5.0

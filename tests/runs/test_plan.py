@@ -11,10 +11,10 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.plan import RunStep, charge, plan_run, worker_ends
-from tpuctl.slices.states import Sighting, SliceEvent
+from tpuctl.slices.states import ObservedEvent, SliceEvent
 
-ALIVE = Sighting(SliceEvent.NODE_READY, "node big-1 is READY")
-PREEMPTED = Sighting(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")
+ALIVE = ObservedEvent(SliceEvent.NODE_READY, "node big-1 is READY")
+PREEMPTED = ObservedEvent(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")
 NOW = 3000.0
 
 
@@ -30,8 +30,8 @@ def unreachable(worker):
     return WorkerView(worker, WorkerState.UNREACHABLE)
 
 
-def plan(run=None, slice_=None, sighting=ALIVE, workers=(), now=NOW):
-    return plan_run(run or a_run(), slice_ or a_slice(), sighting, list(workers), now)
+def plan(run=None, slice_=None, observed=ALIVE, workers=(), now=NOW):
+    return plan_run(run or a_run(), slice_ or a_slice(), observed, list(workers), now)
 
 
 def test_a_run_waits_for_its_slice_and_starts_when_it_is_ready():
@@ -67,7 +67,7 @@ def test_a_failing_worker_is_charged_only_after_two_reads_that_show_the_slice_al
 
 def test_a_failing_worker_of_a_preempted_slice_is_a_preemption():
     suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
-    answer = plan(suspect, sighting=PREEMPTED, workers=[exited(0, 1), unreachable(1)])
+    answer = plan(suspect, observed=PREEMPTED, workers=[exited(0, 1), unreachable(1)])
     assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.PREEMPTED)
 
 
@@ -128,7 +128,7 @@ def test_a_host_that_was_shut_down_is_no_failure_however_its_program_ended(statu
     late = plan(suspect(), workers=workers, now=NOW + timeouts.VERDICT_MAX_S)
     assert (late.step, late.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
     assert late.why == "worker 0 was shut down with its host, worker 1 exited with 1"
-    told = plan(suspect(), sighting=PREEMPTED, workers=workers)
+    told = plan(suspect(), observed=PREEMPTED, workers=workers)
     assert (told.cause, told.why) == (Cause.PREEMPTED, "node big-1 is PREEMPTED")
 
 
@@ -189,7 +189,7 @@ def test_a_worker_that_does_not_answer_is_asked_to_stop_until_patience_ends():
 
 
 def test_success_on_every_worker_counts_even_when_the_slice_goes_right_after():
-    assert plan(sighting=PREEMPTED, workers=[exited(0, 0), exited(1, 0)]).cause is Cause.SUCCEEDED
+    assert plan(observed=PREEMPTED, workers=[exited(0, 0), exited(1, 0)]).cause is Cause.SUCCEEDED
 
 
 def test_a_worker_that_never_ends_does_not_hold_the_attempt_for_ever():

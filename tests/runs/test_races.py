@@ -15,7 +15,7 @@ from tpuctl.model.records import SliceState
 from tpuctl.model.verdict import Wait
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import advance_run
-from tpuctl.slices.probing import Reach
+from tpuctl.slices.probing import PartitionCheck
 from tpuctl.state.repository import get_run, get_slice, save
 
 
@@ -44,19 +44,19 @@ class Meddling:
         return self._inner.put(key, data, **how)
 
 
-def lose(services: MemoryServices, name: str) -> None:
-    loaded = get_slice(services, name)
-    save(services, loaded, replace(loaded.record, state=SliceState.LOST))
+def mark_lost(services: MemoryServices, name: str) -> None:
+    stored = get_slice(services, name)
+    save(services, stored, replace(stored.record, state=SliceState.LOST))
 
 
 def test_no_attempt_begins_on_a_slice_that_was_lost_a_moment_ago(place):
     laptop, other = place.machine(), place.machine("other")
     bring_up(laptop, "big")
     run = submit(laptop, "big", "as registered")
-    laptop.store = Meddling(laptop.store, lambda: lose(other, "big"))
+    laptop.store = Meddling(laptop.store, lambda: mark_lost(other, "big"))
     outcome = advance_run(laptop, run.id)
     assert isinstance(outcome.verdict, Wait)
-    assert outcome.verdict.why == "another look"
+    assert outcome.verdict.why == "another read"
     assert get_run(laptop, run.id).record.attempt is None
 
 
@@ -65,7 +65,7 @@ def test_no_worker_is_started_for_an_attempt_whose_slice_was_lost_a_moment_ago(p
     bring_up(laptop, "big")
     run = submit(laptop, "big", "as registered")
     advance_run(laptop, run.id)
-    laptop.store = Meddling(laptop.store, lambda: lose(other, "big"))
+    laptop.store = Meddling(laptop.store, lambda: mark_lost(other, "big"))
     advance_run(laptop, run.id)
     attempt = get_run(laptop, run.id).record.attempt
     assert attempt is not None
@@ -76,10 +76,10 @@ def test_a_machine_that_saw_one_slice_still_asks_others_before_it_takes_itself_f
     laptop = place.machine()
     bring_up(laptop, "big")
     bring_up(laptop, "small")
-    reach = Reach(laptop)
-    reach.saw("big")
-    assert reach.another("big")
-    assert not reach.cut_off
+    partition = PartitionCheck(laptop)
+    partition.saw("big")
+    assert partition.another("big")
+    assert not partition.cut_off
 
 
 def test_a_machine_that_nobody_answers_is_cut_off_and_asks_only_once(place):
@@ -88,8 +88,8 @@ def test_a_machine_that_nobody_answers_is_cut_off_and_asks_only_once(place):
     start_run(laptop, submit(laptop, "big", "as registered").id)
     asked = []
     cut = place.machine("cut", reaches=lambda host: bool(asked.append(host)))
-    reach = Reach(cut)
-    assert not reach.another("small")
-    assert not reach.another("other")
-    assert reach.cut_off
+    partition = PartitionCheck(cut)
+    assert not partition.another("small")
+    assert not partition.another("other")
+    assert partition.cut_off
     assert len(asked) == 1

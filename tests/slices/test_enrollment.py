@@ -19,8 +19,8 @@ from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.enrollment import KEYS, enroll_machine, list_machines, remove_machine
-from tpuctl.slices.probing import greet_workers
-from tpuctl.state.leases import lease
+from tpuctl.slices.probing import probe_workers
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.views.slices import decisions
 from tpuctl.watch.heartbeat import PassLine
@@ -56,7 +56,7 @@ def patches(place: MemoryPlace) -> int:
 
 
 def lets_in(services: MemoryServices) -> bool:
-    return greet_workers(services, get_slice(services, "big").record).all_well
+    return probe_workers(services, get_slice(services, "big").record).all_well
 
 
 def test_a_machine_that_comes_later_is_let_in_by_its_own_passes(place):
@@ -277,7 +277,7 @@ def test_what_other_hosts_answered_stands_while_another_process_is_at_work_on_th
     laptop = place.machine("laptop")
     bring_up(laptop, "big")
     office = place.machine("office")
-    with lease(laptop, "big"):
+    with take_lease(laptop, "big"):
         refused = execute(office, get_slice(office, "big").record, ["true"])
         assert [result.failure for result in refused] == [FailureKind.AUTH] * 2
         assert bring_up(office, "big").state is SliceState.READY

@@ -15,13 +15,13 @@ from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation, job_id
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.initialize import initialize
-from tpuctl.slices.observe import look_at_slice
+from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.plan import plan_slice
 from tpuctl.slices.probing import Reach
 from tpuctl.slices.reconcile import advance_slice
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
@@ -59,17 +59,17 @@ class Ran:
 def initializing(services: MemoryServices) -> SliceRecord:
     """The slice `big` of two hosts, as it is once they answered and something is asked of them."""
     bring_up(services, "big")
-    loaded = get_slice(services, "big")
-    save(services, loaded, replace(loaded.record, state=SliceState.INITIALIZING))
+    stored = get_slice(services, "big")
+    save(services, stored, replace(stored.record, state=SliceState.INITIALIZING))
     return get_slice(services, "big").record
 
 
 def step(services: MemoryServices, *kinds: Ran) -> Outcome:
     """The effect of one pass, for what is asked here."""
-    look = look_at_slice(services, "big")
-    plan = plan_slice(look.record, look.sighting, services.store.now())
-    with lease(services, "big") as held:
-        return initialize(HeldSlice(services, look, plan, held, Reach(services)), kinds)
+    observation = observe_slice(services, "big")
+    plan = plan_slice(observation.record, observation.observed, services.store.now())
+    with take_lease(services, "big") as context:
+        return initialize(ReconcileContext(services, observation, plan, context, Reach(services)), kinds)
 
 
 def commands(place: MemoryPlace) -> int:

@@ -8,62 +8,73 @@ import pytest
 
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model import timeouts
-from tpuctl.slices.liveness import Beats, Life, Silence, count_read, due, judge_beats, judge_silence
+from tpuctl.slices.liveness import (
+    Heartbeats,
+    Liveness,
+    Silence,
+    classify_heartbeats,
+    classify_silence,
+    count_read,
+    due,
+)
 
 GAP, ENOUGH = timeouts.BEAT_READ_GAP_S, timeouts.BEAT_STILL_READS
 
 
-def reads(*values: dict[int, str], gap_s: float = GAP, name: str = "big-1") -> Beats:
+def reads(*values: dict[int, str], gap_s: float = GAP, name: str = "big-1") -> Heartbeats:
     """The heartbeats after so many reads, one after the other."""
-    beats: Beats | None = None
+    heartbeats: Heartbeats | None = None
     for number, each in enumerate(values):
-        beats = count_read(beats, name, each, 1000.0 + number * gap_s)
-    assert beats is not None
-    return beats
+        heartbeats = count_read(heartbeats, name, each, 1000.0 + number * gap_s)
+    assert heartbeats is not None
+    return heartbeats
 
 
 @pytest.mark.parametrize(
-    ("values", "life"),
+    ("values", "liveness"),
     [
-        ([], Life.UNKNOWN),
-        (["a"], Life.UNKNOWN),
-        (["a"] * (ENOUGH - 1), Life.UNKNOWN),
-        (["a"] * ENOUGH, Life.STILL),
-        (["a", "b"], Life.MOVING),
-        (["a", "b"] + ["b"] * (ENOUGH - 2), Life.MOVING),
-        (["a", "b"] + ["b"] * (ENOUGH - 1), Life.STILL),
-        (["a"] * 20 + ["b"], Life.MOVING),
-        (["b", "a", "b"], Life.MOVING),
+        ([], Liveness.UNKNOWN),
+        (["a"], Liveness.UNKNOWN),
+        (["a"] * (ENOUGH - 1), Liveness.UNKNOWN),
+        (["a"] * ENOUGH, Liveness.STILL),
+        (["a", "b"], Liveness.MOVING),
+        (["a", "b"] + ["b"] * (ENOUGH - 2), Liveness.MOVING),
+        (["a", "b"] + ["b"] * (ENOUGH - 1), Liveness.STILL),
+        (["a"] * 20 + ["b"], Liveness.MOVING),
+        (["b", "a", "b"], Liveness.MOVING),
     ],
 )
-def test_a_heartbeat_moves_stands_still_or_is_not_known_yet(values, life):
-    beats = reads(*[{0: value} for value in values]) if values else reads({})
-    assert judge_beats(beats, [0], others_answer=False) is life
+def test_a_heartbeat_moves_stands_still_or_is_not_known_yet(values, liveness):
+    heartbeats = reads(*[{0: value} for value in values]) if values else reads({})
+    assert classify_heartbeats(heartbeats, [0], others_answer=False) is liveness
 
 
 def test_a_heartbeat_that_was_withdrawn_proves_nothing():
-    beats = reads(*[{0: "a"}] * ENOUGH, {})
-    assert judge_beats(beats, [0], others_answer=False) is Life.UNKNOWN
-    assert judge_beats(count_read(beats, "big-1", {0: "a"}, 2000.0), [0], others_answer=False) is Life.UNKNOWN
+    heartbeats = reads(*[{0: "a"}] * ENOUGH, {})
+    assert classify_heartbeats(heartbeats, [0], others_answer=False) is Liveness.UNKNOWN
+    assert (
+        classify_heartbeats(count_read(heartbeats, "big-1", {0: "a"}, 2000.0), [0], others_answer=False)
+        is Liveness.UNKNOWN
+    )
 
 
 def test_only_the_heartbeats_of_this_incarnation_and_of_late_count():
     still = reads(*[{0: "a"}] * ENOUGH)
-    assert judge_beats(count_read(still, "big-2", {0: "a"}, still.read_at + GAP), [0], others_answer=False) is (
-        Life.UNKNOWN
-    )
+    assert classify_heartbeats(
+        count_read(still, "big-2", {0: "a"}, still.read_at + GAP), [0], others_answer=False
+    ) is (Liveness.UNKNOWN)
     later = still.read_at + timeouts.BEAT_FORGET_S + 1
     for value in ("a", "b"):
-        beats = count_read(still, "big-1", {0: value}, later)
-        assert judge_beats(beats, [0], others_answer=False) is Life.UNKNOWN
+        heartbeats = count_read(still, "big-1", {0: value}, later)
+        assert classify_heartbeats(heartbeats, [0], others_answer=False) is Liveness.UNKNOWN
 
 
 def test_a_clock_that_jumps_makes_no_heartbeat_stand_still():
-    beats = count_read(reads({0: "a"}), "big-1", {0: "a"}, 1000.0 + timeouts.BEAT_FORGET_S - 1)
-    assert judge_beats(beats, [0], others_answer=False) is Life.UNKNOWN
-    assert due(beats, beats.read_at - GAP)
-    assert due(beats, beats.read_at + GAP)
-    assert not due(beats, beats.read_at + GAP - 1)
+    heartbeats = count_read(reads({0: "a"}), "big-1", {0: "a"}, 1000.0 + timeouts.BEAT_FORGET_S - 1)
+    assert classify_heartbeats(heartbeats, [0], others_answer=False) is Liveness.UNKNOWN
+    assert due(heartbeats, heartbeats.read_at - GAP)
+    assert due(heartbeats, heartbeats.read_at + GAP)
+    assert not due(heartbeats, heartbeats.read_at + GAP - 1)
     assert due(None, 0.0)
 
 
@@ -71,39 +82,42 @@ MOVES, STANDS = ["a", *"bcdefghij"], ["x"] * 10
 
 
 @pytest.mark.parametrize(
-    ("workers", "silent", "others", "life"),
+    ("workers", "silent", "others", "liveness"),
     [
-        ([MOVES, MOVES], {0, 1}, False, Life.MOVING),
-        ([MOVES, STANDS], {0, 1}, False, Life.MOVING),
-        ([MOVES, STANDS], {0, 1}, True, Life.UNKNOWN),
-        ([MOVES, MOVES], {0, 1}, True, Life.MOVING),
-        ([MOVES, STANDS], {1}, True, Life.STILL),
-        ([MOVES, STANDS], {0}, True, Life.MOVING),
-        ([STANDS, STANDS], {0, 1}, False, Life.STILL),
-        ([MOVES], {0, 1}, True, Life.UNKNOWN),
-        ([MOVES], {0, 1}, False, Life.MOVING),
-        ([STANDS], {0, 1}, False, Life.STILL),
-        ([MOVES], set(), False, Life.UNKNOWN),
+        ([MOVES, MOVES], {0, 1}, False, Liveness.MOVING),
+        ([MOVES, STANDS], {0, 1}, False, Liveness.MOVING),
+        ([MOVES, STANDS], {0, 1}, True, Liveness.UNKNOWN),
+        ([MOVES, MOVES], {0, 1}, True, Liveness.MOVING),
+        ([MOVES, STANDS], {1}, True, Liveness.STILL),
+        ([MOVES, STANDS], {0}, True, Liveness.MOVING),
+        ([STANDS, STANDS], {0, 1}, False, Liveness.STILL),
+        ([MOVES], {0, 1}, True, Liveness.UNKNOWN),
+        ([MOVES], {0, 1}, False, Liveness.MOVING),
+        ([STANDS], {0, 1}, False, Liveness.STILL),
+        ([MOVES], set(), False, Liveness.UNKNOWN),
     ],
 )
-def test_one_host_speaks_for_others_only_where_none_answers(workers, silent, others, life):
+def test_one_host_speaks_for_others_only_where_none_answers(workers, silent, others, liveness):
     rows = [{worker: values[read] for worker, values in enumerate(workers)} for read in range(10)]
-    beats = from_data(Beats, to_data(reads(*rows)))
-    assert judge_beats(beats, silent, others_answer=others) is life
+    heartbeats = from_data(Heartbeats, to_data(reads(*rows)))
+    assert classify_heartbeats(heartbeats, silent, others_answer=others) is liveness
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "another", "sick", "life"),
+    ("silent_s", "another", "sick", "liveness"),
     list(
         itertools.product(
-            (0.0, timeouts.BOOT_GRACE_S, timeouts.UNREACHABLE_MAX_S), (False, True), (False, True), list(Life)
+            (0.0, timeouts.BOOT_GRACE_S, timeouts.UNREACHABLE_MAX_S),
+            (False, True),
+            (False, True),
+            list(Liveness),
         )
     ),
 )
-def test_nothing_is_given_up_that_shows_life_or_against_which_nothing_speaks(silent_s, another, sick, life):
-    judged = judge_silence(silent_s, reached_another=another, unhealthy=sick, life=life)
-    evidence = another or sick or life is Life.STILL
-    if life is Life.MOVING:
+def test_nothing_is_given_up_that_shows_life_or_against_which_nothing_speaks(silent_s, another, sick, liveness):
+    judged = classify_silence(silent_s, reached_another=another, unhealthy=sick, liveness=liveness)
+    evidence = another or sick or liveness is Liveness.STILL
+    if liveness is Liveness.MOVING:
         assert judged is Silence.BLIND
     elif silent_s < timeouts.BOOT_GRACE_S:
         assert judged is Silence.WAIT

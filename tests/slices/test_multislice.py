@@ -11,7 +11,7 @@ from tpuctl.model.cloud import Endpoint, NodeInfo, NodeState, QueuedState
 from tpuctl.model.records import SliceState
 from tpuctl.runs.process_env import render_environment
 from tpuctl.slices.multislice import combine_nodes
-from tpuctl.slices.states import CloudView, SliceEvent, classify_slice
+from tpuctl.slices.states import SliceEvent, SliceInfo, classify_slice
 
 
 def part(index: int, state: NodeState = NodeState.READY, hosts: int = 2, **changes: object) -> NodeInfo:
@@ -66,8 +66,8 @@ def test_one_sick_node_makes_the_slice_sick():
 def test_any_node_lost_is_the_loss_of_the_incarnation(state, found, event):
     record = a_slice(state=state, spec=a_spec(slices=2, hosts=4), incarnation=an_incarnation(workers=()))
     was_whole = state is SliceState.READY
-    view = CloudView(node=combine_nodes(found, was_whole=was_whole), queued=a_queued(state=QueuedState.ACTIVE))
-    assert classify_slice(record, view, STORE_ID).event is event
+    info = SliceInfo(node=combine_nodes(found, was_whole=was_whole), queued=a_queued(state=QueuedState.ACTIVE))
+    assert classify_slice(record, info, STORE_ID).event is event
 
 
 def test_every_worker_of_a_run_is_told_its_slice_and_the_same_coordinator():

@@ -18,7 +18,7 @@ from tpuctl.model.cloud import Listing
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.slices.desired import request_slice
-from tpuctl.slices.observe import take_snapshot
+from tpuctl.slices.observe import list_inventory
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import decisions
@@ -199,11 +199,11 @@ def test_a_request_that_was_thought_to_be_gone_and_still_waits_is_kept(place, se
     with pytest.raises(PendingError):
         wait_for_slice(services, "big", deadline=services.clock.now() + 30.0)
     assert get_slice(services, "big").record.state is SliceState.PROVISIONING
-    loaded = get_slice(services, "big")
-    life = replace(loaded.record.incarnation, unseen_since=services.clock.now())
+    stored = get_slice(services, "big")
+    life = replace(stored.record.incarnation, unseen_since=services.clock.now())
     hidden = Hiding(services.cloud)
     services.cloud = hidden
-    save(services, loaded, replace(loaded.record, incarnation=life))
+    save(services, stored, replace(stored.record, incarnation=life))
     with pytest.raises(PendingError):
         wait_for_slice(services, "big", deadline=services.clock.now() + 5.0)
     assert get_slice(services, "big").record.state is SliceState.LOST
@@ -275,7 +275,7 @@ class Dark:
 def test_a_zone_that_cannot_be_listed_alone_keeps_no_other_from_being_read(place, services):
     bring_up(services, "big", queued=False)
     services.cloud = Dark(services.cloud, {"europe-west4-a": DeniedError("not in this zone")})
-    seen = take_snapshot(services, {SPEC.zone, "europe-west4-a"})
+    seen = list_inventory(services, {SPEC.zone, "europe-west4-a"})
     assert (list(seen.nodes), seen.unread) == ([(SPEC.zone, "big-1")], "")
     assert seen.unreachable == {"europe-west4-a"}
 
@@ -290,7 +290,7 @@ def test_zones_are_not_listed_one_by_one_for_ever(place, services):
     asked: list[str] = []
     services.cloud = Slow(services.cloud, {})
     zones = {f"zone-{number}" for number in range(30)}
-    assert take_snapshot(services, zones).unread == "timed out"
+    assert list_inventory(services, zones).unread == "timed out"
     assert asked == ["-", "zone-0", "zone-1"]
 
 

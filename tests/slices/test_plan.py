@@ -10,13 +10,13 @@ from tpuctl.model.records import Answer, Desired, Loss, Retry, SliceState
 from tpuctl.model.timeouts import CREATE_STALLED_S, DELETING_MAX_S, UNCLEAR_MAX_S
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.slices.plan import next_incarnation, plan_slice
-from tpuctl.slices.states import Effect, Sighting, SliceEvent
+from tpuctl.slices.states import Effect, ObservedEvent, SliceEvent
 
 NOW = 5000.0
 
 
 def plan(record, event):
-    return plan_slice(record, Sighting(event, "seen"), NOW)
+    return plan_slice(record, ObservedEvent(event, "seen"), NOW)
 
 
 def test_a_ready_slice_needs_nothing():
@@ -106,32 +106,33 @@ def test_a_person_who_asks_again_begins_anew_until_nothing_may_be_created_any_mo
     ],
 )
 def test_an_operation_that_never_ends_is_not_waited_for_when_nothing_exists(state, effect, after):
-    running = Sighting(SliceEvent.CREATING, "operation-1 is running", pending=True)
+    running = ObservedEvent(SliceEvent.CREATING, "operation-1 is running", pending=True)
     fresh = a_slice(state=state, incarnation=an_incarnation(create_called_at=NOW - 60))
     assert plan_slice(fresh, running, NOW).state is state
     stalled = a_slice(state=state, incarnation=an_incarnation(create_called_at=NOW - CREATE_STALLED_S))
     answer = plan_slice(stalled, running, NOW)
     assert (answer.effect, answer.state) == (effect, after)
     assert "operation-1 is running for 15 min" in answer.why
-    listed = Sighting(SliceEvent.CREATING, "node big-1 is CREATING")
+    listed = ObservedEvent(SliceEvent.CREATING, "node big-1 is CREATING")
     assert plan_slice(stalled, listed, NOW).state is state
 
 
 def test_a_lost_slice_in_a_state_that_nobody_knows_is_left_to_a_person():
     record = a_slice(state=SliceState.LOST)
-    plan = plan_slice(record, Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0)
+    plan = plan_slice(record, ObservedEvent(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0)
     assert (plan.state, plan.effect) == (SliceState.LOST, None)
     assert isinstance(plan.verdict, Blocked)
     assert "tpuctl down big" in str(plan.verdict.hint)
     going = replace(record, state=SliceState.DELETING, desired=Desired.DOWN)
     assert (
-        plan_slice(going, Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0).effect is Effect.DELETE
+        plan_slice(going, ObservedEvent(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN"), 2000.0).effect
+        is Effect.DELETE
     )
 
 
 @pytest.mark.parametrize("state", [SliceState.PROVISIONING, SliceState.BOOTING, SliceState.READY])
 def test_a_state_that_nobody_knows_is_timed_and_then_left_to_a_person(state):
-    unclear = Sighting(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN")
+    unclear = ObservedEvent(SliceEvent.UNCLEAR, "node big-1 is UNKNOWN")
     fresh = a_slice(state=state)
     assert plan_slice(fresh, unclear, NOW).effect is Effect.MARK_UNCLEAR
     timed = a_slice(state=state, incarnation=an_incarnation(unclear_since=NOW))
@@ -141,8 +142,8 @@ def test_a_state_that_nobody_knows_is_timed_and_then_left_to_a_person(state):
     assert (late.state, late.effect) == (state, None)
     assert isinstance(late.verdict, Blocked)
     assert "UNKNOWN for 60 min" in late.why
-    assert plan_slice(timed, Sighting(SliceEvent.UNKNOWN, "unread"), NOW).effect is not Effect.MARK_UNCLEAR
-    known = plan_slice(timed, Sighting(SliceEvent.NODE_READY, "node big-1 is READY"), NOW)
+    assert plan_slice(timed, ObservedEvent(SliceEvent.UNKNOWN, "unread"), NOW).effect is not Effect.MARK_UNCLEAR
+    known = plan_slice(timed, ObservedEvent(SliceEvent.NODE_READY, "node big-1 is READY"), NOW)
     assert (known.state, known.effect) == (state, Effect.MARK_UNCLEAR)
 
 
@@ -151,5 +152,5 @@ def test_a_deletion_hangs_only_long_after_it_was_asked_for_however_old_the_loss(
     retry = Retry("delete", NOW - DELETING_MAX_S + 1, NOW - DELETING_MAX_S + 1, Answer.TAKEN)
     lost = a_slice(state=SliceState.LOST, loss=loss, incarnation=an_incarnation(retry=retry))
     assert plan(lost, SliceEvent.DELETING).effect is None
-    answer = plan_slice(lost, Sighting(SliceEvent.DELETING, "it is DELETING"), NOW + 1)
+    answer = plan_slice(lost, ObservedEvent(SliceEvent.DELETING, "it is DELETING"), NOW + 1)
     assert (answer.effect, answer.why) == (Effect.RENEW, "it is DELETING for 15 min")

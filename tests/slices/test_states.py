@@ -10,7 +10,7 @@ from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice
 from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState
 from tpuctl.model.records import SliceState
 from tpuctl.slices import states as lifecycle
-from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, CloudView, Effect, SliceEvent
+from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, SliceInfo
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))
@@ -18,8 +18,8 @@ def test_every_pair_is_either_a_transition_or_ignored_on_purpose(state, event):
     assert ((state, event) in TRANSITIONS) != ((state, event) in IGNORED)
 
 
-def classify_slice(record, view):
-    return lifecycle.classify_slice(record, view, STORE)
+def classify_slice(record, info):
+    return lifecycle.classify_slice(record, info, STORE)
 
 
 def test_every_state_is_explained_for_the_readme():
@@ -56,8 +56,8 @@ def test_whatever_takes_a_ready_slice_away_takes_one_that_is_initializing_away_a
     ],
 )
 def test_node_states_are_understood(state, event):
-    view = CloudView(node=a_node(state=state))
-    assert classify_slice(a_slice(), view).event is event
+    info = SliceInfo(node=a_node(state=state))
+    assert classify_slice(a_slice(), info).event is event
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,27 @@ def test_node_states_are_understood(state, event):
     ],
 )
 def test_queued_resource_states_are_understood_without_a_node(state, initiator, event):
-    view = CloudView(queued=a_queued(state=state, initiator=initiator))
-    assert classify_slice(a_slice(), view).event is event
+    info = SliceInfo(queued=a_queued(state=state, initiator=initiator))
+    assert classify_slice(a_slice(), info).event is event
 
 
 def test_internal_error_of_a_queued_resource_is_a_stockout_and_a_bad_request_is_not():
     internal = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(13, "an internal error has occurred"))
     invalid = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(3, "no such accelerator"))
-    assert classify_slice(a_slice(), CloudView(queued=internal)).event is SliceEvent.CREATE_FAILED
-    assert classify_slice(a_slice(), CloudView(queued=invalid)).event is SliceEvent.CREATE_REFUSED
+    assert classify_slice(a_slice(), SliceInfo(queued=internal)).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(), SliceInfo(queued=invalid)).event is SliceEvent.CREATE_REFUSED
 
 
 def test_an_operation_that_never_ends_does_not_hide_a_ready_node():
     running = OperationInfo("operations/x", done=False)
-    view = CloudView(node=a_node(), operation=running)
-    assert classify_slice(a_slice(), view).event is SliceEvent.NODE_READY
+    info = SliceInfo(node=a_node(), operation=running)
+    assert classify_slice(a_slice(), info).event is SliceEvent.NODE_READY
 
 
 @pytest.mark.parametrize("label", sorted(LABELS))
 def test_a_node_of_another_slice_life_or_fleet_is_foreign(label):
-    view = CloudView(node=a_node(labels={**LABELS, label: "other"}))
-    assert classify_slice(a_slice(), view).event is SliceEvent.FOREIGN
+    info = SliceInfo(node=a_node(labels={**LABELS, label: "other"}))
+    assert classify_slice(a_slice(), info).event is SliceEvent.FOREIGN
 
 
 def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
@@ -102,21 +102,21 @@ def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
 
 
 def test_a_waiting_request_that_is_gone_was_removed_by_a_person():
-    event = classify_slice(a_slice(state=SliceState.PROVISIONING), CloudView()).event
+    event = classify_slice(a_slice(state=SliceState.PROVISIONING), SliceInfo()).event
     assert event is SliceEvent.VANISHED
     assert TRANSITIONS[SliceState.PROVISIONING, event].state is SliceState.REMOVED
 
 
 def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():
     failed = OperationInfo("operations/x", done=True, error=CloudErrorInfo(8, "no more capacity"))
-    view = CloudView(operation=failed)
-    assert classify_slice(a_slice(state=SliceState.REQUESTED), view).event is SliceEvent.CREATE_FAILED
-    assert classify_slice(a_slice(state=SliceState.DELETING), view).event is SliceEvent.ABSENT
+    info = SliceInfo(operation=failed)
+    assert classify_slice(a_slice(state=SliceState.REQUESTED), info).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.ABSENT
 
 
 def test_a_running_create_is_waited_for_even_while_deleting():
-    view = CloudView(operation=OperationInfo("operations/x", done=False))
-    assert classify_slice(a_slice(state=SliceState.DELETING), view).event is SliceEvent.CREATING
+    info = SliceInfo(operation=OperationInfo("operations/x", done=False))
+    assert classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.CREATING
 
 
 @pytest.mark.parametrize("code", [*range(1, 17), 0, 99, -1])
@@ -125,6 +125,6 @@ def test_only_errors_that_asking_again_cannot_mend_refuse_a_request_for_good(cod
     operation = OperationInfo("operations/x", done=True, error=error)
     failed = a_queued(state=QueuedState.FAILED, error=error)
     final = code in {3, 5, 7, 11, 12, 16}
-    for view in (CloudView(operation=operation), CloudView(queued=failed)):
-        event = classify_slice(a_slice(state=SliceState.REQUESTED), view).event
+    for info in (SliceInfo(operation=operation), SliceInfo(queued=failed)):
+        event = classify_slice(a_slice(state=SliceState.REQUESTED), info).event
         assert event is (SliceEvent.CREATE_REFUSED if final else SliceEvent.CREATE_FAILED)

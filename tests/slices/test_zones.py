@@ -12,9 +12,9 @@ from tpuctl.model import timeouts
 from tpuctl.model.capacity import KEPT, CapacityNote, HourStat, note_asked, note_failed, note_lost, note_ready
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Doubt, SliceState
-from tpuctl.slices.liveness import Silence, judge_silence
+from tpuctl.slices.liveness import Silence, classify_silence
 from tpuctl.slices.plan import plan_slice
-from tpuctl.slices.states import Effect, Sighting, SliceEvent
+from tpuctl.slices.states import Effect, ObservedEvent, SliceEvent
 from tpuctl.slices.zones import REMEMBERED_S, choose_zone
 
 NOW = 1_000_000.0
@@ -97,7 +97,7 @@ def hunting(**changes):
 
 
 def plan(record, event, now=NOW):
-    return plan_slice(record, Sighting(event, "seen"), now)
+    return plan_slice(record, ObservedEvent(event, "seen"), now)
 
 
 def test_a_request_that_only_waits_is_given_up_for_another_zone_after_a_while():
@@ -130,7 +130,7 @@ def test_otherwise_the_place_in_the_queue_is_kept(record, event):
     ),
 )
 def test_silence_alone_never_gives_a_slice_up(silent, another, sick):
-    judged = judge_silence(silent, reached_another=another, unhealthy=sick)
+    judged = classify_silence(silent, reached_another=another, unhealthy=sick)
     if judged is Silence.GIVE_UP:
         assert another or sick
         assert silent >= timeouts.UNREACHABLE_MAX_S

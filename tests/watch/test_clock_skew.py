@@ -63,10 +63,10 @@ def record_of(services: MemoryServices, name: str) -> SliceRecord:
 def test_hosts_that_fall_silent_have_their_time_by_one_clock(place, behind, ahead):
     bring_up(behind, "other")
     bring_up(behind, "big")
-    loaded = get_slice(behind, "big")
-    assert loaded.record.incarnation is not None
-    doubted = replace(loaded.record.incarnation, doubt=Doubt(behind.store.now(), "as a run saw it"))
-    save(behind, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
+    stored = get_slice(behind, "big")
+    assert stored.record.incarnation is not None
+    doubted = replace(stored.record.incarnation, doubt=Doubt(behind.store.now(), "as a run saw it"))
+    save(behind, stored, replace(stored.record, state=SliceState.BOOTING, incarnation=doubted))
     place.world.fail_hosts("big-1")
     passed = minutes_until(place, [behind, ahead], lambda: record_of(behind, "big").last_incarnation == 2)
     assert passed * MINUTE >= timeouts.UNREACHABLE_MAX_S

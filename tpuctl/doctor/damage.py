@@ -14,7 +14,7 @@ from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.money.grants import Grant
 from tpuctl.notify.events import Ledger
 from tpuctl.slices.lifetime import IdleWatch
-from tpuctl.slices.liveness import Beats
+from tpuctl.slices.liveness import Heartbeats
 from tpuctl.state.gc_plan import Retired
 from tpuctl.state.leases import Holding
 from tpuctl.state.repository import decode
@@ -33,7 +33,7 @@ KINDS: Mapping[str, type] = {
     "capacity": CapacityNote,
     "grants": Grant,
     "hooks": Ledger,
-    "host-beats": Beats,
+    "host-beats": Heartbeats,
     "idle": IdleWatch,
     "leases": Holding,
     "machines": _Machine,

@@ -19,7 +19,7 @@ from tpuctl.engine.ports import Machine
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, TransientError
 from tpuctl.lib.names import region_of
-from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.parallel import read_all
 from tpuctl.lib.result import Reading
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
@@ -44,8 +44,8 @@ def check_up(
 ) -> Facts:
     """The facts, within a minute in all; `on_look` is told what is being looked at."""
     on_look("this machine and its store")
-    store = look_at_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
-    local = look_at_all(
+    store = read_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
+    local = read_all(
         {
             "credentials": machine.credentials,
             "keys": machine.key,
@@ -119,7 +119,7 @@ def _ask(
     if credentials.error is not None:
         error = TpuctlError("no working credentials")
         return dict.fromkeys(looks, Reading(error=error))
-    return look_at_all(looks, timeout_s=timeout_s)
+    return read_all(looks, timeout_s=timeout_s)
 
 
 def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:

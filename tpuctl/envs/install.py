@@ -31,7 +31,7 @@ from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Done, Wait
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import list_runs
 from tpuctl.transfer.prepare import deliver_files
 
@@ -156,13 +156,13 @@ def apply_environment(
     found: list[Verdict] = []
 
     def step() -> Outcome:
-        with lease(services, record.name) as held:
+        with take_lease(services, record.name) as lease:
             verdict = provision(
                 agent,
                 targets,
                 lambda _: (kind,),
                 owner=_owner(record.name),
-                fence=held.fence,
+                fence=lease.fence,
                 deliver=_deliver(services, agent, pinned, None),
                 retry=False,
             )

@@ -26,7 +26,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceState
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import active_run, look_for_end, request_run, request_stop
+from tpuctl.runs.reconcile import active_run, find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
 from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.desired import request_down
@@ -126,8 +126,8 @@ def _at_rest(services: Services, change: FleetChange) -> bool:
 
 def _removal(services: Services, name: str) -> Step:
     def step() -> Outcome:
-        loaded = find_slice(services, name)
-        if loaded is None or loaded.record.state is SliceState.GONE:
+        stored = find_slice(services, name)
+        if stored is None or stored.record.state is SliceState.GONE:
             return Outcome(Done("gone"), acted=False)
         return end_slice(services, name)
 
@@ -195,20 +195,20 @@ class _SliceItem:
 
     def _update(self) -> Outcome:
         services, item = self._services, self._item
-        loaded = get_slice(services, item.name)
-        lifetime = replace_lifetime(loaded.record.lifetime, item.limits, services.store.now())
+        stored = get_slice(services, item.name)
+        lifetime = replace_lifetime(stored.record.lifetime, item.limits, services.store.now())
         text = f"{self._why} (fleet file of {services.user})"
-        record_decision(services, loaded.record.key, "update", text)
-        save(services, loaded, replace(loaded.record, pay=item.pay, lifetime=lifetime))
+        record_decision(services, stored.record.key, "update", text)
+        save(services, stored, replace(stored.record, pay=item.pay, lifetime=lifetime))
         self._update_first = False
         return Outcome(Wait("the next look"), acted=True)
 
     def _request(self) -> Outcome:
         """Requests the slice as soon as its name is free: gone, or never there."""
         services, item = self._services, self._item
-        loaded = find_slice(services, item.name)
-        if loaded is not None and loaded.record.state is not SliceState.GONE:
-            record = loaded.record
+        stored = find_slice(services, item.name)
+        if stored is not None and stored.record.state is not SliceState.GONE:
+            record = stored.record
             other = bool(record.differs_from(item.spec, item.zones))
             if other and (self._replace or record.desired is Desired.DOWN):
                 return end_slice(services, item.name)
@@ -244,10 +244,10 @@ class _RunItem:
 
     def _new_policy(self) -> Outcome:
         services, policy = self._services, self._item.spec.policy
-        loaded = get_run(services, self._run_id)
-        record_decision(services, loaded.record.key, "policy", f"changed by the fleet file of {services.user}")
+        stored = get_run(services, self._run_id)
+        record_decision(services, stored.record.key, "policy", f"changed by the fleet file of {services.user}")
         print_of = self._item.fingerprint(policy)
-        save(services, loaded, replace(loaded.record, policy=policy, fingerprint=print_of))
+        save(services, stored, replace(stored.record, policy=policy, fingerprint=print_of))
         self._update = False
         return Outcome(Wait("the next look"), acted=True)
 
@@ -266,17 +266,17 @@ class _RunItem:
     def _slice_is_requested(self) -> bool:
         """Whether the slice of the file is wanted, and not one of the same name that is to go."""
         name = self._item.spec.slice_name
-        loaded = find_slice(self._services, name)
+        stored = find_slice(self._services, name)
         wanted = next(item for item in self._fleet.slices if item.name == name)
         return (
-            loaded is not None
-            and loaded.record.desired is Desired.UP
-            and not loaded.record.differs_from(wanted.spec, wanted.zones)
+            stored is not None
+            and stored.record.desired is Desired.UP
+            and not stored.record.differs_from(wanted.spec, wanted.zones)
         )
 
     def _ended(self) -> bool:
         """One step of ending the run that is in the way."""
-        run = look_for_end(self._services, self._ends_first)
+        run = find_end(self._services, self._ends_first)
         if not run.state.final:
             request_stop(self._services, run.id)
             step_run_and_slice(self._services, run.id)

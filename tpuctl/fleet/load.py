@@ -32,7 +32,7 @@ from tpuctl.model.records import SliceSpec
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
-from tpuctl.runs.reconcile import look_for_end
+from tpuctl.runs.reconcile import find_end
 from tpuctl.runs.submit import check_alone, check_request, freeze_code, frozen_environment, resolve_run
 from tpuctl.slices.bring_up import Offer, resolve_wanted
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
@@ -210,7 +210,7 @@ def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple
     in_the_way = [c.record for c in changes if c.change is Change.CONFLICT and c.kind is Kind.RUN and c.record]
     for run_id in in_the_way:
         with suppress(LeaseHeldError, StaleRecordError):  # whoever has it looks at it
-            look_for_end(services, run_id)
+            find_end(services, run_id)
     return plan() if in_the_way else changes
 
 

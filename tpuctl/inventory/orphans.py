@@ -15,8 +15,8 @@ from tpuctl.lib.names import label_value
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
-from tpuctl.state.repository import Loaded
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import Versioned
 
 
 class Collected(Struct, frozen=True):
@@ -31,14 +31,14 @@ def collect_obsolete(
     services: Services,
     nodes: Iterable[NodeInfo],
     queued: Iterable[QueuedInfo],
-    slices: Iterable[Loaded[SliceRecord]],
+    slices: Iterable[Versioned[SliceRecord]],
 ) -> list[Collected]:
     """Deletes what carries all labels of this store and an incarnation that its slice has left behind.
 
     Such a thing stays when the answer to a create was lost and a late read hid what it had made. The list that
     found it and a second read by name must agree. What is being worked on by others is left out.
     """
-    records = {loaded.record.name: loaded.record for loaded in slices}
+    records = {stored.record.name: stored.record for stored in slices}
     store_id = services.store.identity()
     found = []
     for each in gather(nodes, queued):
@@ -77,10 +77,12 @@ def _collect(services: Services, found: CloudResource, record: SliceRecord, why:
     """Asks for the deletion of one of them; trouble with it does not stop the pass."""
     text = f"{found.name} in {found.location}: {why}; listed and read"
     try:
-        with lease(services, record.name) as held:
+        with take_lease(services, record.name) as lease:
 
             def decide(_again: CloudResource) -> Refusal | None:
-                record_decision(services, record.key, "collect", text, incarnation=found.name, fence=held.fence)
+                record_decision(
+                    services, record.key, "collect", text, incarnation=found.name, fence=lease.fence
+                )
                 return None
 
             claim = _claim(found, record, services.store.identity())

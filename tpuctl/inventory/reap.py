@@ -23,7 +23,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource
 from tpuctl.model.records import SliceRecord
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import list_slices
 
 ASK_AGAIN_S = 60.0
@@ -116,7 +116,7 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> str:
     """The second read, the decision, the call. Why it was kept, or an empty string."""
     found = judged.found
     key = f"slices/{found.slice_name}"
-    with lease(services, found.slice_name) as held:
+    with take_lease(services, found.slice_name) as lease:
 
         def decide(again: CloudResource) -> Refusal | None:
             verdict = judge(again, _records(services), caller)
@@ -125,7 +125,7 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> str:
             why = (
                 f"{found.kind} {found.name} in {found.location}: {verdict.why}; listed and read, id {found.uid}"
             )
-            record_decision(services, key, "reap", why, incarnation=found.name, fence=held.fence)
+            record_decision(services, key, "reap", why, incarnation=found.name, fence=lease.fence)
             services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
             return None
 

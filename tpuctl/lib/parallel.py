@@ -13,7 +13,7 @@ LOOK_TIMEOUT_S = 25.0
 """For all looks together: one slow API call (20 s, with its own retries cut off) and a little."""
 
 
-def look_at_all(
+def read_all(
     looks: Mapping[str, Callable[[], Any]],
     *,
     timeout_s: float = LOOK_TIMEOUT_S,

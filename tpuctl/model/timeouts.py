@@ -102,7 +102,7 @@ RUN_BEGINS_S = 600.0
 ended in between."""
 
 LEASE_TTL_S = 60.0
-"""A lease outlives the longest wave (3 steps of 20 s)."""
+"""A lease outlives the longest step (3 steps of 20 s)."""
 
 STOP_GRACE_S = 30.0
 """Default time between TERM and KILL for a run: enough for a checkpoint of a small model."""

@@ -12,7 +12,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import QuotaError
 from tpuctl.lib.names import region_of
-from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.parallel import read_all
 from tpuctl.lib.result import Reading, Unread
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
@@ -54,7 +54,7 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
     looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
     looks |= {TPU_QUOTAS: services.project_api.tpu_quotas}
     looks |= {NODES: services.cloud.list_nodes, QUEUED: services.cloud.list_queued}
-    readings = look_at_all(looks, timeout_s=CHECK_TIMEOUT_S)
+    readings = read_all(looks, timeout_s=CHECK_TIMEOUT_S)
     _check_tpu_quotas(name, places, *(readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)))
     for what, reading in readings.items():
         if reading.error is not None:
@@ -186,7 +186,7 @@ def quota_report(
     zones when that is nowhere."""
     grants = list_grants(services)
     cloud, project = services.cloud, services.project_api
-    readings = look_at_all(
+    readings = read_all(
         {
             "nodes": cloud.list_nodes,
             "queued resources": cloud.list_queued,
@@ -198,7 +198,7 @@ def quota_report(
     holdings, unread = _holdings(catalog, readings["nodes"], readings["queued resources"])
     asked = sorted({*zones, *(grant.zone for grant in grants), *(each.zone for each in holdings)})
     asked = asked or list(catalog.zones())
-    regions = look_at_all(
+    regions = read_all(
         {
             f"quotas of region {region}": partial(project.region_quotas, region)
             for region in sorted({region_of(zone) for zone in asked})
@@ -223,7 +223,7 @@ def quota_report(
 
 def read_holdings(services: Services, catalog: Catalog) -> tuple[tuple[Holding, ...], list[Unread]]:
     """Who holds what in the whole project, and what could not be read of it."""
-    readings = look_at_all({"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued})
+    readings = read_all({"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued})
     return _holdings(catalog, readings["nodes"], readings["queued resources"])
 
 

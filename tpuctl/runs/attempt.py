@@ -96,7 +96,7 @@ class AttemptHosts:
     def _ids(self) -> dict[str, Any]:
         return {"run": self._run.id, "attempt": self._attempt.attempt_id}
 
-    def look(self) -> list[WorkerView]:
+    def observe(self) -> list[WorkerView]:
         """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
         that it does with the hosts."""
         trouble = self._attempt.suspect_since is not None

@@ -35,16 +35,16 @@ from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Loaded, find_slice, save, save_attempt_history, save_once
+from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history, save_once
 
 
-class RunWave:
+class RunEffects:
     """The effects of one plan for one run, under the lease of its slice. Calls to hosts end at `until`."""
 
     def __init__(
         self,
         services: Services,
-        loaded: Loaded[RunRecord],
+        stored: Versioned[RunRecord],
         slice_: SliceRecord | None,
         workers: Sequence[WorkerView],
         fence: int,
@@ -52,7 +52,7 @@ class RunWave:
     ) -> None:
         self._until = until
         self._services = services
-        self._loaded = loaded
+        self._stored = stored
         self._slice = slice_
         self._workers = workers
         self._fence = fence
@@ -76,7 +76,7 @@ class RunWave:
 
     @property
     def _run(self) -> RunRecord:
-        return self._loaded.record
+        return self._stored.record
 
     @property
     def _attempt(self) -> Attempt:
@@ -86,7 +86,7 @@ class RunWave:
         return attempt
 
     def _save(self, run: RunRecord) -> None:
-        self._loaded = save(self._services, self._loaded, run)
+        self._stored = save(self._services, self._stored, run)
 
     def _save_attempt(self, attempt: Attempt, **run_changes: object) -> None:
         self._save(replace(self._run, attempt=attempt, **run_changes))
@@ -327,7 +327,7 @@ class RunWave:
     def _answering(self) -> set[int]:
         """Workers that said how the attempt stands when they were looked at."""
         silent = {WorkerState.UNREACHABLE, WorkerState.CLOSED}
-        return {view.worker for view in self._workers if view.state not in silent}
+        return {info.worker for info in self._workers if info.state not in silent}
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"
@@ -344,15 +344,15 @@ class RunWave:
 
     def _doubt_slice(self, attempt: Attempt) -> None:
         """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
-        loaded = find_slice(self._services, self._run.slice_name)
-        record = loaded.record if loaded else None
-        if loaded is None or record is None or record.state is not SliceState.READY:
+        stored = find_slice(self._services, self._run.slice_name)
+        record = stored.record if stored else None
+        if stored is None or record is None or record.state is not SliceState.READY:
             return
         if record.incarnation is None or record.incarnation.number != attempt.incarnation:
             return
         doubted = replace(record.incarnation, doubt=Doubt(self._services.store.now(), attempt.suspect_why))
         record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
-        save(self._services, loaded, replace(record, state=SliceState.BOOTING, incarnation=doubted))
+        save(self._services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
 
     def _release_slice(self, run: RunRecord) -> None:
         """A slice made for this run goes with it."""

@@ -10,61 +10,61 @@ from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, 
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.reconcile import advance_run
-from tpuctl.slices.observe import SliceLook, look_at_slice
+from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
-from tpuctl.slices.probing import Reach
+from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.states import SliceEvent
-from tpuctl.state.repository import Loaded, find_slice, get_run, get_slice
+from tpuctl.state.repository import Versioned, find_slice, get_run, get_slice
 
 
 def step_run_and_slice(
-    services: Services, run_id: str, reach: Reach | None = None, seen: SliceLook | None = None
+    services: Services, run_id: str, partition: PartitionCheck | None = None, seen: Observation | None = None
 ) -> Outcome:
     """One pass over a run and the slice under it; what a watchdog does for them, too.
 
     `seen` is what the lists of this very pass show of the slice. While the record is the same, that asks for
     nothing to be done, and the run is not in trouble, the slice is not read once more.
     """
-    reach = reach or Reach(services)
+    partition = partition or PartitionCheck(services)
     run = get_run(services, run_id).record
-    look: SliceLook | None = None
-    loaded = find_slice(services, run.slice_name)
-    if loaded is not None:
+    observation: Observation | None = None
+    stored = find_slice(services, run.slice_name)
+    if stored is not None:
         calm = run.attempt is None or run.attempt.suspect_since is None
-        outcome, look = _step_slice(services, loaded, reach, seen if calm else None)
+        outcome, observation = _step_slice(services, stored, partition, seen if calm else None)
         if outcome.acted:
             return outcome
         if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
-            return _blocked(services, run_id, look, outcome)
-        if get_slice(services, run.slice_name).record.last_incarnation != look.record.last_incarnation:
+            return _blocked(services, run_id, observation, outcome)
+        if get_slice(services, run.slice_name).record.last_incarnation != observation.record.last_incarnation:
             # This process slept: what it saw says nothing about an attempt that others began since.
-            return Outcome(Wait("another look at its slice"), acted=True)
-    result = advance_run(services, run_id, look, reach)
-    return _prefer_slice_wait(result, look)
+            return Outcome(Wait("another read of its slice"), acted=True)
+    result = advance_run(services, run_id, observation, partition)
+    return _prefer_slice_wait(result, observation)
 
 
 def _step_slice(
-    services: Services, loaded: Loaded[SliceRecord], reach: Reach, seen: SliceLook | None
-) -> tuple[Outcome, SliceLook]:
-    if seen is not None and seen.loaded.generation == loaded.generation:
-        plan = plan_slice(seen.record, seen.sighting, services.store.now())
+    services: Services, stored: Versioned[SliceRecord], partition: PartitionCheck, seen: Observation | None
+) -> tuple[Outcome, Observation]:
+    if seen is not None and seen.stored.generation == stored.generation:
+        plan = plan_slice(seen.record, seen.observed, services.store.now())
         if plan.effect is None and plan.state is seen.record.state:
             return Outcome(plan.verdict, acted=False), seen
-    return advance_slice(services, loaded.record.name, reach)
+    return advance_slice(services, stored.record.name, partition)
 
 
-def _blocked(services: Services, run_id: str, look: SliceLook, outcome: Outcome) -> Outcome:
+def _blocked(services: Services, run_id: str, observation: Observation, outcome: Outcome) -> Outcome:
     """The slice needs a person; the run may still have its last attempt to end."""
-    result = advance_run(services, run_id, look)
+    result = advance_run(services, run_id, observation)
     return result if result.acted else outcome
 
 
-def _prefer_slice_wait(result: Outcome, look: SliceLook | None) -> Outcome:
+def _prefer_slice_wait(result: Outcome, observation: Observation | None) -> Outcome:
     """While the slice is on its way, say what the cloud shows rather than that the run waits for it."""
-    waiting = isinstance(result.verdict, Wait) and look is not None
-    if waiting and look is not None and look.record.state is not SliceState.READY and not result.acted:
-        return Outcome(Wait(f"slice {look.record.name} ({look.sighting.why})"), acted=False)
+    waits = isinstance(result.verdict, Wait) and not result.acted
+    if waits and observation is not None and observation.record.state is not SliceState.READY:
+        return Outcome(Wait(f"slice {observation.record.name} ({observation.observed.why})"), acted=False)
     return result
 
 
@@ -100,8 +100,8 @@ def start_run(services: Services, run_id: str, *, deadline: float | None = None)
 
 
 def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
-    loaded = find_slice(services, run.slice_name)
-    if loaded is None or not run.owns_slice or loaded.record.desired is Desired.UP:
+    stored = find_slice(services, run.slice_name)
+    if stored is None or not run.owns_slice or stored.record.desired is Desired.UP:
         return
     converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
 
@@ -109,8 +109,8 @@ def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
 def _stream_if_running(services: Services, run_id: str) -> bool:
     """Streams the workers' output until something needs a decision. False when there is nothing to stream."""
     run = get_run(services, run_id).record
-    loaded = find_slice(services, run.slice_name)
-    hosts = attempt_hosts(services, run, loaded.record if loaded else None)
+    stored = find_slice(services, run.slice_name)
+    hosts = attempt_hosts(services, run, stored.record if stored else None)
     attempt = run.attempt
     if hosts is None or attempt is None or attempt.state is not AttemptPhase.RUNNING:
         return False
@@ -153,10 +153,13 @@ class _Watch:
         run = get_run(self._services, self._run_id).record
         if run.stop_asked or run.state.final:
             return True
-        look = look_at_slice(self._services, run.slice_name)
-        return look.record.state is not SliceState.READY or look.sighting.event is not SliceEvent.NODE_READY
+        observation = observe_slice(self._services, run.slice_name)
+        return (
+            observation.record.state is not SliceState.READY
+            or observation.observed.event is not SliceEvent.NODE_READY
+        )
 
     def _workers_changed(self) -> bool:
         if get_run(self._services, self._run_id).record.stop_asked:
             return True
-        return any(not (view.healthy or view.succeeded) for view in self._hosts.look())
+        return any(not (view.healthy or view.succeeded) for view in self._hosts.observe())

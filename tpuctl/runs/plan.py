@@ -29,7 +29,7 @@ from tpuctl.model.records import (
     WorkerEnd,
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
-from tpuctl.slices.states import Sighting, SliceEvent
+from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 READS_THAT_MUST_AGREE = 2
 """One read of the API proves nothing: the preemption may not be visible yet."""
@@ -71,11 +71,11 @@ def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | 
 def plan_run(
     run: RunRecord,
     slice_: SliceRecord | None,
-    sighting: Sighting | None,
+    observed: ObservedEvent | None,
     workers: Sequence[WorkerView],
     now: float,
 ) -> RunPlan:
-    """The next step of `run`. `sighting` is this pass's look at the slice, `workers` one at the attempt."""
+    """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt."""
     if run.state.final:
         return RunPlan(None, run.reason, Done(run.reason))
     attempt = run.attempt
@@ -87,14 +87,14 @@ def plan_run(
         return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
     if attempt.state is AttemptPhase.RUNNING and workers and all(w.succeeded for w in workers):
         return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
-    gone = _incarnation_gone(attempt, slice_, sighting)
+    gone = _incarnation_gone(attempt, slice_, observed)
     if gone:
         return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
     if attempt.state is AttemptPhase.PREPARING:
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
     if attempt.state is AttemptPhase.STARTING:
-        return _plan_starting(attempt, sighting, workers, now)
-    return _plan_running(attempt, sighting, workers, now)
+        return _plan_starting(attempt, observed, workers, now)
+    return _plan_running(attempt, observed, workers, now)
 
 
 def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
@@ -113,7 +113,7 @@ def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
     return _act(RunStep.NEW_ATTEMPT, f"slice {slice_.name} is ready")
 
 
-def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, sighting: Sighting | None) -> str:
+def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, observed: ObservedEvent | None) -> str:
     """Why the attempt's incarnation no longer exists, or an empty string."""
     current = slice_.incarnation if slice_ else None
     if slice_ is None or current is None:
@@ -123,13 +123,13 @@ def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, sighting: Si
     if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
         lost = slice_.state is SliceState.LOST and slice_.loss is not None
         return slice_.loss.detail if lost and slice_.loss else f"slice {slice_.name} is {slice_.state}"
-    if sighting is not None and sighting.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
-        return sighting.why
+    if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
+        return observed.why
     return ""
 
 
 def _plan_starting(
-    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
     waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
     if waiting:
@@ -137,21 +137,21 @@ def _plan_starting(
     begun = {WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING}
     if workers and all(w.state in begun for w in workers):
         return _act(RunStep.MARK_RUNNING, "every worker runs")
-    return _plan_trouble(attempt, sighting, workers, now)
+    return _plan_trouble(attempt, observed, workers, now)
 
 
 def _plan_running(
-    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
     if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
             return _act(RunStep.CLEAR, "all workers answer again")
         return RunPlan(None, "running", Wait("the run"))
-    return _plan_trouble(attempt, sighting, workers, now)
+    return _plan_trouble(attempt, observed, workers, now)
 
 
 def _plan_trouble(
-    attempt: Attempt, sighting: Sighting | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
     """A worker failed, vanished or does not answer: gather evidence, then decide whose fault it is."""
     what = describe_trouble(workers)
@@ -160,7 +160,7 @@ def _plan_trouble(
     failed = [w for w in workers if w.over and not w.succeeded]
     unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
     waited = now - attempt.suspect_since
-    alive = sighting is not None and sighting.event is SliceEvent.NODE_READY
+    alive = observed is not None and observed.event is SliceEvent.NODE_READY
     going_down = any(w.event in PASSING for w in workers)
     if alive and not unreachable and (failed or going_down):
         if attempt.suspect_reads >= READS_THAT_MUST_AGREE and failed and not going_down:

@@ -40,8 +40,8 @@ def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunR
 
 def go_on(services: Services, run_id: str) -> RunRecord:
     """A person has seen the question of a run and wants it to go on."""
-    loaded = get_run(services, run_id)
-    if not loaded.record.question:
-        return loaded.record
-    record_decision(services, loaded.record.key, "go-on", f"asked for by {services.user}")
-    return save(services, loaded, replace(loaded.record, question="", fruitless=0)).record
+    stored = get_run(services, run_id)
+    if not stored.record.question:
+        return stored.record
+    record_decision(services, stored.record.key, "go-on", f"asked for by {services.user}")
+    return save(services, stored, replace(stored.record, question="", fruitless=0)).record

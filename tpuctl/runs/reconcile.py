@@ -17,19 +17,19 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait
 from tpuctl.runs.attempt import attempt_hosts
-from tpuctl.runs.effects import RunWave
+from tpuctl.runs.effects import RunEffects
 from tpuctl.runs.plan import describe_trouble, plan_run
 from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
-from tpuctl.slices.heartbeats import describe_life, listen_for_life
-from tpuctl.slices.liveness import Life
-from tpuctl.slices.observe import SliceLook, look_at_slice
-from tpuctl.slices.probing import Reach
-from tpuctl.slices.states import Sighting, SliceEvent
+from tpuctl.slices.heartbeats import check_liveness, describe_liveness
+from tpuctl.slices.liveness import Liveness
+from tpuctl.slices.observe import Observation, observe_slice
+from tpuctl.slices.probing import PartitionCheck
+from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
-from tpuctl.state.repository import Loaded, find_run, find_slice, get_run, list_runs, save
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, list_runs, save
 
-_LOOKED_AT = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
+_ASKED_OF_HOSTS = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 """Attempt states in which the workers' own word is asked for."""
 _REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
 """So long another process may hold the lease of a slice."""
@@ -42,11 +42,11 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
     """
-    looked = False
+    asked = False
     # Waits are counted, not hours: a laptop that was closed in between has not waited.
     for left in reversed(range(_REQUEST_TRIES)):
         try:
-            with lease(services, run.slice_name):
+            with take_lease(services, run.slice_name):
                 return _request_run(services, run, named=named)
         except (LeaseHeldError, StaleRecordError):
             if not left:
@@ -54,14 +54,14 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
             services.clock.sleep(timeouts.POLL_FIRST_S)
         except ConflictError:
             other = active_run(services, run.slice_name)
-            if looked or other is None or not look_for_end(services, other.id).state.final:
+            if asked or other is None or not find_end(services, other.id).state.final:
                 raise
-            looked = True
+            asked = True
     raise AssertionError("unreachable")
 
 
-def look_for_end(services: Services, run_id: str) -> RunRecord:
-    """A run that nobody follows may be over on its hosts: notes that, within the time of a second look at one
+def find_end(services: Services, run_id: str) -> RunRecord:
+    """A run that nobody follows may be over on its hosts: notes that, within the time of a second read of one
     that failed. Begins and stops nothing."""
     give_up_at = services.clock.now() + 2 * timeouts.VERDICT_READ_GAP_S
     while True:
@@ -94,43 +94,43 @@ def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecor
     check_new_id(services, run.id, again=False)
     services.logs.set_aside(run.id)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
-    return save(services, Loaded(run, 0), run).record
+    return save(services, Versioned(run, 0), run).record
 
 
 def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None:
     """A slice that was wanted for run `asked_for` goes with `run`, which takes its place."""
-    loaded = find_slice(services, run.slice_name)
-    if loaded is not None and run.owns_slice and loaded.record.run_id == asked_for != run.id:
-        save(services, loaded, replace(loaded.record, run_id=run.id))
+    stored = find_slice(services, run.slice_name)
+    if stored is not None and run.owns_slice and stored.record.run_id == asked_for != run.id:
+        save(services, stored, replace(stored.record, run_id=run.id))
 
 
 def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None:
     """Raises ConflictError for the id of another run. `again`: one that is under way may be meant again."""
-    loaded = find_run(services, run_id)
-    if loaded is None or (again and not loaded.record.state.final):
+    stored = find_run(services, run_id)
+    if stored is None or (again and not stored.record.state.final):
         return
     raise ConflictError(
-        f"there is a run called {run_id} already; it is {loaded.record.state}",
+        f"there is a run called {run_id} already; it is {stored.record.state}",
         hint=f"give the new one another --name, or none; tpuctl logs {run_id} shows the old one",
     )
 
 
 def request_stop(services: Services, run_id: str, *, grace_s: float | None = None) -> RunRecord:
     """Writes down that a run is to stop; the loop does it. Final runs are left as they are."""
-    loaded = get_run(services, run_id)
-    run = loaded.record
+    stored = get_run(services, run_id)
+    run = stored.record
     if run.state.final or run.stop_asked:
         return run
     record_decision(services, run.key, "stop", f"asked for by {services.user}")
     policy = run.policy if grace_s is None else replace(run.policy, grace_s=grace_s)
-    return save(services, loaded, replace(run, stop_asked=True, policy=policy)).record
+    return save(services, stored, replace(run, stop_asked=True, policy=policy)).record
 
 
 def end_with_slice(services: Services, run_id: str) -> None:
     """Ends a run that waits for a slice which is no longer wanted; nothing is asked of the cloud."""
     run = get_run(services, run_id).record
-    loaded = find_slice(services, run.slice_name)
-    if loaded is not None and loaded.record.state is SliceState.GONE:
+    stored = find_slice(services, run.slice_name)
+    if stored is not None and stored.record.state is SliceState.GONE:
         advance_run(services, run_id)
 
 
@@ -145,10 +145,10 @@ def active_run(services: Services, slice_name: str) -> RunRecord | None:
 def never_began(services: Services, record: SliceRecord) -> str:
     """Why nobody uses a slice that was made for a run, or an empty string: the command that wanted both ended
     before it wrote the run down. The same command again makes use of the slice."""
-    life = record.incarnation
-    if record.run_id is None or record.desired is not Desired.UP or life is None:
+    incarnation = record.incarnation
+    if record.run_id is None or record.desired is not Desired.UP or incarnation is None:
         return ""
-    if services.store.now() < life.requested_at + timeouts.RUN_BEGINS_S:
+    if services.store.now() < incarnation.requested_at + timeouts.RUN_BEGINS_S:
         return ""
     if services.store.get(f"runs/{record.run_id}") is not None:
         return ""
@@ -158,95 +158,98 @@ def never_began(services: Services, record: SliceRecord) -> str:
 
 
 def advance_run(
-    services: Services, run_id: str, look: SliceLook | None = None, reach: Reach | None = None
+    services: Services,
+    run_id: str,
+    observation: Observation | None = None,
+    partition: PartitionCheck | None = None,
 ) -> Outcome:
-    """One step of one run. `look` is this pass's look at its slice, `reach` at its own way to hosts."""
-    loaded = get_run(services, run_id)
-    run = loaded.record
+    """One step of one run. `observation` is of its slice; `partition` says whether this machine is cut off."""
+    stored = get_run(services, run_id)
+    run = stored.record
     if run.state.final:
         return Outcome(plan_run(run, None, None, [], services.store.now()).verdict, acted=False)
-    if look is None and find_slice(services, run.slice_name) is not None:
-        look = look_at_slice(services, run.slice_name)
+    if observation is None and find_slice(services, run.slice_name) is not None:
+        observation = observe_slice(services, run.slice_name)
     fresh = find_slice(services, run.slice_name)
     slice_ = fresh.record if fresh else None
     began = services.clock.now()
-    workers = _look_at_workers(services, run, slice_, began)
-    sighting = look.sighting if look else None
+    workers = _observe_workers(services, run, slice_, began)
+    observed = observation.observed if observation else None
     closed = any(worker.state is WorkerState.CLOSED for worker in workers)
     let_in = ask_to_be_let_in(services, run.slice_name) if closed and slice_ is not None else ""
     if let_in:
         return Outcome(Wait(let_in), acted=False)
-    reach, until = reach or Reach(services), began + HOST_TIME_S
-    unclear = None if run.stop_asked else _unclear(services, workers, slice_, sighting, reach, until)
+    partition, until = partition or PartitionCheck(services), began + HOST_TIME_S
+    unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
     if unclear is not None:
         return Outcome(unclear, acted=False)
-    plan = plan_run(run, slice_, sighting, workers, services.store.now())
+    plan = plan_run(run, slice_, observed, workers, services.store.now())
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
-    with lease(services, run.slice_name) as held:
-        if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), loaded):
-            # Somebody acted between our look and our lease: what was planned may no longer be right.
-            return Outcome(Wait("another look"), acted=True)
-        outcome = RunWave(services, loaded, slice_, workers, held.fence, until).apply(plan)
+    with take_lease(services, run.slice_name) as lease:
+        if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), stored):
+            # Somebody acted between our observation and our lease: what was planned may no longer be right.
+            return Outcome(Wait("another read"), acted=True)
+        outcome = RunEffects(services, stored, slice_, workers, lease.fence, until).apply(plan)
     let_in = ask_to_be_let_in(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(let_in), acted=False) if let_in else outcome
 
 
-def _moved(now: Loaded[Any] | None, before: Loaded[Any] | None) -> bool:
-    """Whether a record was written since it was looked at."""
+def _moved(now: Versioned[Any] | None, before: Versioned[Any] | None) -> bool:
+    """Whether a record was written since it was read."""
     return (now.generation if now else 0) != (before.generation if before else 0)
 
 
-def _look_at_workers(
+def _observe_workers(
     services: Services, run: RunRecord, slice_: SliceRecord | None, began: float
 ) -> list[WorkerView]:
     attempt = run.attempt
-    told = attempt is not None and attempt.state is not AttemptPhase.RUNNING
-    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if told else WATCH_TIME_S))
-    if attempt is None or hosts is None or attempt.state not in _LOOKED_AT:
+    changing = attempt is not None and attempt.state is not AttemptPhase.RUNNING
+    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if changing else WATCH_TIME_S))
+    if attempt is None or hosts is None or attempt.state not in _ASKED_OF_HOSTS:
         return []
-    return hosts.look()
+    return hosts.observe()
 
 
 def _unclear(
     services: Services,
     workers: Sequence[WorkerView],
     slice_: SliceRecord | None,
-    sighting: Sighting | None,
-    reach: Reach,
+    observed: ObservedEvent | None,
+    partition: PartitionCheck,
     until: float,
 ) -> Blind | Blocked | None:
     """Why what this machine sees of the workers proves nothing; None where it does. Hosts of other slices are
     asked until `until`, by this machine's clock."""
-    if slice_ is None or not workers or sighting is None or sighting.event is not SliceEvent.NODE_READY:
+    if slice_ is None or not workers or observed is None or observed.event is not SliceEvent.NODE_READY:
         return None
     closed = [worker for worker in workers if worker.state is WorkerState.CLOSED]
     if closed:
-        reach.saw(slice_.name)
+        partition.saw(slice_.name)
         return why_closed(services, slice_, describe_trouble(closed))
     silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
     if len(silent) < len(workers):
-        reach.saw(slice_.name)
+        partition.saw(slice_.name)
     if not silent:
         return None
     left_s = max(1.0, until - services.clock.now())
-    others = len(silent) < len(workers) or reach.another(slice_.name, left_s)
-    life = listen_for_life(services, slice_, [worker.worker for worker in silent], others_answer=others)
+    others = len(silent) < len(workers) or partition.another(slice_.name, left_s)
+    liveness = check_liveness(services, slice_, [worker.worker for worker in silent], others_answer=others)
     failed = any(worker.over and not worker.succeeded for worker in workers)
-    if life is Life.MOVING and not failed:
-        return Blind(f"{describe_trouble(silent)}; {describe_life(life)}")
-    if others or life is Life.STILL:
+    if liveness is Liveness.MOVING and not failed:
+        return Blind(f"{describe_trouble(silent)}; {describe_liveness(liveness)}")
+    if others or liveness is Liveness.STILL:
         return None
     return Blind("no worker answers this machine, and no other host does either")
 
 
-def may_look_although_cut_off(services: Services, run: RunRecord) -> bool:
-    """Whether a machine that reaches no host has evidence all the same: the heartbeats of the run's hosts."""
-    loaded = find_slice(services, run.slice_name)
-    if loaded is None or run.attempt is None:
+def silence_is_proved(services: Services, run: RunRecord) -> bool:
+    """Whether a machine that reaches no host can tell all the same, by the heartbeats of the run's hosts."""
+    stored = find_slice(services, run.slice_name)
+    if stored is None or run.attempt is None:
         return False
-    life = listen_for_life(services, loaded.record, run.attempt.workers, others_answer=False)
-    return life is Life.STILL
+    liveness = check_liveness(services, stored.record, run.attempt.workers, others_answer=False)
+    return liveness is Liveness.STILL
 
 
 def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:

@@ -63,17 +63,17 @@ def settle_once(services: Services, run: RunRecord) -> RunRecord:
     if hosts is None or not _unproven(run):
         return run
     hosts.stop(run.policy.grace_s)
-    loaded = get_run(services, run.id)
-    now = {end.worker: end for end in worker_ends(hosts.look())}
-    unproven = {end.worker for end in _unproven(loaded.record)}
-    attempt = loaded.record.attempt
-    if attempt is None or not loaded.record.state.final:
-        return loaded.record
+    stored = get_run(services, run.id)
+    now = {end.worker: end for end in worker_ends(hosts.observe())}
+    unproven = {end.worker for end in _unproven(stored.record)}
+    attempt = stored.record.attempt
+    if attempt is None or not stored.record.state.final:
+        return stored.record
     ends = tuple(now[end.worker] if end.worker in unproven else end for end in attempt.ends)
     if ends == attempt.ends:
-        return loaded.record
+        return stored.record
     record_decision(services, run.key, "settled", "; ".join(f"worker {end.worker}: {end.note}" for end in ends))
-    return save(services, loaded, replace(loaded.record, attempt=replace(attempt, ends=ends))).record
+    return save(services, stored, replace(stored.record, attempt=replace(attempt, ends=ends))).record
 
 
 def is_settled(run: RunRecord) -> bool:
@@ -90,5 +90,5 @@ def _unproven(run: RunRecord) -> list[WorkerEnd]:
 
 def _hosts(services: Services, run: RunRecord) -> AttemptHosts | None:
     """None when they are gone, and with them all that ran there."""
-    loaded = find_slice(services, run.slice_name)
-    return attempt_hosts(services, run, loaded.record if loaded else None, services.clock.now() + HOST_TIME_S)
+    stored = find_slice(services, run.slice_name)
+    return attempt_hosts(services, run, stored.record if stored else None, services.clock.now() + HOST_TIME_S)

@@ -83,8 +83,8 @@ def own_slice_name(services: Services, request: SliceRequest, name: str | None) 
     """
     found = find_accelerator(load_accelerators(), request.accelerator or "", request.topology)
     name = name or name_of(found.name, request.slices or 1)
-    loaded = find_slice(services, name)
-    if loaded is not None and loaded.record.run_id is None and loaded.record.state is not SliceState.GONE:
+    stored = find_slice(services, name)
+    if stored is not None and stored.record.run_id is None and stored.record.state is not SliceState.GONE:
         raise ConflictError(
             f"slice {name} is there already and does not belong to a run",
             hint=f"use it with --on {name} and without --up, or name another with --on",

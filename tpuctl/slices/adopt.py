@@ -28,10 +28,10 @@ from tpuctl.model.cloud import (
 )
 from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
 from tpuctl.slices.enrollment import enroll_machine, read_machines
-from tpuctl.slices.probing import find_workers, greet_workers
+from tpuctl.slices.probing import find_workers, probe_workers
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
-from tpuctl.state.repository import Loaded, find_slice, get_slice, list_slices, save
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices, save
 from tpuctl.state.tombstones import retired_numbers
 
 
@@ -71,12 +71,12 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
     if node.state is not NodeState.READY:
         raise ConflictError(f"{node.name} in {node.zone} is {node.state}, not READY", hint="tpuctl ls")
     chosen = check_slice_name(name or _name_of(node))
-    loaded = find_slice(services, chosen)
-    last = _last_number(services, chosen, loaded)
+    stored = find_slice(services, chosen)
+    last = _last_number(services, chosen, stored)
     return Candidate(chosen, node, request, _number_of(node, chosen, last))
 
 
-def _last_number(services: Services, name: str, old: Loaded[SliceRecord] | None) -> int:
+def _last_number(services: Services, name: str, old: Versioned[SliceRecord] | None) -> int:
     """The last incarnation of that name, also where its record was pruned."""
     return old.record.last_incarnation if old else retired_numbers(services.store, name).incarnation
 
@@ -146,7 +146,7 @@ def adopt(
 def _adopt(
     services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
 ) -> SliceRecord:
-    with lease(services, found.name):
+    with take_lease(services, found.name):
         record = _existing(services, found)
         if record is None:
             fresh = _record(services, catalog, found, login_user)
@@ -155,7 +155,7 @@ def _adopt(
                 _check_access(services, record)
             record_decision(services, record.key, "adopt", found.evidence, incarnation=found.node.name)
             old = find_slice(services, found.name)
-            save(services, Loaded(record, old.generation if old else 0), record)
+            save(services, Versioned(record, old.generation if old else 0), record)
         _update_node(services, found, add_key=add_key)
     return record
 
@@ -227,7 +227,7 @@ def _pinned(services: Services, record: SliceRecord, node: NodeInfo) -> SliceRec
 
 
 def _check_access(services: Services, record: SliceRecord) -> None:
-    answers = greet_workers(services, record)
+    answers = probe_workers(services, record)
     if answers.all_well:
         return
     user = record.spec.login_user
@@ -240,8 +240,8 @@ def _check_access(services: Services, record: SliceRecord) -> None:
 
 def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None:
     """One PATCH of what is not yet as it should be. Metadata is replaced as a whole, so all of it is sent."""
-    loaded, node = get_slice(services, found.name), found.node
-    record = loaded.record
+    stored, node = get_slice(services, found.name), found.node
+    record = stored.record
     if record.incarnation is None:
         return
     ours = owner_labels(record, record.incarnation, services.store.identity())
@@ -252,5 +252,5 @@ def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None
         return
     if metadata not in (None, dict(node.metadata)):
         sent = replace(record.incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
-        save(services, loaded, replace(record, incarnation=sent))
+        save(services, stored, replace(record, incarnation=sent))
     services.cloud.update_node(node.zone, node.name, labels=labels, metadata=metadata)

@@ -79,21 +79,21 @@ def _known_slice(services: Services, request: SliceRequest, name: str | None) ->
     word = request.accelerator
     if name is not None or word is None:
         return None
-    loaded = find_slice(services, word)
-    if loaded is None:
+    stored = find_slice(services, word)
+    if stored is None:
         return None
     again = SliceRequest(
         accelerator=word, pay=request.pay, ttl=request.ttl, stop_when_idle=request.stop_when_idle
     )
     if load_accelerators().find(word) is not None:  # a slice that is called like its type
-        return loaded.record if request == again and loaded.record.desired is Desired.UP else None
+        return stored.record if request == again and stored.record.desired is Desired.UP else None
     if request != again:
-        record = loaded.record
+        record = stored.record
         raise UsageError(
             f"{record.name} is a slice, which comes up as it was asked for before",
             hint=f"tpuctl up {record.name}; with flags: tpuctl up {record.spec.accelerator_type} {record.name}",
         )
-    return loaded.record
+    return stored.record
 
 
 def _read_script(request: SliceRequest, directory: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""One slice while this process holds its lease: what was seen and planned, and its record as last written."""
+"""Reconcile context of one slice: services, lease, observation and plan, and its record as last written."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.model.records import Incarnation, SliceRecord
-from tpuctl.slices.observe import SliceLook
+from tpuctl.slices.observe import Observation
 from tpuctl.slices.plan import SlicePlan
-from tpuctl.slices.probing import Reach
+from tpuctl.slices.probing import PartitionCheck
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import Lease
-from tpuctl.state.repository import Loaded, save
+from tpuctl.state.repository import Versioned, save
 
 
-class HeldSlice:
-    """What every effect on a slice is given, and the only road on which one writes its record and its trail."""
+class ReconcileContext:
+    """What every effect on a slice is given, and the only way to write its record and its journal."""
 
     def __init__(
-        self, services: Services, look: SliceLook, plan: SlicePlan, lease: Lease, reach: Reach
+        self,
+        services: Services,
+        observation: Observation,
+        plan: SlicePlan,
+        lease: Lease,
+        partition: PartitionCheck,
     ) -> None:
         self.services = services
-        self.look = look
+        self.observation = observation
         self.plan = plan
-        self.reach = reach
+        self.partition = partition
         self._fence = lease.fence
-        self._loaded = look.loaded
+        self._stored = observation.stored
 
     @property
     def fence(self) -> int:
@@ -38,7 +43,7 @@ class HeldSlice:
     @property
     def record(self) -> SliceRecord:
         """As last written, or amended since."""
-        return self._loaded.record
+        return self._stored.record
 
     @property
     def incarnation(self) -> Incarnation:
@@ -54,14 +59,14 @@ class HeldSlice:
 
     def amend(self, record: SliceRecord) -> None:
         """Takes `record` for the slice's without writing it: the next `save` starts from it."""
-        self._loaded = Loaded(record, self._loaded.generation)
+        self._stored = Versioned(record, self._stored.generation)
 
     def save(self, record: SliceRecord) -> None:
         """Raises StaleRecordError when somebody else wrote since it was read."""
-        self._loaded = save(self.services, self._loaded, record)
+        self._stored = save(self.services, self._stored, record)
 
     def journal(self, action: str, reason: str) -> None:
-        """Tells the slice's trail what is about to be done, and why."""
+        """Writes into the slice's journal what is about to be done, and why."""
         incarnation = self.record.incarnation
         record_decision(
             self.services,

@@ -25,48 +25,48 @@ from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait
 from tpuctl.money.coverage import ended_grant
 from tpuctl.slices.capacity_notes import read_notes, remember_asked
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.delete import not_settled
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
-from tpuctl.slices.loss import drop_zone, lose, quota_refused
+from tpuctl.slices.loss import drop_zone, mark_lost, quota_refused
 from tpuctl.slices.plan import next_incarnation, node_spec
 from tpuctl.slices.states import DENIED, SliceEvent
 from tpuctl.slices.zones import choose_zone
 
 
-def create_tpu(held: HeldSlice) -> Outcome:
+def create_tpu(context: ReconcileContext) -> Outcome:
     """One create call for the incarnation, as a node or a queued resource."""
-    services, record = held.services, held.record
-    not_now = _not_now(held)
+    services, record = context.services, context.record
+    not_now = _not_now(context)
     if not_now is not None:
         return Outcome(not_now, acted=False)
     now = services.store.now()
     why = _why_created(record)
-    held.journal("create", why)
-    before = held.incarnation
+    context.journal("create", why)
+    before = context.incarnation
     called = replace(before, create_called_at=now, unseen_since=now)
     remember_asked(services, record)
     # Last before the call: it fails when somebody took the slice over while this process slept.
-    held.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
+    context.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
     kind = "queued resource" if record.spec.queued else "node"
     services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", why))
     try:
-        operation = _call_create(held, called)
+        operation = _call_create(context, called)
     except BusyError as error:
         # Refused: this call made nothing. Another zone need not wait for this one.
-        held.amend(held.changed(unseen_since=before.unseen_since))
+        context.amend(context.changed(unseen_since=before.unseen_since))
         if len(record.candidates) > 1:
-            return _create_failed(held, error)
-        return not_settled(held, before.retry, CREATE, error)
+            return _create_failed(context, error)
+        return not_settled(context, before.retry, CREATE, error)
     except (ConflictError, TransientError) as error:
         # It may have taken effect, or an earlier call of ours has the name, or a stranger. A later look tells
         # which; not at once, because what holds the name may not be shown yet.
-        return not_settled(held, before.retry, CREATE, error)
+        return not_settled(context, before.retry, CREATE, error)
     except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
         # This call made nothing; an earlier one, whose answer was lost, may have.
         refused = replace(called, unseen_since=before.unseen_since)
-        return _not_created(held, replace(held.record, incarnation=refused), error)
-    held.save(replace(held.record, incarnation=replace(called, operation=operation.name, retry=None)))
+        return _not_created(context, replace(context.record, incarnation=refused), error)
+    context.save(replace(context.record, incarnation=replace(called, operation=operation.name, retry=None)))
     return Outcome(Wait("the cloud to take the request"), acted=True)
 
 
@@ -77,20 +77,20 @@ def _why_created(record: SliceRecord) -> str:
     return f"in place of {cloud_name(record.name, record.last_incarnation - 1)}: {record.loss.kind}"
 
 
-def _not_now(held: HeldSlice) -> Blocked | Wait | None:
+def _not_now(context: ReconcileContext) -> Blocked | Wait | None:
     """Why nothing may be created at this moment."""
-    ended = ended_grant(held.services, held.record)
+    ended = ended_grant(context.services, context.record)
     if ended:
-        hint = f"tpuctl up {held.record.name} --pay, or tpuctl down {held.record.name}"
+        hint = f"tpuctl up {context.record.name} --pay, or tpuctl down {context.record.name}"
         return Blocked(f"{ended}; nothing is created after that", hint)
-    seconds = held.services.pacer.take()
+    seconds = context.services.pacer.take()
     if seconds <= 0:
         return None
-    return Wait("its turn: creates per minute are limited", held.services.clock.now() + seconds)
+    return Wait("its turn: creates per minute are limited", context.services.clock.now() + seconds)
 
 
-def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
-    services, record = held.services, held.record
+def _call_create(context: ReconcileContext, incarnation: Incarnation) -> OperationInfo:
+    services, record = context.services, context.record
     keep_enrolled(services)
     labels = owner_labels(record, incarnation, services.store.identity())
     labels[USER_LABEL] = label_value(record.owner)
@@ -102,55 +102,55 @@ def _call_create(held: HeldSlice, incarnation: Incarnation) -> OperationInfo:
     return create(incarnation.cloud_name, spec)
 
 
-def _not_created(held: HeldSlice, record: SliceRecord, error: TpuctlError) -> Outcome:
+def _not_created(context: ReconcileContext, record: SliceRecord, error: TpuctlError) -> Outcome:
     """What a refused create means for the slice; `record` is written with its consequences."""
-    held.amend(record)
+    context.amend(record)
     if isinstance(error, RateLimitedError):
-        lose(held, "create-failed", error.message, failed=True)
-        return Outcome(Wait(error.message, held.record.not_before), acted=True)
+        mark_lost(context, "create-failed", error.message, failed=True)
+        return Outcome(Wait(error.message, context.record.not_before), acted=True)
     if isinstance(error, NoCapacityError | QuotaError):
-        return _create_failed(held, error)
-    return _create_refused(held, error)
+        return _create_failed(context, error)
+    return _create_refused(context, error)
 
 
-def _create_failed(held: HeldSlice, error: TpuctlError) -> Outcome:
+def _create_failed(context: ReconcileContext, error: TpuctlError) -> Outcome:
     """Nothing was created, and asking again later or elsewhere may succeed."""
     if isinstance(error, QuotaError):
-        return quota_refused(held, error)
-    lose(held, "create-failed", error.message, failed=True, zone=True)
-    return Outcome(Wait(error.message, held.record.not_before), acted=True)
+        return quota_refused(context, error)
+    mark_lost(context, "create-failed", error.message, failed=True, zone=True)
+    return Outcome(Wait(error.message, context.record.not_before), acted=True)
 
 
-def _create_refused(held: HeldSlice, error: TpuctlError) -> Outcome:
-    if isinstance(error, DeniedError) and len(held.record.candidates) > 1:
+def _create_refused(context: ReconcileContext, error: TpuctlError) -> Outcome:
+    if isinstance(error, DeniedError) and len(context.record.candidates) > 1:
         # Perhaps only this machine may not: the zone is left alone for a while, not left out for good.
-        lose(held, "create-failed", error.message, failed=True, zone=True)
-        return Outcome(Wait(error.message, held.record.not_before), acted=True)
-    if drop_zone(held, error.message):
+        mark_lost(context, "create-failed", error.message, failed=True, zone=True)
+        return Outcome(Wait(error.message, context.record.not_before), acted=True)
+    if drop_zone(context, error.message):
         return Outcome(Wait("another zone"), acted=True)
     if isinstance(error, DeniedError):
-        # Permissions come late and tokens expire: passes ask again, and a person is told until it is settled.
-        again = held.record.loss is not None and held.record.loss.kind == DENIED
+        # Permissions come late and tokens expire: passes ask again, and warn until it works.
+        again = context.record.loss is not None and context.record.loss.kind == DENIED
         if again:
-            held.journal("still-denied", error.message)
-        lose(held, DENIED, error.message, failed=True, state=SliceState.REFUSED, told=again)
-        return Outcome(Failed(_with_way_out(held, error)), acted=True)
-    loss = Loss(held.services.store.now(), "refused", error.message)
-    held.journal("refused", error.message)
-    held.save(replace(held.record, state=SliceState.REFUSED, loss=loss))
-    return Outcome(Failed(_with_way_out(held, error)), acted=True)
+            context.journal("still-denied", error.message)
+        mark_lost(context, DENIED, error.message, failed=True, state=SliceState.REFUSED, journaled=again)
+        return Outcome(Failed(_with_way_out(context, error)), acted=True)
+    loss = Loss(context.services.store.now(), "refused", error.message)
+    context.journal("refused", error.message)
+    context.save(replace(context.record, state=SliceState.REFUSED, loss=loss))
+    return Outcome(Failed(_with_way_out(context, error)), acted=True)
 
 
-def _with_way_out(held: HeldSlice, error: TpuctlError) -> TpuctlError:
+def _with_way_out(context: ReconcileContext, error: TpuctlError) -> TpuctlError:
     """The record of what was refused stays until it is asked for again or taken down: `status` says why."""
     first = f"{error.hint}; " if error.hint else ""
-    hint = f"{first}`tpuctl down {held.record.name}` clears the refused request away"
+    hint = f"{first}`tpuctl down {context.record.name}` clears the refused request away"
     return type(error)(error.message, hint=hint, details=error.details)
 
 
-def renew_incarnation(held: HeldSlice) -> Outcome:
+def renew_incarnation(context: ReconcileContext) -> Outcome:
     """Names the next incarnation, in the zone where capacity is likeliest; a later step asks for it."""
-    services, record = held.services, held.record
+    services, record = context.services, context.record
     now = services.store.now()
     ended = ended_grant(services, record)
     if ended:
@@ -159,12 +159,12 @@ def renew_incarnation(held: HeldSlice) -> Outcome:
     notes = read_notes(services, record.spec, record.candidates if record.zones else ())
     choice = choose_zone(record.candidates, record.zone_not_before, notes, now)
     incarnation = next_incarnation(record, now)
-    if held.look.sighting.event is SliceEvent.DELETING:
-        text = f"{held.plan.why}: it is not waited for any more, and counts against quota until it is gone"
+    if context.observation.observed.event is SliceEvent.DELETING:
+        text = f"{context.plan.why}: it is not waited for any more, and counts against quota until it is gone"
         services.emit(Warn(record.name, text))
     where = f" in {choice.zone} ({choice.why})" if record.zones else ""
-    held.journal("renew", f"{held.plan.why}; asking again as {incarnation.cloud_name}{where}")
-    held.save(
+    context.journal("renew", f"{context.plan.why}; asking again as {incarnation.cloud_name}{where}")
+    context.save(
         replace(
             record,
             state=SliceState.REQUESTED,

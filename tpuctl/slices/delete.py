@@ -16,75 +16,77 @@ from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.slices.capacity_notes import remember_came
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.plan import retry_verdict
 
 
-def delete_incarnation(held: HeldSlice) -> Outcome:
+def delete_incarnation(context: ReconcileContext) -> Outcome:
     """Asks the cloud to delete it; later steps look whether it is gone."""
-    services, name = held.services, held.incarnation.cloud_name
+    services, name = context.services, context.incarnation.cloud_name
     began = services.clock.now()
     # Written in any case: it fails when somebody took the slice over while this process slept too long.
-    life = replace(held.incarnation, unseen_since=None) if held.look.shown else held.incarnation
-    doomed, before = _doomed(held), life.retry
-    node = held.look.view.node
+    life = replace(context.incarnation, unseen_since=None) if context.observation.shown else context.incarnation
+    doomed, before = _doomed(context), life.retry
+    node = context.observation.info.node
     if before is None and life.cloud_ready_at is None and node is not None and node.state is NodeState.READY:
-        remember_came(services, held.record)
+        remember_came(services, context.record)
     if doomed:
         life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
-    held.save(replace(held.record, state=held.plan.state, incarnation=life))
+    context.save(replace(context.record, state=context.plan.state, incarnation=life))
     if not doomed:
-        return Outcome(Wait(held.look.sighting.why), acted=False)
+        return Outcome(Wait(context.observation.observed.why), acted=False)
     try:
         for found in doomed:
-            claim = claim_of(held.record, held.incarnation, services.store.identity(), found.kind)
-            refused = delete_tpu(services, found, claim, partial(_decide_delete, held))
+            claim = claim_of(context.record, context.incarnation, services.store.identity(), found.kind)
+            refused = delete_tpu(services, found, claim, partial(_decide_delete, context))
             if refused is not None:
-                return _kept(held, refused, before)
+                return _kept(context, refused, before)
     except (TransientError, RateLimitedError) as error:
-        return not_settled(held, before, DELETE, error)
+        return not_settled(context, before, DELETE, error)
     except TpuctlError:
-        held.save(held.changed(retry=before))  # no deletion that was taken, to be waited for
+        context.save(context.changed(retry=before))  # no deletion that was taken, to be waited for
         raise
     if life.retry is not None and life.retry.since == life.retry.at:
-        services.emit(StepDone(held.record.name, f"delete {name}", "asked", services.clock.now() - began))
+        services.emit(StepDone(context.record.name, f"delete {name}", "asked", services.clock.now() - began))
     # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
     return Outcome(Wait(f"{name} to be gone"), acted=False)
 
 
-def not_settled(held: HeldSlice, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
+def not_settled(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
     """A call that was refused for the moment, or whose answer is not there: written down, made again later.
 
     `before` is the record of the last such call, if there was one.
     """
-    now = held.services.store.now()
+    now = context.services.store.now()
     answer = Answer.REFUSED if isinstance(error, BusyError | ConflictError) else Answer.NONE
     retry = next_retry(before, call, answer, now, error.message)
     if retry.since == retry.at:
-        held.journal("not-now", error.message)
-    held.save(held.changed(retry=retry))
-    return Outcome(retry_verdict(held.record, retry, now), acted=False)
+        context.journal("not-now", error.message)
+    context.save(context.changed(retry=retry))
+    return Outcome(retry_verdict(context.record, retry, now), acted=False)
 
 
-def _doomed(held: HeldSlice) -> list[CloudResource]:
+def _doomed(context: ReconcileContext) -> list[CloudResource]:
     """What the look showed of it: its queued resource, which takes its nodes along, or these."""
-    view = held.look.view
-    if view.queued is not None:
-        return [view.queued.resource]
-    return [node.resource for node in (view.node.parts or (view.node,))] if view.node else []
+    info = context.observation.info
+    if info.queued is not None:
+        return [info.queued.resource]
+    return [node.resource for node in (info.node.parts or (info.node,))] if info.node else []
 
 
-def _decide_delete(held: HeldSlice, found: CloudResource) -> Refusal | None:
-    down = held.record.desired is Desired.DOWN
-    why = f"{held.record.name} is to go" if down else held.plan.why
-    held.journal("delete", why)
-    held.services.emit(StepStarted(held.record.name, f"delete {found.name}", why))
+def _decide_delete(context: ReconcileContext, found: CloudResource) -> Refusal | None:
+    down = context.record.desired is Desired.DOWN
+    why = f"{context.record.name} is to go" if down else context.plan.why
+    context.journal("delete", why)
+    context.services.emit(StepStarted(context.record.name, f"delete {found.name}", why))
     return None
 
 
-def _kept(held: HeldSlice, refused: Refusal, before: Retry | None) -> Outcome:
+def _kept(context: ReconcileContext, refused: Refusal, before: Retry | None) -> Outcome:
     """Not proved to be ours: said once in the trail, and to a person each time."""
-    if held.incarnation.kept != refused.why:
-        held.journal("kept", refused.why)
-    held.save(held.changed(kept=refused.why, retry=before))  # no deletion that was taken, to be waited for
+    if context.incarnation.kept != refused.why:
+        context.journal("kept", refused.why)
+    context.save(
+        context.changed(kept=refused.why, retry=before)
+    )  # no deletion that was taken, to be waited for
     return Outcome(Blocked(f"nothing is deleted: {refused.why}", refused.hint), acted=False)

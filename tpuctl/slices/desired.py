@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError
 from tpuctl.lib.names import label_value, parse_cloud_name
-from tpuctl.lib.parallel import look_at_all
+from tpuctl.lib.parallel import read_all
 from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
@@ -17,7 +17,7 @@ from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Loaded, find_run, find_slice, get_slice, save
+from tpuctl.state.repository import Versioned, find_run, find_slice, get_slice, save
 from tpuctl.state.tombstones import retired_numbers
 
 _REQUEST_TRIES = 3
@@ -73,22 +73,22 @@ def _request_slice(
     services: Services, wanted: SliceRecord, limits: Limits, permit: Callable[[], None]
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
-    loaded = find_slice(services, wanted.name)
-    if loaded is None:
+    stored = find_slice(services, wanted.name)
+    if stored is None:
         permit()
         enroll_machine(services)
         return _first_intent(services, wanted, limits)
-    record = loaded.record
+    record = stored.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
         permit()
         enroll_machine(services)
-        return _begin_again(services, loaded, wanted, limits)
+        return _begin_again(services, stored, wanted, limits)
     check_same(record, wanted.spec, wanted.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         permit()
-        return _begin_again(services, loaded, wanted, limits)
+        return _begin_again(services, stored, wanted, limits)
     enroll_machine(services)
-    return _keep(services, loaded, wanted, limits)
+    return _keep(services, stored, wanted, limits)
 
 
 def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
@@ -109,15 +109,17 @@ def is_wanted(record: SliceRecord) -> bool:
     return record.desired is Desired.UP and record.state not in over
 
 
-def _keep(services: Services, loaded: Loaded[SliceRecord], wanted: SliceRecord, limits: Limits) -> SliceRecord:
+def _keep(
+    services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: Limits
+) -> SliceRecord:
     """A slice that is there already: only whose it is and when it goes may be news."""
-    record = loaded.record
+    record = stored.record
     if limits != UNLIMITED:
         check_limitable(services, record)
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))
     if wanted.run_id is not None and _orphaned(services, record):
         record = replace(record, run_id=wanted.run_id)
-    return record if record == loaded.record else save(services, loaded, record).record
+    return record if record == stored.record else save(services, stored, record).record
 
 
 def check_limitable(services: Services, record: SliceRecord) -> None:
@@ -155,7 +157,7 @@ def _check_unrecorded(services: Services, name: str, number: int) -> None:
     """Raises ConflictError when the cloud has a later life of this slice than `number`: its record was lost,
     and names would be used twice. What cannot be read hinders nothing."""
     looks = {"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued}
-    for reading in look_at_all(looks).values():
+    for reading in read_all(looks).values():
         for found in reading.value.items if reading.value is not None else ():
             ours = found.labels.get(USER_LABEL) == label_value(services.user)
             base, later = parse_cloud_name(found.name) or ("", 0)
@@ -181,14 +183,14 @@ def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> Sl
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )
     record_decision(services, record.key, "up", f"{spec.accelerator_type} asked for by {services.user}")
-    return save(services, Loaded(record, 0), record).record
+    return save(services, Versioned(record, 0), record).record
 
 
 def _begin_again(
-    services: Services, loaded: Loaded[SliceRecord], wanted: SliceRecord, limits: Limits
+    services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: Limits
 ) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
-    old = loaded.record
+    old = stored.record
     _check_successor(services, old)
     if old.state is SliceState.DELETING and old.differs_from(wanted.spec, wanted.zones):
         raise ConflictError(
@@ -209,7 +211,7 @@ def _begin_again(
         zone_not_before=backoffs,
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )
-    return save(services, loaded, record).record
+    return save(services, stored, record).record
 
 
 def _check_successor(services: Services, old: SliceRecord) -> None:
@@ -228,12 +230,12 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
     A create is written down before it is called, in the same record: whoever is about to call it, here or on
     another machine, either wrote first, and the request stays, or writes in vain, and nothing is created.
     """
-    loaded = get_slice(services, name)
-    record = loaded.record
+    stored = get_slice(services, name)
+    record = stored.record
     if not never_sent(record):
         return False
     try:
-        save(services, loaded, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
+        save(services, stored, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
     except StaleRecordError:
         return False
     record_decision(services, record.key, "withdrawn", why)
@@ -254,8 +256,8 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
     A record that another process changes at the same moment is read again: what it says does not matter here.
     """
     for left in reversed(range(_DOWN_TRIES)):
-        loaded = get_slice(services, name)
-        record = loaded.record
+        stored = get_slice(services, name)
+        record = stored.record
         any_user = record.any_user or all_users
         down = record.desired is Desired.DOWN
         if record.state is SliceState.GONE or (down and any_user == record.any_user):
@@ -264,7 +266,7 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
         record_decision(services, record.key, "down", f"asked for by {services.user}{said}")
         wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
         try:
-            return save(services, loaded, wanted).record
+            return save(services, stored, wanted).record
         except StaleRecordError:
             if not left:
                 raise

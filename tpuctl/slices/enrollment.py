@@ -31,7 +31,7 @@ from tpuctl.model.verdict import Blind, Blocked, Verdict, Wait
 from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
 
 KEYS = "ssh-keys"
@@ -167,9 +167,9 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, n
 
 def send_keys(services: Services, name: str, machines: Machines) -> str:
     """Gives the nodes of a slice the keys that they lack; what was done in words, empty for nothing."""
-    with lease(services, name) as held:
-        loaded = get_slice(services, name)
-        record, incarnation = loaded.record, loaded.record.incarnation
+    with take_lease(services, name) as lease:
+        stored = get_slice(services, name)
+        record, incarnation = stored.record, stored.record.incarnation
         if incarnation is None or record.state not in WITH_HOSTS:
             return ""
         found = [
@@ -181,15 +181,17 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
         if not _is_ours(found, incarnation.node_uid) or not lacking:
             return ""
         why = f"its hosts get the keys of {counted(len(machines.enrolled), 'enrolled machine')}"
-        record_decision(services, record.key, "keys", why, incarnation=incarnation.cloud_name, fence=held.fence)
+        record_decision(
+            services, record.key, "keys", why, incarnation=incarnation.cloud_name, fence=lease.fence
+        )
         sent = replace(incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
-        save(services, loaded, replace(record, incarnation=sent))
+        save(services, stored, replace(record, incarnation=sent))
         for node in lacking:
             metadata = machines.metadata_of(node, user)
             try:
                 services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
             except BusyError as error:
-                record_decision(services, record.key, "not-now", error.message, fence=held.fence)
+                record_decision(services, record.key, "not-now", error.message, fence=lease.fence)
                 soon = services.store.now() + timeouts.KEYS_BUSY_S - timeouts.KEYS_RETRY_S
                 fresh = get_slice(services, name)
                 life = fresh.record.incarnation

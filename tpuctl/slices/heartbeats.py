@@ -16,14 +16,14 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.records import Cause, Incarnation, RunRecord, SliceRecord
-from tpuctl.slices.liveness import Beats, Life, count_read, due, judge_beats
+from tpuctl.slices.liveness import Heartbeats, Liveness, classify_heartbeats, count_read, due
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import decode, list_runs
 
 
-def listen_for_life(
+def check_liveness(
     services: Services, record: SliceRecord, silent: Collection[int], *, others_answer: bool
-) -> Life:
+) -> Liveness:
     """What the heartbeats of the `silent` workers of a slice amount to, after one more read if it is time.
 
     They stand still also where a supervisor was killed and left its last one behind: that says something of the
@@ -31,30 +31,30 @@ def listen_for_life(
     """
     incarnation = record.incarnation
     if incarnation is None:
-        return Life.UNKNOWN
+        return Liveness.UNKNOWN
     key = beats_key(record.name)
     document = services.store.get(key)
-    known = None if document is None else decode(Beats, document)
-    beats = _read_again(services, record, incarnation, known)
-    if beats is None:
-        return Life.UNKNOWN
-    life = judge_beats(beats, silent, others_answer=others_answer)
-    if life is Life.STILL and not _expected(services, record.name, incarnation):
-        life = Life.UNKNOWN
-    told = beats.told
-    if life not in (told, Life.UNKNOWN):
-        beats = replace(beats, told=life)
-    if beats is not known:
+    known = None if document is None else decode(Heartbeats, document)
+    heartbeats = _read_again(services, record, incarnation, known)
+    if heartbeats is None:
+        return Liveness.UNKNOWN
+    liveness = classify_heartbeats(heartbeats, silent, others_answer=others_answer)
+    if liveness is Liveness.STILL and not _expected(services, record.name, incarnation):
+        liveness = Liveness.UNKNOWN
+    recorded = heartbeats.recorded
+    if liveness not in (recorded, Liveness.UNKNOWN):
+        heartbeats = replace(heartbeats, recorded=liveness)
+    if heartbeats is not known:
         try:
             services.store.put(
-                key, to_data(beats), if_generation=0 if document is None else document.generation
+                key, to_data(heartbeats), if_generation=0 if document is None else document.generation
             )
         except ConflictError:
-            return life  # another machine has just counted its own read, and tells of it
-    if beats.told is not told:
-        reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_life(life)}"
+            return liveness  # another machine has just counted its own read, and tells of it
+    if heartbeats.recorded is not recorded:
+        reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_liveness(liveness)}"
         record_decision(services, record.key, "heartbeat", reason, incarnation=incarnation.cloud_name)
-    return life
+    return liveness
 
 
 def forget_beats(services: Services, slice_name: str) -> None:
@@ -64,13 +64,13 @@ def forget_beats(services: Services, slice_name: str) -> None:
         services.store.delete(document.key, if_generation=document.generation)
 
 
-def describe_life(life: Life) -> str:
-    """The evidence in words."""
+def describe_liveness(liveness: Liveness) -> str:
+    """What the heartbeats say, in words."""
     return {
-        Life.UNKNOWN: "they publish no heartbeat that would tell",
-        Life.MOVING: "their heartbeats move: the hosts live, and it is this machine that does not reach them",
-        Life.STILL: "their heartbeats have stood still since",
-    }[life]
+        Liveness.UNKNOWN: "they publish no heartbeat that would tell",
+        Liveness.MOVING: "their heartbeats move: the hosts live, it is this machine that does not reach them",
+        Liveness.STILL: "their heartbeats have stood still since",
+    }[liveness]
 
 
 def beats_key(slice_name: str) -> str:
@@ -95,8 +95,8 @@ def _end_unseen(run: RunRecord, incarnation: Incarnation) -> bool:
 
 
 def _read_again(
-    services: Services, record: SliceRecord, incarnation: Incarnation, known: Beats | None
-) -> Beats | None:
+    services: Services, record: SliceRecord, incarnation: Incarnation, known: Heartbeats | None
+) -> Heartbeats | None:
     """`known` with one more read, or as it is where it is too early or the API cannot be read now."""
     now = services.store.now()
     current = known is not None and known.incarnation == incarnation.cloud_name

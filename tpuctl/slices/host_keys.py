@@ -122,12 +122,12 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
     from tpuctl.slices.observe import find_slice_node  # rarely needed, and every command has this module
     from tpuctl.slices.probing import published_keys
 
-    loaded = find_slice(services, target.slice_name)
-    incarnation = loaded.record.incarnation if loaded is not None else None
-    if loaded is None or incarnation is None or target.worker >= len(incarnation.workers):
+    stored = find_slice(services, target.slice_name)
+    incarnation = stored.record.incarnation if stored is not None else None
+    if stored is None or incarnation is None or target.worker >= len(incarnation.workers):
         return None
     try:
-        node = find_slice_node(services, loaded.record)
+        node = find_slice_node(services, stored.record)
         if node is None or node.uid != incarnation.node_uid:
             return None
         published = published_keys(services, node).get(target.worker)
@@ -138,10 +138,10 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
         return None
     workers = list(incarnation.workers)
     workers[target.worker] = replace(workers[target.worker], host_key=key)
-    record = replace(loaded.record, incarnation=replace(incarnation, workers=tuple(workers)))
+    record = replace(stored.record, incarnation=replace(incarnation, workers=tuple(workers)))
     why = f"the cloud publishes a new host key of worker {target.worker}"
     try:
-        save(services, loaded, record)
+        save(services, stored, record)
     except StaleRecordError:
         services.emit(Warn(record.name, f"{why}; another tpuctl wrote first, it is not kept yet"))
     else:

@@ -17,7 +17,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
@@ -30,24 +30,24 @@ def asked_of_hosts(_services: Services, _record: SliceRecord) -> Sequence[Kind]:
     return ()
 
 
-def greeted(held: HeldSlice) -> Outcome:
+def greeted(context: ReconcileContext) -> Outcome:
     """All hosts answer: READY, or INITIALIZING where something is asked of them."""
-    if not asked_of_hosts(held.services, held.record):
-        return become_ready(held)
-    answered = counted(len(held.incarnation.workers), "host")
-    held.journal("initializing", f"{answered} answered")
-    held.save(replace(held.record, state=SliceState.INITIALIZING))
+    if not asked_of_hosts(context.services, context.record):
+        return become_ready(context)
+    answered = counted(len(context.incarnation.workers), "host")
+    context.journal("initializing", f"{answered} answered")
+    context.save(replace(context.record, state=SliceState.INITIALIZING))
     return Outcome(Wait("its hosts to be as asked"), acted=True)
 
 
-def initialize_hosts(held: HeldSlice) -> Outcome:
+def initialize_hosts(context: ReconcileContext) -> Outcome:
     """READY once every host says that it is as asked; asks no host where nothing is."""
-    return initialize(held, asked_of_hosts(held.services, held.record))
+    return initialize(context, asked_of_hosts(context.services, context.record))
 
 
-def initialize(held: HeldSlice, kinds: Sequence[Kind]) -> Outcome:
+def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
     """One step of provisioning. Hosts that do not answer take the slice back to BOOTING, to be judged."""
-    services, record = held.services, held.record
+    services, record = context.services, context.record
     until = services.clock.now() + HOST_TIME_S
     agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
     try:
@@ -56,15 +56,15 @@ def initialize(held: HeldSlice, kinds: Sequence[Kind]) -> Outcome:
             host_targets(services, record),
             lambda _: kinds,
             owner=f"{record.name}-slice",
-            fence=held.fence,
+            fence=context.fence,
             deliver=deliver_files(services, agent, until),
         )
     except PartialError as error:
         return Outcome(Wait(error.message), acted=False)
     if isinstance(verdict, Provisioned):
-        return become_ready(held)
+        return become_ready(context)
     if isinstance(verdict, Unanswered):
-        return _unanswered(held, verdict)
+        return _unanswered(context, verdict)
     if isinstance(verdict, Failures):
         return Outcome(_failed(record.name, verdict), acted=False)
     return Outcome(verdict, acted=False)
@@ -78,26 +78,26 @@ def _failed(name: str, found: Failures) -> Wait | Blocked:
     return Blocked(f"{found.why} ({counted(worst.tries, 'try', 'tries')})", hint)
 
 
-def _unanswered(held: HeldSlice, found: Unanswered) -> Outcome:
+def _unanswered(context: ReconcileContext, found: Unanswered) -> Outcome:
     first = found.replies[0]
     why = f"worker {first.worker}: {first.message or first.error}"
     if first.result.failure is None:
         return Outcome(Wait(why), acted=False)  # it answered, with a refusal: another tpuctl may be at work
-    held.journal("doubt", why)
-    doubt = Doubt(held.services.store.now(), why)
-    held.save(replace(held.changed(doubt=doubt), state=SliceState.BOOTING))
+    context.journal("doubt", why)
+    doubt = Doubt(context.services.store.now(), why)
+    context.save(replace(context.changed(doubt=doubt), state=SliceState.BOOTING))
     return Outcome(Wait(why), acted=True)
 
 
-def become_ready(held: HeldSlice) -> Outcome:
+def become_ready(context: ReconcileContext) -> Outcome:
     """READY: every host answered and is as asked."""
-    now, before = held.services.store.now(), held.incarnation
+    now, before = context.services.store.now(), context.incarnation
     # One that was ready before is ready again: counted from when that was doubted.
     doubted = before.doubt if before.ready_at is not None else None
     since = before.requested_at if doubted is None else doubted.since
     answered = counted(len(before.workers), "host")
-    held.journal("ready", f"{answered} answered")
-    ready = held.changed(ready_at=now, doubt=None)
-    held.save(replace(ready, state=SliceState.READY, failures=0))
-    held.services.emit(StepDone(held.record.name, "ready", f"{answered} answered", now - since))
+    context.journal("ready", f"{answered} answered")
+    ready = context.changed(ready_at=now, doubt=None)
+    context.save(replace(ready, state=SliceState.READY, failures=0))
+    context.services.emit(StepDone(context.record.name, "ready", f"{answered} answered", now - since))
     return Outcome(Done("all hosts answered"), acted=True)

@@ -1,4 +1,4 @@
-"""When silence proves something: hosts that do not answer may be dead, or this machine may be cut off."""
+"""Liveness of hosts, and what silence proves: they may be dead, or this machine may be cut off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from tpuctl.model import timeouts
 
 
-class Life(StrEnum):
+class Liveness(StrEnum):
     """What the heartbeats of hosts that do not answer say of them."""
 
     UNKNOWN = "unknown"
@@ -31,28 +31,28 @@ class Beat(Struct, frozen=True):
     moved: bool = False
 
     @property
-    def life(self) -> Life:
+    def liveness(self) -> Liveness:
         if self.reads >= timeouts.BEAT_STILL_READS:
-            return Life.STILL
-        return Life.MOVING if self.moved else Life.UNKNOWN
+            return Liveness.STILL
+        return Liveness.MOVING if self.moved else Liveness.UNKNOWN
 
 
-class Beats(Struct, frozen=True):
-    """What was read of the heartbeats of one incarnation, last at `read_at` by the store's clock. `told` is
-    what they were last taken for."""
+class Heartbeats(Struct, frozen=True):
+    """What was read of the heartbeats of one incarnation, last at `read_at` by the store's clock. `recorded`
+    is what the journal says of them."""
 
     incarnation: str
     read_at: float
     rows: tuple[Beat, ...] = ()
-    told: Life = Life.UNKNOWN
+    recorded: Liveness = Liveness.UNKNOWN
 
 
-def due(known: Beats | None, now: float) -> bool:
+def due(known: Heartbeats | None, now: float) -> bool:
     """Whether it is time to read again: reads that follow each other closely say nothing."""
     return known is None or abs(now - known.read_at) >= timeouts.BEAT_READ_GAP_S
 
 
-def count_read(known: Beats | None, incarnation: str, values: Mapping[int, str], now: float) -> Beats:
+def count_read(known: Heartbeats | None, incarnation: str, values: Mapping[int, str], now: float) -> Heartbeats:
     """`known` with one more read, of `values` by worker.
 
     Reads are counted, not hours: a clock that jumps makes one read look late, not a host dead. What was read
@@ -61,7 +61,7 @@ def count_read(known: Beats | None, incarnation: str, values: Mapping[int, str],
     fresh = known is None or known.incarnation != incarnation or now - known.read_at > timeouts.BEAT_FORGET_S
     before = {} if known is None or fresh else {beat.worker: beat for beat in known.rows}
     rows = tuple(_next_beat(before.get(worker), worker, value) for worker, value in sorted(values.items()))
-    return Beats(incarnation, now, rows, Life.UNKNOWN if known is None or fresh else known.told)
+    return Heartbeats(incarnation, now, rows, Liveness.UNKNOWN if known is None or fresh else known.recorded)
 
 
 def _next_beat(before: Beat | None, worker: int, value: str) -> Beat:
@@ -72,19 +72,23 @@ def _next_beat(before: Beat | None, worker: int, value: str) -> Beat:
     return Beat(worker, value, before.reads + 1, before.moved)
 
 
-def judge_beats(beats: Beats, silent: Collection[int], *, others_answer: bool) -> Life:
+def classify_heartbeats(heartbeats: Heartbeats, silent: Collection[int], *, others_answer: bool) -> Liveness:
     """What the heartbeats of the `silent` workers amount to.
 
     While other hosts answer this machine, one that beats does not speak for one that does not; while none does,
     a single one that beats shows that silence proves nothing here.
     """
-    lives = {beat.worker: beat.life for beat in beats.rows if beat.worker in silent}
-    if not lives:
-        return Life.UNKNOWN
-    moving = [life for life in lives.values() if life is Life.MOVING]
+    by_worker = {beat.worker: beat.liveness for beat in heartbeats.rows if beat.worker in silent}
+    if not by_worker:
+        return Liveness.UNKNOWN
+    moving = [liveness for liveness in by_worker.values() if liveness is Liveness.MOVING]
     if len(moving) >= (len(silent) if others_answer else 1):
-        return Life.MOVING
-    return Life.STILL if all(life is Life.STILL for life in lives.values()) else Life.UNKNOWN
+        return Liveness.MOVING
+    return (
+        Liveness.STILL
+        if all(liveness is Liveness.STILL for liveness in by_worker.values())
+        else Liveness.UNKNOWN
+    )
 
 
 class Silence(StrEnum):
@@ -98,20 +102,21 @@ class Silence(StrEnum):
     """They had their time, and something else than this machine's own view speaks against them."""
 
 
-def judge_silence(
-    silent_s: float, *, reached_another: bool, unhealthy: bool, life: Life = Life.UNKNOWN
+def classify_silence(
+    silent_s: float, *, reached_another: bool, unhealthy: bool, liveness: Liveness = Liveness.UNKNOWN
 ) -> Silence:
     """What hosts amount to that have not answered for `silent_s` seconds.
 
     `reached_another`: in the same pass another host answered on the same port. `unhealthy`: the API itself says
-    that the node is not well. `life`: what their own heartbeats say. Without any of these, being out of reach
-    from one machine is no evidence; and hosts that show signs of life are left alone whatever else speaks.
+    that the node is not well. `liveness`: what their own heartbeats say. Without any of these, being out of
+    reach from one machine proves nothing; and hosts that show signs of life are left alone
+    whatever else speaks.
     """
-    if life is Life.MOVING:
+    if liveness is Liveness.MOVING:
         return Silence.BLIND
-    evidence = reached_another or unhealthy or life is Life.STILL
+    proved = reached_another or unhealthy or liveness is Liveness.STILL
     if silent_s < timeouts.BOOT_GRACE_S:
         return Silence.WAIT
-    if not evidence:
+    if not proved:
         return Silence.BLIND
     return Silence.GIVE_UP if silent_s >= timeouts.UNREACHABLE_MAX_S else Silence.WAIT

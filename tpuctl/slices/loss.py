@@ -12,66 +12,66 @@ from tpuctl.model.records import Loss, SliceState
 from tpuctl.model.verdict import Failed, Wait
 from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.states import ABSENT, SliceEvent
 
 _TAKEN = {SliceEvent.PREEMPTED, SliceEvent.NODE_MISSING}
 """Losses that are the cloud's doing: asked for again at once, never charged as a failure."""
 
 
-def record_loss(held: HeldSlice) -> Outcome:
+def record_loss(context: ReconcileContext) -> Outcome:
     """The cloud shows that the incarnation is lost, or never came to be."""
-    why, event = held.plan.why, held.look.sighting.event
+    why, event = context.plan.why, context.observation.observed.event
     taken = event in _TAKEN
-    operation = held.look.view.operation
+    operation = context.observation.info.operation
     if operation is not None and operation.error is not None:
         # The create made nothing, so nothing of it can show up.
-        held.amend(held.changed(unseen_since=None))
-    if event is SliceEvent.CREATE_REFUSED and drop_zone(held, why):
+        context.amend(context.changed(unseen_since=None))
+    if event is SliceEvent.CREATE_REFUSED and drop_zone(context, why):
         return Outcome(Wait("another zone"), acted=True)
     if taken:
-        remember_lost(held.services, held.record)
-    quota = _late_quota_error(held, why)
+        remember_lost(context.services, context.record)
+    quota = _late_quota_error(context, why)
     if quota is not None and event is SliceEvent.CREATE_FAILED:
-        return quota_refused(held, quota)
+        return quota_refused(context, quota)
     kind = "preempted" if taken else ABSENT if event is SliceEvent.ABSENT else "create-failed"
-    lose(held, kind, why, failed=not taken, zone=not taken, state=held.plan.state)
-    held.services.emit(Note(held.record.name, f"{kind}: {why}"))
+    mark_lost(context, kind, why, failed=not taken, zone=not taken, state=context.plan.state)
+    context.services.emit(Note(context.record.name, f"{kind}: {why}"))
     return Outcome(Wait(why), acted=True)
 
 
-def _late_quota_error(held: HeldSlice, why: str) -> QuotaError | None:
+def _late_quota_error(context: ReconcileContext, why: str) -> QuotaError | None:
     """The refusal by a quota that came when the create had been taken already."""
-    view = held.look.view
-    return quota_error(view.failure, queued=view.queued is not None, what=why)
+    info = context.observation.info
+    return quota_error(info.failure, queued=info.queued is not None, what=why)
 
 
-def quota_refused(held: HeldSlice, error: QuotaError) -> Outcome:
-    """A quota has no room: whoever waits is told who holds it, and a first try in the only zone ends."""
-    own = held.incarnation.queued_name
-    named = name_holders(held.services, held.record.spec, error, own=own)
-    lose(held, "create-failed", named.message, failed=True, zone=True, short=error.message)
-    if held.record.last_incarnation == 1 and not held.record.zones:
-        hint = f"the slice stays wanted; tpuctl down {held.record.name} gives it up"
+def quota_refused(context: ReconcileContext, error: QuotaError) -> Outcome:
+    """A quota has no room: whoever waits hears who uses it, and a first try in the only zone ends."""
+    own = context.incarnation.queued_name
+    named = name_holders(context.services, context.record.spec, error, own=own)
+    mark_lost(context, "create-failed", named.message, failed=True, zone=True, short=error.message)
+    if context.record.last_incarnation == 1 and not context.record.zones:
+        hint = f"the slice stays wanted; tpuctl down {context.record.name} gives it up"
         return Outcome(Failed(QuotaError(named.message, hint=hint, details=named.details)), acted=True)
-    return Outcome(Wait(named.message, held.record.not_before), acted=True)
+    return Outcome(Wait(named.message, context.record.not_before), acted=True)
 
 
-def drop_zone(held: HeldSlice, why: str) -> bool:
+def drop_zone(context: ReconcileContext, why: str) -> bool:
     """Goes on without a zone that will never serve this request, if there are others."""
-    record = held.record
+    record = context.record
     if all(zone == record.spec.zone for zone in record.candidates):
         return False
-    held.services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
-    held.journal("zone-refused", f"{record.spec.zone}: {why}")
-    loss = Loss(held.services.store.now(), "refused", why)
+    context.services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
+    context.journal("zone-refused", f"{record.spec.zone}: {why}")
+    loss = Loss(context.services.store.now(), "refused", why)
     refused = (*record.refused_zones, record.spec.zone)
-    held.save(replace(record, state=SliceState.LOST, loss=loss, refused_zones=refused, not_before=0.0))
+    context.save(replace(record, state=SliceState.LOST, loss=loss, refused_zones=refused, not_before=0.0))
     return True
 
 
-def lose(
-    held: HeldSlice,
+def mark_lost(
+    context: ReconcileContext,
     kind: str,
     detail: str,
     *,
@@ -80,27 +80,27 @@ def lose(
     short: str = "",
     give_up: bool = False,
     state: SliceState = SliceState.LOST,
-    told: bool = False,
+    journaled: bool = False,
 ) -> None:
     """Writes down how the incarnation ended and until when what is left alone.
 
     `zone`: it was for want of capacity or quota there, which other slices and the next hunt should know.
     `short`: `detail` without what is true only now. `give_up`: it is to go although the cloud shows it
-    alive. `told`: the journal has it already.
+    alive. `journaled`: the journal has it already.
     """
-    services, record = held.services, held.record
+    services, record = context.services, context.record
     now = services.store.now()
     failures = record.failures + 1 if failed else 0
     until = now + timeouts.next_backoff(failures, record.name) if failed else now
-    if not told:
-        held.journal(kind, detail)
+    if not journaled:
+        context.journal(kind, detail)
     backoffs = dict(record.zone_not_before)
     if record.zones:
         backoffs |= zone_backoffs(services, record.spec, record.candidates)
     if zone:
         until = remember_failed(services, record, short or detail).not_before
     backoffs[record.spec.zone] = until
-    held.save(
+    context.save(
         replace(
             record,
             state=state,
@@ -108,6 +108,6 @@ def lose(
             failures=failures,
             not_before=min(backoffs.get(each, 0.0) for each in record.candidates),
             zone_not_before=backoffs,
-            incarnation=replace(held.incarnation, given_up=give_up),
+            incarnation=replace(context.incarnation, given_up=give_up),
         )
     )

@@ -1,4 +1,4 @@
-"""Looking at slices in the cloud: one by one, or all at once with a handful of list calls."""
+"""Observations of slices in the cloud: one by one, or all at once with a handful of list calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import Listing, NodeInfo, OperationInfo, QueuedInfo
 from tpuctl.model.records import WITH_HOSTS, SliceRecord, SliceState
 from tpuctl.slices.multislice import combine_nodes
-from tpuctl.slices.states import CloudView, Sighting, SliceEvent, classify_slice
-from tpuctl.state.repository import Loaded, get_slice
+from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo, classify_slice
+from tpuctl.state.repository import Versioned, get_slice
 
 I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
 
@@ -37,44 +37,44 @@ _HAD_A_NODE = {
 """States in which the cloud has shown the slice before, so that its absence has to be proved."""
 
 
-class SliceLook(Struct, frozen=True):
-    """One slice as seen in this pass."""
+class Observation(Struct, frozen=True):
+    """The record of one slice, what the cloud shows of it, and the event that this amounts to."""
 
-    loaded: Loaded[SliceRecord]
-    sighting: Sighting
-    view: CloudView
+    stored: Versioned[SliceRecord]
+    observed: ObservedEvent
+    info: SliceInfo
 
     @property
     def record(self) -> SliceRecord:
-        return self.loaded.record
+        return self.stored.record
 
     @property
     def shown(self) -> bool:
         """Whether the cloud shows something of ours."""
-        something = self.view.node is not None or self.view.queued is not None
-        return something and self.sighting.event is not SliceEvent.FOREIGN
+        something = self.info.node is not None or self.info.queued is not None
+        return something and self.observed.event is not SliceEvent.FOREIGN
 
 
-def look_at_slice(services: Services, name: str) -> SliceLook:
-    """Reads one slice and what the cloud shows of it."""
-    return _look(services, get_slice(services, name))
+def observe_slice(services: Services, name: str) -> Observation:
+    """Reads the record of one slice and what the cloud shows of it."""
+    return _observe(services, get_slice(services, name))
 
 
-def look_again(services: Services, look: SliceLook) -> SliceLook:
-    """A second, independent read of what `look` saw, for the same record."""
-    return _look(services, look.loaded)
+def observe_again(services: Services, earlier: Observation) -> Observation:
+    """A second, independent read for the record of an `earlier` one."""
+    return _observe(services, earlier.stored)
 
 
-def _look(services: Services, loaded: Loaded[SliceRecord]) -> SliceLook:
-    view = _observe_slice(services, loaded.record)
-    return SliceLook(loaded, classify_slice(loaded.record, view, services.store.identity()), view)
+def _observe(services: Services, stored: Versioned[SliceRecord]) -> Observation:
+    info = _read_slice(services, stored.record)
+    return Observation(stored, classify_slice(stored.record, info, services.store.identity()), info)
 
 
-def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
+def _read_slice(services: Services, record: SliceRecord) -> SliceInfo:
     """What the cloud shows of the current incarnation; passing trouble makes it unread, never empty."""
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE:
-        return CloudView()
+        return SliceInfo()
     cloud, zone = services.cloud, record.spec.zone
     try:
         queued = cloud.find_queued(zone, incarnation.queued_name) if record.spec.queued else None
@@ -85,8 +85,8 @@ def _observe_slice(services: Services, record: SliceRecord) -> CloudView:
         if node is None and queued is None and record.state in _HAD_A_NODE:
             return _confirm_absence(services, record, operation)
     except (TransientError, RateLimitedError) as error:
-        return CloudView(unread=error.message, unanswered=isinstance(error, NoAnswerError))
-    return CloudView(node=node, queued=queued, operation=operation)
+        return SliceInfo(unread=error.message, unanswered=isinstance(error, NoAnswerError))
+    return SliceInfo(node=node, queued=queued, operation=operation)
 
 
 def find_slice_node(services: Services, record: SliceRecord) -> NodeInfo | None:
@@ -107,22 +107,22 @@ def _one(record: SliceRecord, found: list[NodeInfo | None]) -> NodeInfo | None:
     return combine_nodes(found, was_whole=record.state in WITH_HOSTS)
 
 
-def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> CloudView:
+def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> SliceInfo:
     """A second, different read before what was there counts as gone: one false answer proves nothing."""
     zone = record.spec.zone
     nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
     if zone in nodes.unreachable | queued.unreachable:
-        return CloudView(unread=f"{zone} could not be read")
+        return SliceInfo(unread=f"{zone} could not be read")
     names = {node.name for node in nodes.items} | {request.name for request in queued.items}
     life = record.incarnation
     listed = names & {*((life.cloud_name, life.queued_name) if life else ()), *_node_names(record)}
     if listed:
-        return CloudView(unread=f"{min(listed)} is listed but was not found")
-    return CloudView(operation=operation)
+        return SliceInfo(unread=f"{min(listed)} is listed but was not found")
+    return SliceInfo(operation=operation)
 
 
-class Snapshot:
-    """Everything that the project's lists show at one moment, however many slices there are."""
+class CloudInventory:
+    """What one list call of each kind shows of all slices, however many there are."""
 
     def __init__(
         self,
@@ -136,26 +136,26 @@ class Snapshot:
         self.unreachable = unreachable
         self.unread = unread
 
-    def look(self, loaded: Loaded[SliceRecord], store_id: str) -> SliceLook:
+    def observe(self, stored: Versioned[SliceRecord], store_id: str) -> Observation:
         """What the lists amount to for one record."""
-        view = self._view(loaded.record)
-        return SliceLook(loaded, classify_slice(loaded.record, view, store_id), view)
+        info = self._find_info(stored.record)
+        return Observation(stored, classify_slice(stored.record, info, store_id), info)
 
-    def _view(self, record: SliceRecord) -> CloudView:
+    def _find_info(self, record: SliceRecord) -> SliceInfo:
         incarnation, zone = record.incarnation, record.spec.zone
         if incarnation is None or record.state is SliceState.GONE:
-            return CloudView()
+            return SliceInfo()
         if self.unread:
-            return CloudView(unread=self.unread)
+            return SliceInfo(unread=self.unread)
         if zone in self.unreachable:
-            return CloudView(unread=f"{zone} could not be read")
-        return CloudView(
+            return SliceInfo(unread=f"{zone} could not be read")
+        return SliceInfo(
             node=_one(record, [self.nodes.get((zone, name)) for name in _node_names(record)]),
             queued=self.queued.get((zone, incarnation.queued_name)) if record.spec.queued else None,
         )
 
 
-def take_snapshot(services: Services, zones: Collection[str] = ()) -> Snapshot:
+def list_inventory(services: Services, zones: Collection[str] = ()) -> CloudInventory:
     """Two list calls with the wildcard zone; where these leave some of `zones` out, or do not come to an end,
     one for each of them. Passing trouble makes everything unread, never empty."""
     until = services.clock.now() + timeouts.ZONE_LISTS_S
@@ -167,8 +167,8 @@ def take_snapshot(services: Services, zones: Collection[str] = ()) -> Snapshot:
         nodes = _list_zones(services.cloud.list_nodes, zones, late)
         queued = _list_zones(services.cloud.list_queued, zones, late)
     except (TransientError, RateLimitedError) as error:
-        return Snapshot({}, {}, frozenset(), error.message)
-    return Snapshot(
+        return CloudInventory({}, {}, frozenset(), error.message)
+    return CloudInventory(
         {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},
         nodes.unreachable | queued.unreachable,

@@ -19,7 +19,7 @@ from tpuctl.model.records import (
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
 from tpuctl.slices.resolve import spent
-from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, Sighting, SliceEvent, To
+from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 
 _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, *WITH_HOSTS}
@@ -35,55 +35,55 @@ class SlicePlan(Struct, frozen=True):
     verdict: Verdict
 
 
-def plan_slice(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan:
-    """What to do for `record` after `sighting`. Total: every (state, event) pair has an answer."""
-    sighting = _without_stalled(record, sighting, now)
-    pair = (record.state, sighting.event)
-    overdue = _overdue(record, sighting, now)
+def plan_slice(record: SliceRecord, observed: ObservedEvent, now: float) -> SlicePlan:
+    """What to do for `record` after `observed`. Total: every (state, event) pair has an answer."""
+    observed = _without_stalled(record, observed, now)
+    pair = (record.state, observed.event)
+    overdue = _overdue(record, observed, now)
     if overdue:
         return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, overdue, Wait(overdue))
     to = TRANSITIONS.get(pair)
     if pair == (SliceState.LOST, SliceEvent.NODE_READY) and record.incarnation and record.incarnation.given_up:
         # Not taken back as one that came up late: its hosts do not answer.
         to = To(SliceState.LOST, Effect.DELETE)
-    if record.state is SliceState.LOST and sighting.event in _COMING and _was_absent(record):
+    if record.state is SliceState.LOST and observed.event in _COMING and _was_absent(record):
         # A read that was late, twice: nothing that waits or comes is deleted for that.
         to = To(SliceState.PROVISIONING)
     if pair == (SliceState.REFUSED, SliceEvent.ABSENT) and _was_denied(record) and now >= record.not_before:
         to = To(SliceState.REQUESTED, Effect.RENEW)
-    hangs = _hangs(record, sighting, now)
+    hangs = _hangs(record, observed, now)
     if hangs:
-        sighting, to = Sighting(sighting.event, hangs), To(SliceState.REQUESTED, Effect.RENEW)
-    unclear = _plan_unclear(record, sighting, now)
+        observed, to = ObservedEvent(observed.event, hangs), To(SliceState.REQUESTED, Effect.RENEW)
+    unclear = _plan_unclear(record, observed, now)
     if unclear is not None:
         return unclear
     over = time_is_over(record, now)
     if to is None:
         if pair not in IGNORED:
             raise AssertionError(f"no transition for {pair}")
-        verdict = _verdict_of_deletion(record, sighting, now) or _verdict(record, record.state, sighting, over)
-        return SlicePlan(record.state, None, sighting.why, verdict)
-    unsure = _unseen(record, to, sighting, now)
+        verdict = _verdict_of_deletion(record, observed, now) or _verdict(record, record.state, observed, over)
+        return SlicePlan(record.state, None, observed.why, verdict)
+    unsure = _unseen(record, to, observed, now)
     if unsure is not None:
         return SlicePlan(record.state, None, unsure.why, unsure)
     if over and to.effect in {Effect.CREATE, Effect.RENEW}:
         return SlicePlan(SliceState.REMOVED, None, over, _ended(record, over))
     if to.effect in {Effect.CREATE, Effect.RENEW} and now < record.not_before:
         wait = Wait(f"next try after: {_last_loss(record)}", record.not_before)
-        return SlicePlan(record.state, None, sighting.why, wait)
+        return SlicePlan(record.state, None, observed.why, wait)
     if to.effect is Effect.DELETE and _only_by_hand(record):
         hint = f"tpuctl down {record.name}, then up"
-        why = f"{sighting.why}; it was made by hand, so nothing but `down` deletes it"
+        why = f"{observed.why}; it was made by hand, so nothing but `down` deletes it"
         return SlicePlan(record.state, None, why, Blocked(why, hint))
     retry = _retry_of(record, str(to.effect))
     if retry is not None and now < due_at(retry):
-        return SlicePlan(record.state, None, sighting.why, retry_verdict(record, retry, now))
+        return SlicePlan(record.state, None, observed.why, retry_verdict(record, retry, now))
     if to.effect is Effect.DOUBT:
-        return _plan_doubt(record, to, sighting, now)
+        return _plan_doubt(record, to, observed, now)
     if to.effect is Effect.TRUST and (record.incarnation is None or record.incarnation.doubt is None):
-        return SlicePlan(to.state, None, sighting.why, Wait(sighting.why))
-    verdict = _verdict(record, to.state, sighting, over)
-    return SlicePlan(to.state, to.effect, sighting.why, verdict)
+        return SlicePlan(to.state, None, observed.why, Wait(observed.why))
+    verdict = _verdict(record, to.state, observed, over)
+    return SlicePlan(to.state, to.effect, observed.why, verdict)
 
 
 _COMING = {SliceEvent.QUEUED, SliceEvent.CREATING}
@@ -98,14 +98,14 @@ def _was_denied(record: SliceRecord) -> bool:
     return record.desired is Desired.UP and record.loss is not None and record.loss.kind == DENIED
 
 
-def _hangs(record: SliceRecord, sighting: Sighting, now: float) -> str:
+def _hangs(record: SliceRecord, observed: ObservedEvent, now: float) -> str:
     """Why a deletion is not waited for any more before the next incarnation, or an empty string."""
-    if record.state is not SliceState.LOST or sighting.event is not SliceEvent.DELETING or record.loss is None:
+    if record.state is not SliceState.LOST or observed.event is not SliceEvent.DELETING or record.loss is None:
         return ""
     asked = _retry_of(record, DELETE)
     since = record.loss.at if asked is None else max(record.loss.at, asked.at)
     waited = now - since
-    return f"{sighting.why} for {waited / 60:.0f} min" if waited >= timeouts.DELETING_MAX_S else ""
+    return f"{observed.why} for {waited / 60:.0f} min" if waited >= timeouts.DELETING_MAX_S else ""
 
 
 def _retry_of(record: SliceRecord, call: str) -> Retry | None:
@@ -132,29 +132,29 @@ def _look_hint(record: SliceRecord) -> str:
     return f"gcloud compute tpus {kind} describe {name} --zone {record.spec.zone}"
 
 
-def _verdict_of_deletion(record: SliceRecord, sighting: Sighting, now: float) -> Blocked | None:
+def _verdict_of_deletion(record: SliceRecord, observed: ObservedEvent, now: float) -> Blocked | None:
     """A deletion that was taken and does not end: after long a person is told."""
     retry = _retry_of(record, DELETE)
-    ends = record.state is not SliceState.DELETING or sighting.event is not SliceEvent.DELETING
+    ends = record.state is not SliceState.DELETING or observed.event is not SliceEvent.DELETING
     if ends or retry is None or now - retry.at < timeouts.RETRY_ASK_S:
         return None
-    return Blocked(f"{sighting.why} for {(now - retry.at) / 60:.0f} min", _look_hint(record))
+    return Blocked(f"{observed.why} for {(now - retry.at) / 60:.0f} min", _look_hint(record))
 
 
-def _without_stalled(record: SliceRecord, sighting: Sighting, now: float) -> Sighting:
+def _without_stalled(record: SliceRecord, observed: ObservedEvent, now: float) -> ObservedEvent:
     """An operation with nothing to show counts only for a while: some never end."""
     called_at = record.incarnation.create_called_at if record.incarnation else None
-    if not sighting.pending or called_at is None or now - called_at < timeouts.CREATE_STALLED_S:
-        return sighting
-    why = f"{sighting.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
-    return Sighting(SliceEvent.ABSENT, why)
+    if not observed.pending or called_at is None or now - called_at < timeouts.CREATE_STALLED_S:
+        return observed
+    why = f"{observed.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
+    return ObservedEvent(SliceEvent.ABSENT, why)
 
 
-def _unseen(record: SliceRecord, to: To, sighting: Sighting, now: float) -> Wait | None:
+def _unseen(record: SliceRecord, to: To, observed: ObservedEvent, now: float) -> Wait | None:
     """A create may show late what it made, and whether it made anything is open where its answer was lost: for
     a while absence is no proof that the slice is gone, nor that it may be asked for anew."""
     incarnation = record.incarnation
-    leaves = sighting.event is SliceEvent.ABSENT and (to.state is SliceState.GONE or to.effect is Effect.RENEW)
+    leaves = observed.event is SliceEvent.ABSENT and (to.state is SliceState.GONE or to.effect is Effect.RENEW)
     if not leaves or incarnation is None or incarnation.unseen_since is None:
         return None
     until = incarnation.unseen_since + timeouts.UNSEEN_S
@@ -163,12 +163,12 @@ def _unseen(record: SliceRecord, to: To, sighting: Sighting, now: float) -> Wait
     return Wait(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
 
 
-def _plan_unclear(record: SliceRecord, sighting: Sighting, now: float) -> SlicePlan | None:
+def _plan_unclear(record: SliceRecord, observed: ObservedEvent, now: float) -> SlicePlan | None:
     """A slice on its way, or up, in a state that we do not know: timed, and after long left to a person."""
-    life, why = record.incarnation, sighting.why
-    if life is None or record.state not in _TIMED or sighting.event is SliceEvent.UNKNOWN:
+    life, why = record.incarnation, observed.why
+    if life is None or record.state not in _TIMED or observed.event is SliceEvent.UNKNOWN:
         return None
-    if sighting.event is not SliceEvent.UNCLEAR:
+    if observed.event is not SliceEvent.UNCLEAR:
         known = SlicePlan(record.state, Effect.MARK_UNCLEAR, why, Wait(why))
         return None if life.unclear_since is None else known
     if life.unclear_since is None:
@@ -188,11 +188,11 @@ def _only_by_hand(record: SliceRecord) -> bool:
     return incarnation is not None and incarnation.by_hand and record.desired is Desired.UP
 
 
-def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:
+def _overdue(record: SliceRecord, observed: ObservedEvent, now: float) -> str:
     """Why a queued request is given up for another zone, or an empty string: it waits, and elsewhere might be
     capacity. A request that is being provisioned is not waiting."""
     incarnation = record.incarnation
-    if record.state is not SliceState.PROVISIONING or sighting.event is not SliceEvent.QUEUED:
+    if record.state is not SliceState.PROVISIONING or observed.event is not SliceEvent.QUEUED:
         return ""
     if incarnation is None or incarnation.create_called_at is None:
         return ""
@@ -204,16 +204,16 @@ def _overdue(record: SliceRecord, sighting: Sighting, now: float) -> str:
     return f"no capacity in {record.spec.zone} for {waited / 60:.0f} min; another zone is tried"
 
 
-def _plan_doubt(record: SliceRecord, to: To, sighting: Sighting, now: float) -> SlicePlan:
+def _plan_doubt(record: SliceRecord, to: To, observed: ObservedEvent, now: float) -> SlicePlan:
     """A node that is missing although its queued resource is ACTIVE: written down first, given up later."""
     doubt = record.incarnation.doubt if record.incarnation else None
     if doubt is None or not doubt.missing:
-        return SlicePlan(to.state, Effect.DOUBT, sighting.why, Wait(sighting.why))
+        return SlicePlan(to.state, Effect.DOUBT, observed.why, Wait(observed.why))
     until = doubt.since + timeouts.NODE_MISSING_MAX_S
     if now >= until:
-        why = f"{sighting.why} for {(now - doubt.since) / 60:.0f} min"
+        why = f"{observed.why} for {(now - doubt.since) / 60:.0f} min"
         return SlicePlan(SliceState.LOST, Effect.RECORD_LOSS, why, Wait(why))
-    return SlicePlan(to.state, None, sighting.why, Wait(sighting.why, until))
+    return SlicePlan(to.state, None, observed.why, Wait(observed.why, until))
 
 
 def _last_loss(record: SliceRecord) -> str:
@@ -248,25 +248,25 @@ def _ended(record: SliceRecord, over: str) -> Blocked:
     return Blocked(over, hint)
 
 
-def _verdict(record: SliceRecord, state: SliceState, sighting: Sighting, over: str) -> Verdict:
-    if state is SliceState.READY and sighting.event is SliceEvent.NODE_READY:
+def _verdict(record: SliceRecord, state: SliceState, observed: ObservedEvent, over: str) -> Verdict:
+    if state is SliceState.READY and observed.event is SliceEvent.NODE_READY:
         return Done("all hosts answered")
     if state is SliceState.GONE:
         return Done("nothing is left in the cloud")
     if state is SliceState.REMOVED and record.desired is Desired.UP:
         if over:
             return _ended(record, over)
-        return Blocked(f"{sighting.why}; somebody removed it", f"tpuctl up {record.name}")
+        return Blocked(f"{observed.why}; somebody removed it", f"tpuctl up {record.name}")
     if state is SliceState.REFUSED:
         return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl up {record.name}")
-    if state is SliceState.LOST and sighting.event is SliceEvent.UNCLEAR:
-        why = f"{sighting.why}, which this tpuctl does not know; nothing is deleted on a guess"
+    if state is SliceState.LOST and observed.event is SliceEvent.UNCLEAR:
+        why = f"{observed.why}, which this tpuctl does not know; nothing is deleted on a guess"
         return Blocked(why, f"tpuctl down {record.name}, then up")
-    if sighting.event is SliceEvent.STOPPED:
+    if observed.event is SliceEvent.STOPPED:
         name = record.incarnation.cloud_name if record.incarnation else record.name
         start = f"gcloud compute tpus tpu-vm start {name} --zone {record.spec.zone}"
-        return Blocked(sighting.why, start)
-    return Wait(sighting.why)
+        return Blocked(observed.why, start)
+    return Wait(observed.why)
 
 
 def next_incarnation(record: SliceRecord, now: float) -> Incarnation:

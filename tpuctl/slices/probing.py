@@ -1,4 +1,4 @@
-"""Do the hosts of a slice answer, with which keys, and if not: is it them or this machine?"""
+"""Readiness probe: do the hosts of a slice answer, with which keys, and if not, is it them or this machine?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLED_SLICES = 5
 
 
 class HostAnswers(Struct, frozen=True):
-    """How many workers answered the agent's greeting, and what is wrong with the others, in words."""
+    """How many workers answered the readiness probe, and what is wrong with the others, in words."""
 
     answered: int
     asked: int
@@ -43,8 +43,8 @@ class HostAnswers(Struct, frozen=True):
         return self.answered == self.asked
 
 
-def greet_workers(services: Services, record: SliceRecord, until: float | None = None) -> HostAnswers:
-    """Asks every worker for the agent's greeting. With `until`, by this machine's clock, who has not answered
+def probe_workers(services: Services, record: SliceRecord, until: float | None = None) -> HostAnswers:
+    """Asks the agent of every worker for an answer. With `until`, by this machine's clock, who has not answered
     by then is silent; an agent that was put on a host meanwhile stays."""
     remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
     agent = HostAgent(remote, services.agent_source)
@@ -61,8 +61,8 @@ def greet_workers(services: Services, record: SliceRecord, until: float | None =
     return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, refused, workers)
 
 
-class Reach:
-    """Whether this machine reaches hosts at all: asked once per pass, of hosts of several slices."""
+class PartitionCheck:
+    """Whether this machine is cut off from hosts: asked once per pass, of hosts of several slices."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -107,7 +107,7 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
     try:
         keys = published_keys(services, node)
     except NotFoundError:
-        return "a second look: the node was there a moment ago"  # taken away between two reads
+        return "a second read: the node was there a moment ago"  # taken away between two reads
     if not keys and services.trust_first_use:
         keys = _keys_at_first_use(services, record, incarnation, node)
     missing = [index for index in range(len(node.endpoints)) if index not in keys]

@@ -19,16 +19,16 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Done, Failed, Wait
 from tpuctl.slices.capacity_notes import UsualWait
-from tpuctl.slices.context import HeldSlice
+from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
 from tpuctl.slices.effects import apply_effect
 from tpuctl.slices.enrollment import ask_to_be_let_in
-from tpuctl.slices.observe import SliceLook, look_again, look_at_slice
+from tpuctl.slices.observe import Observation, observe_again, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
-from tpuctl.slices.probing import Reach, greet_workers
+from tpuctl.slices.probing import PartitionCheck, probe_workers
 from tpuctl.slices.states import Effect, SliceEvent
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
 
 _NO_ANSWER = "look at the network, a proxy or the endpoint in `tpuctl config show`"
@@ -36,26 +36,30 @@ _CAME_UP = {SliceState.PROVISIONING, *WITH_HOSTS}
 """States in which the cloud is expected to show a slice."""
 
 
-def advance_slice(services: Services, name: str, reach: Reach | None = None) -> tuple[Outcome, SliceLook]:
-    """One wave for one slice. Returns what it came to and what was seen before it acted.
+def advance_slice(
+    services: Services, name: str, partition: PartitionCheck | None = None
+) -> tuple[Outcome, Observation]:
+    """One step for one slice. Returns its outcome and what was observed before it acted.
 
-    `reach` is what this pass knows about its own way to hosts.
+    `partition` is this pass's check whether its own machine is cut off.
     """
-    look = look_at_slice(services, name)
-    plan = plan_slice(look.record, look.sighting, services.store.now())
-    if plan.effect is None and plan.state is look.record.state:
-        return Outcome(plan.verdict, acted=False), look
-    with lease(services, name) as held:
-        if get_slice(services, name).generation != look.loaded.generation:
-            # Somebody acted between our look and our lease: what was planned may no longer be right.
-            return Outcome(Wait("another look"), acted=True), look
-        if _needs_proof(look.record, plan):
-            again = look_again(services, look).sighting
-            if again.event is not look.sighting.event:
-                why = f"two reads that agree: {look.sighting.why}, then {again.why}"
-                return Outcome(Wait(why), acted=False), look
-        outcome = apply_effect(HeldSlice(services, look, plan, held, reach or Reach(services)))
-    return outcome, look
+    observation = observe_slice(services, name)
+    plan = plan_slice(observation.record, observation.observed, services.store.now())
+    if plan.effect is None and plan.state is observation.record.state:
+        return Outcome(plan.verdict, acted=False), observation
+    with take_lease(services, name) as lease:
+        if get_slice(services, name).generation != observation.stored.generation:
+            # Somebody acted between our observation and our lease: what was planned may no longer be right.
+            return Outcome(Wait("another read"), acted=True), observation
+        if _needs_proof(observation.record, plan):
+            again = observe_again(services, observation).observed
+            if again.event is not observation.observed.event:
+                why = f"two reads that agree: {observation.observed.why}, then {again.why}"
+                return Outcome(Wait(why), acted=False), observation
+        outcome = apply_effect(
+            ReconcileContext(services, observation, plan, lease, partition or PartitionCheck(services))
+        )
+    return outcome, observation
 
 
 def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
@@ -67,30 +71,34 @@ def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
 
 
 class _Silence:
-    """A cloud that cannot be read, while somebody waits: told in full, once."""
+    """A cloud that cannot be read, while somebody waits: reported in full, once."""
 
     def __init__(self, services: Services, name: str) -> None:
         self._services = services
         self._name = name
         self._since: float | None = None
-        self._told = False
+        self._reported = False
 
-    def heard(self, look: SliceLook) -> Failed | None:
-        """After each look. An end where nothing was sent yet and nothing answers: nothing is in flight to wait
-        for. An API that answers with an error is waited for."""
+    def heard(self, observation: Observation) -> Failed | None:
+        """After each observation. An end where nothing was sent yet and nothing answers: nothing is in
+        flight to wait for. An API that answers with an error is waited for."""
         now = self._services.clock.now()
-        if look.sighting.event is not SliceEvent.UNKNOWN:
+        if observation.observed.event is not SliceEvent.UNKNOWN:
             self._since = None
             return None
         if self._since is None:
             self._since = now
         unread_s = now - self._since
-        if unread_s >= timeouts.UNREAD_UNSENT_S and look.view.unanswered and never_sent(look.record):
-            why = f"{self._name}: nothing was asked for: {look.sighting.why}"
+        if (
+            unread_s >= timeouts.UNREAD_UNSENT_S
+            and observation.info.unanswered
+            and never_sent(observation.record)
+        ):
+            why = f"{self._name}: nothing was asked for: {observation.observed.why}"
             return Failed(TransientError(why, hint=_NO_ANSWER, details={"unsent": True}))
-        if unread_s >= timeouts.UNREAD_TOLD_S and not self._told:
-            self._told = True
-            self._services.emit(Warn(self._name, f"{look.sighting.why}; waiting for an answer"))
+        if unread_s >= timeouts.UNREAD_TOLD_S and not self._reported:
+            self._reported = True
+            self._services.emit(Warn(self._name, f"{observation.observed.why}; waiting for an answer"))
         return None
 
 
@@ -99,7 +107,7 @@ def renew_if_removed(
 ) -> None:
     """Calls `ask`, which asks anew, where the record says up but somebody removed the slice before now.
 
-    For a person who says `up`: that settles what passes leave to a person. What is removed while this person
+    For a person who says `up`: that decides what passes leave to a person. What is removed while this person
     waits is another decision, later than theirs, and stays removed. The removal is proved as ever and written
     down first. `patient`: waits until the cloud can be read. Raises as `converge` does.
     """
@@ -109,12 +117,15 @@ def renew_if_removed(
     silence = _Silence(services, name)
 
     def step() -> Outcome:
-        look = look_at_slice(services, name)
-        silence.heard(look)
-        if look.record.state in _CAME_UP:
-            if look.sighting.event is SliceEvent.UNKNOWN and patient:
-                return Outcome(Wait(look.sighting.why), acted=False)
-            if plan_slice(look.record, look.sighting, services.store.now()).state is SliceState.REMOVED:
+        observation = observe_slice(services, name)
+        silence.heard(observation)
+        if observation.record.state in _CAME_UP:
+            if observation.observed.event is SliceEvent.UNKNOWN and patient:
+                return Outcome(Wait(observation.observed.why), acted=False)
+            if (
+                plan_slice(observation.record, observation.observed, services.store.now()).state
+                is SliceState.REMOVED
+            ):
                 return advance_slice(services, name)[0]
         return Outcome(Done(), acted=False)
 
@@ -140,12 +151,12 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
         if unproved and get_slice(services, name).record.state is SliceState.READY:
             _doubt_if_silent(services, name)
         unproved = False
-        outcome, look = advance_slice(services, name)
-        usual.saw(look.record)
-        ended = silence.heard(look)
+        outcome, observation = advance_slice(services, name)
+        usual.saw(observation.record)
+        ended = silence.heard(observation)
         if ended is not None:
             return Outcome(ended, acted=False)
-        if look.record.desired is Desired.DOWN:
+        if observation.record.desired is Desired.DOWN:
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
         let_in = ask_to_be_let_in(services, name) if isinstance(outcome.verdict, Blind) else ""
@@ -157,23 +168,23 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
 
 def _doubt_if_silent(services: Services, name: str) -> None:
     """Takes a ready slice back to booting when hosts do not answer; a refusal is an answer, too."""
-    loaded = get_slice(services, name)
-    answers = greet_workers(services, loaded.record)
-    incarnation = loaded.record.incarnation
+    stored = get_slice(services, name)
+    answers = probe_workers(services, stored.record)
+    incarnation = stored.record.incarnation
     if answers.closed:
         ask_to_be_let_in(services, name)
     if answers.all_well or answers.closed or incarnation is None:
         return
     try:
-        with lease(services, name) as held:
-            record_decision(services, loaded.record.key, "doubt", answers.trouble, fence=held.fence)
+        with take_lease(services, name) as lease:
+            record_decision(services, stored.record.key, "doubt", answers.trouble, fence=lease.fence)
             doubted = replace(incarnation, doubt=Doubt(services.store.now(), answers.trouble))
-            save(services, loaded, replace(loaded.record, state=SliceState.BOOTING, incarnation=doubted))
+            save(services, stored, replace(stored.record, state=SliceState.BOOTING, incarnation=doubted))
     except (LeaseHeldError, StaleRecordError):
         return  # somebody else is at work on it, and the loop will see what came of it
 
 
-def ask_for_deletion(services: Services, name: str, *, deadline: float | None = None) -> str:
+def request_deletion(services: Services, name: str, *, deadline: float | None = None) -> str:
     """Runs the loop on a slice that is to go until only the cloud has to act; what is waited for then.
 
     Empty: it is gone. Raises as `converge` does.
@@ -197,8 +208,8 @@ def wait_until_gone(services: Services, name: str, *, deadline: float | None = N
     silence = _Silence(services, name)
 
     def step() -> Outcome:
-        outcome, look = advance_slice(services, name)
-        silence.heard(look)
+        outcome, observation = advance_slice(services, name)
+        silence.heard(observation)
         return outcome
 
     converge(services, name, step, deadline=deadline)

@@ -181,8 +181,9 @@ FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 
 
-class CloudView(Struct, frozen=True):
-    """One look at one incarnation: None means the API said not-found, `unread` what could not be read."""
+class SliceInfo(Struct, frozen=True):
+    """What the cloud shows of one incarnation: None means that the API said not-found; `unread` says what could
+    not be read."""
 
     node: NodeInfo | None = None
     queued: QueuedInfo | None = None
@@ -199,8 +200,8 @@ class CloudView(Struct, frozen=True):
         return self.operation.error if self.operation is not None else None
 
 
-class Sighting(Struct, frozen=True):
-    """The event an observation amounts to, and the evidence in words."""
+class ObservedEvent(Struct, frozen=True):
+    """The event that a `SliceInfo` amounts to, and the reason in words."""
 
     event: SliceEvent
     why: str
@@ -234,43 +235,43 @@ DENIED = "denied"
 """The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
 
 
-def classify_slice(record: SliceRecord, view: CloudView, store_id: str) -> Sighting:
-    """The event that `view` amounts to for the current incarnation; `store_id` tells ours from others'."""
-    if view.unread:
-        return Sighting(_E.UNKNOWN, view.unread)
+def classify_slice(record: SliceRecord, info: SliceInfo, store_id: str) -> ObservedEvent:
+    """The event that `info` amounts to for the current incarnation; `store_id` tells ours from others'."""
+    if info.unread:
+        return ObservedEvent(_E.UNKNOWN, info.unread)
     incarnation = record.incarnation
     if incarnation is None:
-        return Sighting(_E.ABSENT, "never asked for")
-    foreign = _foreign(incarnation, owner_labels(record, incarnation, store_id), view) or _other_life(
-        incarnation, view
+        return ObservedEvent(_E.ABSENT, "never asked for")
+    foreign = _foreign(incarnation, owner_labels(record, incarnation, store_id), info) or _other_node(
+        incarnation, info
     )
     if foreign:
-        return Sighting(_E.FOREIGN, foreign)
-    if view.node is not None and (view.queued is None or view.queued.state is not QueuedState.DELETING):
-        event = _NODE_EVENTS.get(view.node.state, _E.CREATING)
-        suspended = view.queued is not None and view.queued.state in {
+        return ObservedEvent(_E.FOREIGN, foreign)
+    if info.node is not None and (info.queued is None or info.queued.state is not QueuedState.DELETING):
+        event = _NODE_EVENTS.get(info.node.state, _E.CREATING)
+        suspended = info.queued is not None and info.queued.state in {
             QueuedState.SUSPENDING,
             QueuedState.SUSPENDED,
         }
         if not suspended:
-            return Sighting(event, f"node {view.node.name} is {view.node.state}{_health(view.node)}")
-    if view.queued is not None:
+            return ObservedEvent(event, f"node {info.node.name} is {info.node.state}{_health(info.node)}")
+    if info.queued is not None:
         expects_node = record.state in _EXPECT_NODE
         coming = record.state in {_S.REQUESTED, _S.PROVISIONING}
-        return _classify_queued(view.queued, expects_node=expects_node, coming=coming)
+        return _classify_queued(info.queued, expects_node=expects_node, coming=coming)
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
-        return Sighting(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
-    return _classify_missing(incarnation, view.operation, cleaning=cleaning)
+        return ObservedEvent(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
+    return _classify_missing(incarnation, info.operation, cleaning=cleaning)
 
 
-def _foreign(incarnation: Incarnation, ours: Mapping[str, str], view: CloudView) -> str:
-    """Evidence that the thing under our name is not ours, or an empty string.
+def _foreign(incarnation: Incarnation, ours: Mapping[str, str], info: SliceInfo) -> str:
+    """Why the thing under our name is not ours, or an empty string.
 
     Another person's fleet in the same project may use the same slice names: all labels must agree. What was
     adopted is known by the server's id instead.
     """
-    for found in (view.node, view.queued):
+    for found in (info.node, info.queued):
         if found is None or _adopted(incarnation, found):
             continue
         known = isinstance(found, NodeInfo) and bool(found.uid) and found.uid == incarnation.node_uid
@@ -288,12 +289,12 @@ def _adopted(incarnation: Incarnation, found: NodeInfo | QueuedInfo) -> bool:
     return bool(incarnation.adopted_request) and found.create_time == incarnation.adopted_request
 
 
-def _other_life(incarnation: Incarnation, view: CloudView) -> str:
-    """Evidence that the node is not the one that was ready: ids are the server's and never used again. Before a
+def _other_node(incarnation: Incarnation, info: SliceInfo) -> str:
+    """Why the node is not the one that was ready: ids are the server's and never used again. Before a
     node is ready, a queued resource may try several."""
     known = incarnation.node_uid if incarnation.cloud_ready_at is not None else None
-    if known and view.node is not None and view.node.uid != known:
-        return f"{view.node.name} has id {view.node.uid}, not {known}: it is another node of that name"
+    if known and info.node is not None and info.node.uid != known:
+        return f"{info.node.name} has id {info.node.uid}, not {known}: it is another node of that name"
     return ""
 
 
@@ -309,42 +310,44 @@ def unhealthy(node: NodeInfo) -> bool:
     return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
-def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) -> Sighting:
+def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) -> ObservedEvent:
     """`expects_node`: it was up before, or ought to be. `coming`: nothing can be taken away from it yet."""
     state = queued.state
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
         error = queued.error or CloudErrorInfo(13, "no reason given")
-        return Sighting(_failure(error), f"{why}: {error.message}")
+        return ObservedEvent(_failure(error), f"{why}: {error.message}")
     if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
         if queued.initiator == "USER":
-            return Sighting(_E.SUSPENDED_BY_USER, f"{why} by a user")
+            return ObservedEvent(_E.SUSPENDED_BY_USER, f"{why} by a user")
         if state is QueuedState.SUSPENDING and coming:
             # On its way to FAILED, which then says why: no capacity, or a quota.
-            return Sighting(_E.CREATING, f"{why} by the service before it had a node")
-        return Sighting(_E.PREEMPTED, f"{why} by the service")
+            return ObservedEvent(_E.CREATING, f"{why} by the service before it had a node")
+        return ObservedEvent(_E.PREEMPTED, f"{why} by the service")
     if state is QueuedState.DELETING:
-        return Sighting(_E.DELETING, why)
+        return ObservedEvent(_E.DELETING, why)
     if state is QueuedState.UNKNOWN:
-        return Sighting(_E.UNCLEAR, why)
+        return ObservedEvent(_E.UNCLEAR, why)
     if state is QueuedState.ACTIVE and expects_node:
-        return Sighting(_E.NODE_MISSING, f"{why}, but its node is not there")
+        return ObservedEvent(_E.NODE_MISSING, f"{why}, but its node is not there")
     if state is QueuedState.PROVISIONING:
-        return Sighting(_E.CREATING, why)
-    return Sighting(_E.QUEUED, why)
+        return ObservedEvent(_E.CREATING, why)
+    return ObservedEvent(_E.QUEUED, why)
 
 
 def _failure(error: CloudErrorInfo) -> SliceEvent:
     return _E.CREATE_REFUSED if error.code in FINAL_CODES else _E.CREATE_FAILED
 
 
-def _classify_missing(incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool) -> Sighting:
+def _classify_missing(
+    incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool
+) -> ObservedEvent:
     """Neither node nor queued resource exists. A running create may still bring one, unless it was up already
     (some operations never end); a failed one matters only while the slice is being made."""
     if operation is not None and not operation.done and incarnation.cloud_ready_at is None:
         why = f"operation {operation.name.rsplit('/', 1)[-1]} is running"
-        return Sighting(_E.CREATING, why, pending=True)
+        return ObservedEvent(_E.CREATING, why, pending=True)
     if operation is not None and operation.error is not None and not cleaning:
         error = operation.error
-        return Sighting(_failure(error), f"create failed with code {error.code}: {error.message}")
-    return Sighting(_E.ABSENT, f"{incarnation.cloud_name} does not exist")
+        return ObservedEvent(_failure(error), f"create failed with code {error.code}: {error.message}")
+    return ObservedEvent(_E.ABSENT, f"{incarnation.cloud_name} does not exist")

@@ -19,7 +19,7 @@ from tpuctl.state.tombstones import retired_numbers
 
 
 class Lease(Struct, frozen=True):
-    """A held lease. `fence` is its counter."""
+    """A lease of this process. `fence` is its counter."""
 
     name: str
     fence: int
@@ -35,13 +35,13 @@ class Holding(Struct, frozen=True):
 
 
 @contextmanager
-def lease(services: Services, name: str) -> Iterator[Lease]:
-    """Holds the lease of slice `name` for one wave. Raises LeaseHeldError while another process holds it."""
-    held = _acquire(services, name)
+def take_lease(services: Services, name: str) -> Iterator[Lease]:
+    """Holds the lease of slice `name` for one step. Raises LeaseHeldError while another process holds it."""
+    lease = _acquire(services, name)
     try:
-        yield held
+        yield lease
     finally:
-        _release(services, held)
+        _release(services, lease)
 
 
 def _acquire(services: Services, name: str) -> Lease:
@@ -68,10 +68,10 @@ def _acquire(services: Services, name: str) -> Lease:
     return Lease(name, fence + 1, written.generation)
 
 
-def _release(services: Services, held: Lease) -> None:
-    tombstone = {"owner": "", "expires": 0.0, "fence": held.fence}
+def _release(services: Services, lease: Lease) -> None:
+    tombstone = {"owner": "", "expires": 0.0, "fence": lease.fence}
     try:
-        services.store.put(f"leases/{held.name}", tombstone, if_generation=held.generation)
+        services.store.put(f"leases/{lease.name}", tombstone, if_generation=lease.generation)
     except ConflictError:
         # It had expired and somebody else took it: theirs now.
         return

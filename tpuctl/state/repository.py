@@ -18,7 +18,7 @@ R = TypeVar("R", SliceRecord, RunRecord)
 T = TypeVar("T")
 
 
-class Loaded(Struct, Generic[R], frozen=True):
+class Versioned(Struct, Generic[R], frozen=True):
     """A record and the generation it was read at (0: not stored yet)."""
 
     record: R
@@ -46,20 +46,20 @@ def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T
     return found, damaged
 
 
-def find_slice(services: Services, name: str) -> Loaded[SliceRecord] | None:
+def find_slice(services: Services, name: str) -> Versioned[SliceRecord] | None:
     document = services.store.get(f"slices/{name}")
     return None if document is None else load_slice(document)
 
 
-def get_slice(services: Services, name: str) -> Loaded[SliceRecord]:
+def get_slice(services: Services, name: str) -> Versioned[SliceRecord]:
     """Raises NotFoundError with the names there are."""
-    loaded = find_slice(services, name)
-    if loaded is None:
+    stored = find_slice(services, name)
+    if stored is None:
         records, _ = readable_slices(services)
         near = suggest(name, [record.name for record in records])
         hint = f"did you mean {near}? `tpuctl ls` lists them" if near else "tpuctl ls"
         raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
-    return loaded
+    return stored
 
 
 MAX_KNOWN = 8
@@ -72,24 +72,24 @@ def _known(records: Sequence[SliceRecord]) -> str:
     return ", ".join(names[:MAX_KNOWN] + ["…"] * (len(names) > MAX_KNOWN)) or "none"
 
 
-def load_slice(document: Document) -> Loaded[SliceRecord]:
+def load_slice(document: Document) -> Versioned[SliceRecord]:
     """A slice from its document. Raises DamagedRecordError."""
-    return Loaded(decode(SliceRecord, document), document.generation)
+    return Versioned(decode(SliceRecord, document), document.generation)
 
 
-def load_run(document: Document) -> Loaded[RunRecord]:
+def load_run(document: Document) -> Versioned[RunRecord]:
     """A run from its document. Raises as `load_slice` does."""
-    return Loaded(decode(RunRecord, document), document.generation)
+    return Versioned(decode(RunRecord, document), document.generation)
 
 
-def load_slices(services: Services) -> list[Loaded[SliceRecord]]:
+def load_slices(services: Services) -> list[Versioned[SliceRecord]]:
     """Every slice of the store with the generation it was read at, by name. Raises DamagedRecordError."""
     return [load_slice(document) for document in services.store.list("slices/")]
 
 
 def list_slices(services: Services) -> list[SliceRecord]:
     """Raises DamagedRecordError when one cannot be read."""
-    return [loaded.record for loaded in load_slices(services)]
+    return [stored.record for stored in load_slices(services)]
 
 
 def readable_slices(services: Services) -> tuple[list[SliceRecord], list[DamagedRecordError]]:
@@ -97,24 +97,24 @@ def readable_slices(services: Services) -> tuple[list[SliceRecord], list[Damaged
     return decode_readable(SliceRecord, services.store.list("slices/"))
 
 
-def find_run(services: Services, run_id: str) -> Loaded[RunRecord] | None:
+def find_run(services: Services, run_id: str) -> Versioned[RunRecord] | None:
     document = services.store.get(f"runs/{run_id}")
     return None if document is None else load_run(document)
 
 
-def get_run(services: Services, run_id: str) -> Loaded[RunRecord]:
+def get_run(services: Services, run_id: str) -> Versioned[RunRecord]:
     """The run called `run_id`; `last` means the newest. Raises NotFoundError."""
     if run_id == "last":
         runs, _ = readable_runs(services)
         if not runs:
             raise NotFoundError("there is no run yet", hint="tpuctl run SCRIPT")
         run_id = newest_first(runs, services.store.now())[0].id
-    loaded = find_run(services, run_id)
-    if loaded is None:
+    stored = find_run(services, run_id)
+    if stored is None:
         near = _nearest_run(run_id, readable_runs(services)[0])
         hint = f"did you mean {near}? `tpuctl runs` lists them" if near else "tpuctl runs"
         raise NotFoundError(f"no run called {run_id}", hint=hint)
-    return loaded
+    return stored
 
 
 AHEAD_S = 60.0
@@ -144,16 +144,16 @@ def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedReco
     return decode_readable(RunRecord, services.store.list("runs/"))
 
 
-def save(services: Services, loaded: Loaded[R], record: R) -> Loaded[R]:
+def save(services: Services, stored: Versioned[R], record: R) -> Versioned[R]:
     """Writes `record` over what was loaded. Raises StaleRecordError when somebody else wrote first."""
     try:
-        document = services.store.put(record.key, to_data(record), if_generation=loaded.generation)
+        document = services.store.put(record.key, to_data(record), if_generation=stored.generation)
     except ConflictError as error:
         raise StaleRecordError(
             f"{record.key} was changed by another tpuctl",
             hint="the same command again looks at what is there now",
         ) from error
-    return Loaded(record, document.generation)
+    return Versioned(record, document.generation)
 
 
 def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -> None:

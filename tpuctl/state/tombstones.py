@@ -71,10 +71,10 @@ def _gone(store: Store) -> Mapping[str, int]:
     Raises for a record that cannot be read: then nothing is known.
     """
     needed = {run.slice_name for run in _open_runs(store)}
-    loaded = [load_slice(document) for document in store.list("slices/")]
+    stored = [load_slice(document) for document in store.list("slices/")]
     return {
         each.record.name: each.generation
-        for each in loaded
+        for each in stored
         if each.record.state is SliceState.GONE and each.record.name not in needed
     }
 

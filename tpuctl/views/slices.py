@@ -16,7 +16,7 @@ from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.runs.reconcile import never_began
-from tpuctl.slices.observe import SliceLook, look_at_slice
+from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
 from tpuctl.views.conditions import cloud_word, remark
@@ -139,8 +139,8 @@ def _options(spec: SliceSpec) -> dict[str, str]:
 
 def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
-    look = look_at_slice(services, name)
-    record, incarnation = look.record, look.record.incarnation
+    observation = observe_slice(services, name)
+    record, incarnation = observation.record, observation.record.incarnation
     run = next((r for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final), None)
     return {
         "name": record.name,
@@ -162,9 +162,9 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "incarnation": record.last_incarnation,
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
-        "cloud": look.sighting.why,
-        "remark": _remark(services, record, _word_of(look), why=False),
-        "event": str(look.sighting.event),
+        "cloud": observation.observed.why,
+        "remark": _remark(services, record, _word_of(observation), why=False),
+        "event": str(observation.observed.event),
         "last_loss": None
         if record.loss is None
         else {"at": render_time(record.loss.at), "kind": record.loss.kind, "detail": record.loss.detail},
@@ -178,17 +178,17 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
     }
 
 
-def _word_of(look: SliceLook) -> str:
+def _word_of(observation: Observation) -> str:
     """The cloud's word for what a look saw, as `ls` shows it."""
-    node, queued = look.view.node, look.view.queued
+    node, queued = observation.info.node, observation.info.queued
     said = str(node.state if node is not None else queued.state if queued is not None else "")
-    return cloud_word(look.record, said, unread=bool(look.view.unread))
+    return cloud_word(observation.record, said, unread=bool(observation.info.unread))
 
 
 def remark_on(services: Services, name: str) -> str:
     """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
-    loaded = find_slice(services, name)
-    return _remark(services, loaded.record, "") if loaded is not None else ""
+    stored = find_slice(services, name)
+    return _remark(services, stored.record, "") if stored is not None else ""
 
 
 def _remark(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:

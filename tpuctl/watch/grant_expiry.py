@@ -15,7 +15,7 @@ from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, 
 from tpuctl.runs.reconcile import active_run, request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Loaded
+from tpuctl.state.repository import Versioned
 
 
 class GrantNews(Struct, frozen=True):
@@ -25,12 +25,12 @@ class GrantNews(Struct, frozen=True):
     text: str
 
 
-def heed_grant_ends(services: Services, slices: Iterable[Loaded[SliceRecord]]) -> list[GrantNews]:
+def heed_grant_ends(services: Services, slices: Iterable[Versioned[SliceRecord]]) -> list[GrantNews]:
     """Warns once at each threshold, and asks for the end of slices that were to go with their grant."""
     grants = list_grants(services)
     now = services.store.now()
     news = [_warn(services, grant, now) for grant in grants]
-    ending = [_guarded(services, loaded.record, grants, now) for loaded in slices]
+    ending = [_guarded(services, stored.record, grants, now) for stored in slices]
     return [item for item in [*news, *ending] if item is not None]
 
 

@@ -18,17 +18,17 @@ from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, Sl
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import active_run, may_look_although_cut_off, never_began, request_stop
+from tpuctl.runs.reconcile import active_run, never_began, request_stop, silence_is_proved
 from tpuctl.runs.stops import is_settled, settle_once, stop_error
 from tpuctl.slices.desired import request_down, withdraw_if_unsent
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
-from tpuctl.slices.observe import SliceLook, Snapshot, take_snapshot
+from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
-from tpuctl.slices.probing import Reach
+from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice, wait_until_gone
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
-from tpuctl.state.repository import Loaded, R, find_slice, get_run, get_slice, load_run, load_slice
+from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
 from tpuctl.watch.fair_share import Turn, take_turns
 from tpuctl.watch.grant_expiry import heed_grant_ends
 from tpuctl.watch.heartbeat import PassLine, PassResult
@@ -56,22 +56,22 @@ def run_pass(services: Services) -> list[PassLine]:
     if paused:
         return [PassLine("fleet", PassResult.PAUSED, paused, acted=False)]
     slices, unread_slices = _readable(services, "slices/", load_slice)
-    follow_slices(services, [loaded.record for loaded in slices])
-    loaded_runs, unread_runs = _readable(services, "runs/", load_run)
-    runs = [loaded.record for loaded in loaded_runs if not loaded.record.state.final]
-    unread = [*unread_slices, *unread_runs, *_settle_stops(services, [loaded.record for loaded in loaded_runs])]
+    follow_slices(services, [stored.record for stored in slices])
+    stored_runs, unread_runs = _readable(services, "runs/", load_run)
+    runs = [stored.record for stored in stored_runs if not stored.record.state.final]
+    unread = [*unread_slices, *unread_runs, *_settle_stops(services, [stored.record for stored in stored_runs])]
     now = services.store.now()
-    if not runs and not any(_of_interest(loaded.record, now) for loaded in slices):
+    if not runs and not any(_of_interest(stored.record, now) for stored in slices):
         return unread
     keep_enrolled(services)
     try:
-        snapshot = take_snapshot(services, {loaded.record.spec.zone for loaded in slices})
+        inventory = list_inventory(services, {stored.record.spec.zone for stored in slices})
     except TpuctlError as error:
         return [*unread, PassLine("fleet", PassResult.FAILED, error.message, acted=False)]
-    if snapshot.unread:
-        why = f"nothing in the cloud could be read: {snapshot.unread}"
+    if inventory.unread:
+        why = f"nothing in the cloud could be read: {inventory.unread}"
         unread.append(PassLine("fleet", PassResult.FAILED, why, acted=False))
-    return [*unread, *_Pass(services, slices, runs, snapshot).work()]
+    return [*unread, *_Pass(services, slices, runs, inventory).work()]
 
 
 def _settle_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
@@ -94,11 +94,11 @@ def _of_interest(record: SliceRecord, now: float) -> bool:
 
 
 def _readable(
-    services: Services, prefix: str, load: Callable[[Document], Loaded[R]]
-) -> tuple[list[Loaded[R]], list[PassLine]]:
+    services: Services, prefix: str, load: Callable[[Document], Versioned[R]]
+) -> tuple[list[Versioned[R]], list[PassLine]]:
     """The records under `prefix`, and a line for each that cannot be read: a damaged record, or one of a newer
     tpuctl, must not leave the others unwatched."""
-    found: list[Loaded[R]] = []
+    found: list[Versioned[R]] = []
     lines = []
     for document in services.store.list(prefix):
         try:
@@ -109,15 +109,15 @@ def _readable(
     return found, lines
 
 
-class _View(Struct, frozen=True):
+class _PlannedSlice(Struct, frozen=True):
     """What the lists show of a slice, and what follows from it."""
 
-    look: SliceLook
+    observation: Observation
     plan: SlicePlan
 
     @property
     def moves(self) -> bool:
-        return self.plan.effect is not None or self.plan.state is not self.look.record.state
+        return self.plan.effect is not None or self.plan.state is not self.observation.record.state
 
     @property
     def probes(self) -> bool:
@@ -131,52 +131,52 @@ class _Pass:
     def __init__(
         self,
         services: Services,
-        slices: list[Loaded[SliceRecord]],
+        slices: list[Versioned[SliceRecord]],
         runs: list[RunRecord],
-        snapshot: Snapshot,
+        inventory: CloudInventory,
     ) -> None:
         self._services = services
         self._slices = slices
         self._runs = runs
-        self._snapshot = snapshot
-        self._reach = Reach(services)
+        self._inventory = inventory
+        self._partition = PartitionCheck(services)
         self._turns: Collection[str] = ()
 
     def work(self) -> list[PassLine]:
         lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
         with_run = {run.slice_name for run in self._runs}
         now = self._services.store.now()
-        views = {loaded.record.name: self._view(loaded, now) for loaded in self._slices}
-        self._turns = take_turns(self._waiting(views, with_run), now)
-        for loaded in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
-            view = views[loaded.record.name]
-            if loaded.record.name not in with_run and not self._at_rest(view):
-                lines.append(self._unused(view.look.record) or self._slice_line(view))
-        lines += self._keys(views, now)
+        planned = {stored.record.name: self._plan(stored, now) for stored in self._slices}
+        self._turns = take_turns(self._waiting(planned, with_run), now)
+        for stored in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
+            one = planned[stored.record.name]
+            if stored.record.name not in with_run and not self._at_rest(one):
+                lines.append(self._unused(one.observation.record) or self._slice_line(one))
+        lines += self._keys(planned, now)
         lines += self._lifetimes(with_run)
-        lines += [self._run_line(run, views.get(run.slice_name)) for run in self._runs]
+        lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
         return lines
 
-    def _waiting(self, views: Mapping[str, _View], with_run: Collection[str]) -> list[Turn]:
+    def _waiting(self, planned: Mapping[str, _PlannedSlice], with_run: Collection[str]) -> list[Turn]:
         """All whose hosts are to be connected to: runs, slices in doubt, and those that idleness ends."""
         found = []
-        for view in views.values():
-            record = view.look.record
+        for one in planned.values():
+            record = one.observation.record
             if record.name in with_run:
                 continue
-            if view.probes or _ends_when_idle(record):
-                found.append(Turn(record.key, record.spec.hosts, in_need=view.probes))
+            if one.probes or _ends_when_idle(record):
+                found.append(Turn(record.key, record.spec.hosts, in_need=one.probes))
         for run in self._runs:
-            under = views.get(run.slice_name)
+            under = planned.get(run.slice_name)
             found.append(Turn(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
         return found
 
-    def _keys(self, views: Mapping[str, _View], now: float) -> list[PassLine]:
+    def _keys(self, planned: Mapping[str, _PlannedSlice], now: float) -> list[PassLine]:
         """Lets machines that came later into the hosts that live already, this one among them."""
         machines = read_machines(self._services)
         lines = []
-        for name, view in views.items():
-            if not lacks_keys(view.look.record, view.look.view.node, machines, now):
+        for name, one in planned.items():
+            if not lacks_keys(one.observation.record, one.observation.info.node, machines, now):
                 continue
 
             def work(name: str = name) -> PassLine:
@@ -189,7 +189,7 @@ class _Pass:
         return lines
 
     def _collected(self) -> list[PassLine]:
-        nodes, queued = self._snapshot.nodes.values(), self._snapshot.queued.values()
+        nodes, queued = self._inventory.nodes.values(), self._inventory.queued.values()
         found = collect_obsolete(self._services, nodes, queued, self._slices)
         results = {True: PassResult.DONE, False: PassResult.BLOCKED}
         return [PassLine(each.name, results[each.deleted], each.why, acted=each.deleted) for each in found]
@@ -215,22 +215,25 @@ class _Pass:
                 lines.append(line)
         return lines
 
-    def _view(self, loaded: Loaded[SliceRecord], now: float) -> _View:
-        look = self._snapshot.look(loaded, self._services.store.identity())
-        return _View(look, plan_slice(look.record, look.sighting, now))
+    def _plan(self, stored: Versioned[SliceRecord], now: float) -> _PlannedSlice:
+        observation = self._inventory.observe(stored, self._services.store.identity())
+        return _PlannedSlice(observation, plan_slice(observation.record, observation.observed, now))
 
-    def _at_rest(self, view: _View) -> bool:
-        look = view.look
-        shown = look.view.node is not None or look.view.queued is not None
-        refused = look.record.state is SliceState.REFUSED and shown
+    def _at_rest(self, one: _PlannedSlice) -> bool:
+        observation = one.observation
+        shown = observation.info.node is not None or observation.info.queued is not None
+        refused = observation.record.state is SliceState.REFUSED and shown
         return (
-            look.record.state in FINAL_STATES and not refused and not view.moves and not self._unsettled(view)
+            observation.record.state in FINAL_STATES
+            and not refused
+            and not one.moves
+            and not self._unsettled(one)
         )
 
-    def _unsettled(self, view: _View) -> bool:
+    def _unsettled(self, one: _PlannedSlice) -> bool:
         """Whether a person is waited for; not where the time that was asked for is over."""
-        record = view.look.record
-        waits = record.desired is Desired.UP and isinstance(view.plan.verdict, Blocked)
+        record = one.observation.record
+        waits = record.desired is Desired.UP and isinstance(one.plan.verdict, Blocked)
         return waits and not time_is_over(record, self._services.store.now())
 
     def _hosts_of(self, run: RunRecord) -> int:
@@ -243,32 +246,32 @@ class _Pass:
         why = never_began(self._services, record)
         return PassLine(record.name, PassResult.BLOCKED, why, acted=False) if why else None
 
-    def _slice_line(self, view: _View) -> PassLine:
-        record = view.look.record
+    def _slice_line(self, one: _PlannedSlice) -> PassLine:
+        record = one.observation.record
         name = record.name
-        if not view.moves:
-            return _line(name, Outcome(view.plan.verdict, acted=False), acted=False)
+        if not one.moves:
+            return _line(name, Outcome(one.plan.verdict, acted=False), acted=False)
         may_connect = record.key in self._turns
-        if view.plan.effect is Effect.PROBE_HOSTS and not may_connect:
+        if one.plan.effect is Effect.PROBE_HOSTS and not may_connect:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
-        step = lambda: advance_slice(self._services, name, self._reach)[0]  # noqa: E731
+        step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
         return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
 
-    def _run_line(self, run: RunRecord, view: _View | None) -> PassLine:
+    def _run_line(self, run: RunRecord, one: _PlannedSlice | None) -> PassLine:
         may_connect = run.key in self._turns
-        moved = view is not None and view.moves and view.plan.effect is not Effect.PROBE_HOSTS
-        cut_off = self._reach.cut_off and may_connect and not moved
-        if cut_off and not may_look_although_cut_off(self._services, run):
+        moved = one is not None and one.moves and one.plan.effect is not Effect.PROBE_HOSTS
+        cut_off = self._partition.cut_off and may_connect and not moved
+        if cut_off and not silence_is_proved(self._services, run):
             why = "this machine reaches no host; another watchdog may"
             return PassLine(run.id, PassResult.BLIND, why, acted=False)
-        has_hosts = view is None or view.look.record.state in WITH_HOSTS
+        has_hosts = one is None or one.observation.record.state in WITH_HOSTS
         if not may_connect and not moved and has_hosts:
             return PassLine(run.id, PassResult.LATER, LATER, acted=False)
 
-        seen = None if view is None else view.look
+        seen = None if one is None else one.observation
 
         def work() -> PassLine:
-            step = lambda: step_run_and_slice(self._services, run.id, self._reach, seen)  # noqa: E731
+            step = lambda: step_run_and_slice(self._services, run.id, self._partition, seen)  # noqa: E731
             line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
             return _keep_logs(self._services, run.id, line) if may_connect else line
 
@@ -332,8 +335,8 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     run = get_run(services, run_id).record
     if run.state.final or line.result is PassResult.BLIND:
         return line
-    loaded = find_slice(services, run.slice_name)
-    hosts = attempt_hosts(services, run, loaded.record if loaded else None)
+    stored = find_slice(services, run.slice_name)
+    hosts = attempt_hosts(services, run, stored.record if stored else None)
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
         hosts.fetch_logs()
     return line

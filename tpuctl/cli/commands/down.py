@@ -38,7 +38,7 @@ def down(
     """
     from tpuctl.inventory.owner import check_owner
     from tpuctl.model.verdict import waiting_words
-    from tpuctl.slices.reconcile import ask_for_deletion, wait_until_gone
+    from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
     from tpuctl.watch.reconciler import take_down
 
@@ -60,7 +60,7 @@ def down(
         left = {}
         for name in names:  # all are asked for before one is waited for
             take_down(context, name, wait=False, deadline=deadline, all_users=all_users)
-            left[name] = ask_for_deletion(context, name, deadline=deadline)
+            left[name] = request_deletion(context, name, deadline=deadline)
         results = []
         for name, waits_for in left.items():
             if not no_wait:
