@@ -13,7 +13,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
-from tpuctl.state.leases import lease
+from tpuctl.state.leases import take_lease
 
 TRIES = 3
 """A device may appear some seconds after its attachment; what failed so often fails."""
@@ -34,7 +34,7 @@ def bring_hosts(
     rows: list[tuple[Mapping[str, str], ...]] = [()]
 
     def step() -> Outcome:
-        with lease(services, record.name) as held:
+        with take_lease(services, record.name) as held:
             found = provision(
                 agent,
                 targets,
