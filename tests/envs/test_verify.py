@@ -146,7 +146,8 @@ def test_hosts_that_are_as_asked_differ_in_nothing() -> None:
             "hugepages",
             "madvise",
             "always",
-            APPLY,
+            "tpuctl exec --worker 1 big -- sudo sh -c"
+            " 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'",
         ),
     ],
 )

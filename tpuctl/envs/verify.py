@@ -194,7 +194,10 @@ def mending(
         return f"tpuctl env gc --on {slice_name}"
     if column == CLOCK:
         return f"{on} sudo chronyc makestep"
-    if column in (CHIPS, "memlock"):
+    wanted = pinned.spec.kernel.transparent_hugepages
+    if column == HUGEPAGES and wanted is not None:
+        return f"{on} sudo sh -c 'echo {wanted} > /sys/kernel/mm/transparent_hugepage/enabled'"
+    if column in (CHIPS, HUGEPAGES, "memlock"):
         return f"tpuctl status {slice_name}"
     return f"tpuctl env apply {pinned.spec.name} --on {slice_name}"
 
