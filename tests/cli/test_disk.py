@@ -83,9 +83,8 @@ def test_what_cannot_be_is_said_in_one_line_and_changes_nothing(
 
 def test_a_dry_run_changes_nothing(session: Session) -> None:
     before = disk_calls(session)
-    assert (
-        "would copy data to data-g1" in session.type("disk", "clone", "data", "--to", "big", "--dry-run").stdout
-    )
+    done = session.type("disk", "clone", "data", "--to", "big", "--dry-run")
+    assert "would copy data to data-g1" in done.stderr
     session.type("disk", "attach", "data", "--to", "dev", "--dry-run")
     session.type("disk", "rm", "data", "--dry-run")
     session.type("disk", "create", "more", "--zone", ZONE, "--dry-run")
@@ -164,6 +163,7 @@ def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
     session.type("disk", "rm", "one", "two", "--yes")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_change_a_second_command_makes_one_disk_and_removes_it(
     session: Session, when: str
@@ -188,4 +188,24 @@ def in_the_cloud(session: Session) -> set[str]:
     """What Compute Engine has, whatever the store says."""
     bill = session.json("bill")
     rows = [row for part in bill.values() if isinstance(part, list) for row in part]
-    return {row["name"] for row in rows if row["kind"] == "disk"}
+    return {row["name"] for row in rows if row.get("kind") == "disk"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session: Session, when: str) -> None:
+    for at in range(1, 40):
+        name = f"k{when[0]}{at}"
+        session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
+        killed = session.type_killed(at, when, "disk", "clone", name, "--zone", OTHER)
+        if killed.returncode != 0:
+            session.type("disk", "clone", name, "--zone", OTHER)
+        shown = session.json("disk", "show", name)
+        assert (shown["copies"], shown["snapshots"]) == ([f"{name}-g1"], [f"{name}-g1-s"])
+        session.type("disk", "gc", "--keep", "0", "--yes")
+        assert session.json("disk", "show", name)["snapshots"] == []
+        session.type("disk", "rm", name, "--yes")
+        if killed.returncode == 0:
+            break
+    assert at > 5
+    assert not {each for each in in_the_cloud(session) if each.startswith(f"k{when[0]}")}
