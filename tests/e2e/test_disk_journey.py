@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from tests.support.session import Session, open_session
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
-WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=busy bs=64k count=4 conv=fsync; done"
+WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; done"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -63,9 +62,8 @@ def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session
     [first] = sums(session, "dev", "/mnt/data/set")
     assert sums(session, "big", "/mnt/data/set") == {first}
     assert len(on(session, "big", "cat /mnt/data/set > /dev/null")) == 8
-    busy = sums(session, "big", "/mnt/data/busy")
-    assert len(busy) == 1
-    assert hashlib.sha256(b"").hexdigest() not in busy
+    assert len(sums(session, "big", "/mnt/data/busy")) == 1
+    assert set(on(session, "big", "stat -c %s /mnt/data/busy")) == {"262144\n"}
     on(session, "big", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
     on(session, "dev", "touch /mnt/data/still-written")
 
@@ -131,7 +129,7 @@ def test_a_hold_ends_by_itself_when_the_command_dies(session: Session) -> None:
 def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:
     on(session, "dev", "sudo mkdir -p /mnt/full && sudo touch /mnt/full/x")
     session.type("disk", "umount", "data", "--to", "dev", status=3)  # the writer uses it
-    on(session, "dev", "sudo pkill -f 'of=bus[y]' || true; sudo pkill dd || true")
+    on(session, "dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
     session.type("disk", "umount", "data", "--to", "dev")
     done = session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/full", status=3)
     assert "/mnt/full is not empty" in done.stderr
