@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,31 @@ def test_a_list_says_how_old_each_slice_is_and_what_it_costs(session):
     rows = {row["name"]: row for row in session.json("ls")}
     assert (rows["big"]["payer"], rows["small"]["payer"]) == ("grant", "you")
     assert rows["big"]["usd_per_hour"] == pytest.approx(4 * rows["small"]["usd_per_hour"])
+
+
+ENDS_WITH_RICH_OR_NOT = """
+import sys
+from tpuctl.cli.main import main
+try:
+    main()
+finally:
+    print("rich" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_only_characters_that_may_take_two_columns_load_rich(session):
+    def loads(*words: str) -> bool:
+        done = session.start("-c", ENDS_WITH_RICH_OR_NOT, *words, program=(sys.executable,))
+        return {"True": True, "False": False}[session.finish(done).stderr.splitlines()[-1]]
+
+    plain = [("up", "--help"), ("ls",), ("ls", "--json"), ("status", "small"), ("config", "show")]
+    assert [words for words in plain if loads(*words)] == []
+    session.environ["TPUCTL_PROXY_COMMAND"] = "ssh 実験 -W %h:%p"
+    try:
+        assert loads("config", "show")
+        assert not loads("config", "show", "--json")
+    finally:
+        del session.environ["TPUCTL_PROXY_COMMAND"]
 
 
 def test_a_list_of_other_peoples_slices_says_whose_they_are(session):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 
 import pytest
 
@@ -20,6 +21,12 @@ from tpuctl.lib.time import render_seconds
 from tpuctl.model.verdict import waiting_words
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
+
+
+def columns_of(text: str) -> int:
+    """Columns of a terminal by https://www.unicode.org/reports/tr11/ (East Asian Width)."""
+    shown = [char for char in text if not unicodedata.combining(char)]
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown)
 
 
 class Terminal(io.StringIO):
@@ -98,6 +105,16 @@ def test_colours_of_a_wrapped_cell_do_not_count_as_width() -> None:
     assert "\x1b[31mgave-up\x1b[0m" in coloured[1]
 
 
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_columns_stand_below_each_other_whatever_takes_two_columns(width: int) -> None:
+    rows = [{"name": "実験", "n": 4, "text": "一晩中、" * 12}, {"name": "ab", "n": 128, "text": "e\u0301"}]
+    lines = render_table(rows, COLUMNS, width=width)
+    starts = {columns_of(line[: line.index(cell)]) for line, cell in ((lines[0], "TEXT"), (lines[-1], "e"))}
+    assert len(starts) == 1
+    assert max(map(columns_of, lines)) <= width
+    assert "".join("".join(lines).split()).count("一晩中、") == 12
+
+
 def test_long_talk_is_broken_between_words_at_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -126,11 +143,16 @@ def test_a_command_to_be_pasted_stays_in_one_line(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("width", range(1, 30))
 @pytest.mark.parametrize(
-    "text", ["", "a", "      indented words here", "x" * 50, "a-b_c/" * 9, "`one two` three"]
+    "text",
+    [
+        *("", "a", "      indented words here", "x" * 50, "a-b_c/" * 9, "`one two` three"),
+        *("実験は一晩中", "      実験 は/一晩中", "e\u0301" * 20, "`実験 2` 一晩中"),
+    ],
 )
 def test_wrapping_ends_and_keeps_every_letter(text: str, width: int) -> None:
     lines = wrap(text, width)
-    assert all(len(line) <= width for line in lines)
+    widest = max(map(columns_of, text), default=1)
+    assert all(columns_of(line) <= max(width, widest) for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
@@ -290,6 +312,19 @@ def test_a_status_line_that_is_too_long_keeps_its_verb_and_loses_the_middle_of_n
     assert shown.startswith("0:01  a-rat")
     assert shown.endswith("-1 is WAITING_FOR_RESOURCES")
     assert squeeze(text, len(text)) == text
+
+
+def test_a_status_line_of_characters_that_take_two_columns_is_not_wider_than_the_terminal(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for term in ("xterm", "dumb"):
+        monkeypatch.setenv("TERM", term)
+        console = _console(live=True)
+        renderer = Renderer(console, lambda: 100.0)
+        renderer(Waiting("big", "実験" * 40, 100.0))
+        renderer.close()
+        shown = re.split(r"[\r\n]", console.err.getvalue().replace("\x1b[2K", ""))
+        assert any("実験" in each for each in shown)
+        assert max(map(columns_of, shown)) <= 80
 
 
 def test_a_reason_without_room_on_the_status_line_is_told_in_full_above_it(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
-from tpuctl.cli.wrapping import MAX_WIDTH, hang, hint_lines, longest_word, terminal_width, wrap
+from tpuctl.cli.wrapping import MAX_WIDTH, cell_len, cut, hang, hint_lines, longest_word, terminal_width, wrap
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 GAP = "  "
@@ -75,7 +75,7 @@ def cell(value: Any) -> str:
 def render_table(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, width: int, colour: bool = False
 ) -> list[str]:
-    """Lines of at most `width` characters: the header, then the rows, on several lines where a cell needs them.
+    """Lines of at most `width` columns: the header, then the rows, on several lines where a cell needs them.
 
     A last column that is left with too little room goes beneath its row instead; a name in the first column
     that would have to be broken stands on a line of its own, above its row.
@@ -87,11 +87,11 @@ def render_table(
     columns, stacks = [columns[i] for i in kept], [stacks[i] for i in kept]
     cells = [[line[i] for i in kept] for line in cells]
     widths = _fit(stacks, columns, width)
-    above = max(len(word) for text in stacks[0] for word in text.split()) > widths[0]
+    above = max(cell_len(word) for text in stacks[0] for word in text.split()) > widths[0]
     if above:
-        shown = [text for text in stacks[0] if len(text) <= width // 6]
+        shown = [text for text in stacks[0] if cell_len(text) <= width // 6]
         widths = _fit([shown, *stacks[1:]], columns, width)
-    longest = max(map(len, stacks[-1]))
+    longest = max(map(cell_len, stacks[-1]))
     beneath = (
         len(columns) > 1
         and columns[-1].give > 0
@@ -105,7 +105,7 @@ def render_table(
         [column.title for column in columns], columns, widths, width if beneath else 0, colour=False
     )
     for texts, note in zip(cells, notes, strict=True):
-        if above and len(texts[0]) > widths[0]:
+        if above and cell_len(texts[0]) > widths[0]:
             lines += wrap(texts[0], width)
             texts = ["", *texts[1:]]
         lines += _row_lines(texts, columns, widths, width if beneath else 0, colour=colour)
@@ -120,8 +120,7 @@ def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int
     leaving = sorted(movable, key=lambda i: columns[i].give)
 
     def least(index: int) -> int:
-        column, stack = columns[index], stacks[index]
-        return max(map(len, stack)) if column.whole else max(len(column.title), min(MIN_COLUMN, len(stack[0])))
+        return max(map(cell_len, stacks[index])) if columns[index].whole else len(columns[index].title)
 
     while leaving and _total([least(i) for i in kept]) > width:
         kept.remove(leaving.pop())
@@ -139,7 +138,7 @@ def _row_lines(
 ) -> list[str]:
     """One row. `beneath`: the table's width if a last cell that does not fit goes under its row, else 0."""
     tail: list[str] = []
-    if beneath and len(texts[-1]) > widths[-1]:
+    if beneath and cell_len(texts[-1]) > widths[-1]:
         tail = [" " * BENEATH + line for line in wrap(texts[-1], beneath - BENEATH)[: columns[-1].most]]
         texts = [*texts[:-1], ""]
     parts = [_cell_lines(*each) for each in zip(texts, columns, widths, strict=True)]
@@ -152,13 +151,13 @@ def _cell_lines(text: str, column: Column, width: int) -> list[str]:
     lines = wrap(text, width)
     if column.most is not None and len(lines) > column.most:
         lines = lines[: column.most]
-        lines[-1] = lines[-1][: width - 1] + "…"
+        lines[-1] = cut(lines[-1], width - 1) + "…"
     return lines
 
 
 def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
-    widths = [max(map(len, stack)) for stack in stacks]
+    widths = [max(map(cell_len, stack)) for stack in stacks]
     words = [max(longest_word(text) for text in stack) for stack in stacks]
     unbroken = [widths[i] if columns[i].whole else word for i, word in enumerate(words)]
     for floors in (unbroken, [MIN_COLUMN] * len(columns)):
@@ -184,8 +183,8 @@ def _line(
     """One line of a table; `words` are the whole cells, which say what colour theirs has."""
     parts = []
     for text, column, width, word in zip(texts, columns, widths, words, strict=True):
-        padded = text.rjust(width) if column.right else text.ljust(width)
-        parts.append(padded.replace(text, paint(text, word, colour=colour), 1) if text else padded)
+        shown, space = paint(text, word, colour=colour and bool(text)), " " * (width - cell_len(text))
+        parts.append(space + shown if column.right else shown + space)
     return GAP.join(parts).rstrip()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct, field
 
 from tpuctl.cli.console import Console, wants_colour
-from tpuctl.cli.wrapping import terminal_width
+from tpuctl.cli.wrapping import cell_len, cut, terminal_width
 from tpuctl.engine.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
 from tpuctl.lib.text import counted, fold_label, sized
 from tpuctl.lib.time import render_clock, render_seconds, render_timer
@@ -39,7 +39,7 @@ def squeeze(text: str, room: int) -> str:
     words = text.split(" ")
     shown = text
     for longest in range(max(map(len, words)), SHORTEST_NAME - 1, -1):
-        if len(shown) <= room:
+        if cell_len(shown) <= room:
             break
         shown = " ".join(_squeezed(word, longest) for word in words)
     return shown
@@ -267,13 +267,13 @@ class Renderer:
         """The text of a wait for one line: with short names, and without times to come, if it takes that."""
         room = self._room - len(self._console.mark) - len("| ")
         text = squeeze(self._live_text(event, now), room)
-        if len(text) <= room:
+        if cell_len(text) <= room:
             return text
         return squeeze(f"{render_timer(now - event.since)}  {event.subject}: {event.why}", room)
 
     def _in_full(self, event: Waiting) -> None:
         """A reason that has no room on the status line even then is told once above it."""
-        if len(self._console.mark) + len("| ") + len(self._fitting(event, self._now())) > self._room:
+        if len(self._console.mark) + len("| ") + cell_len(self._fitting(event, self._now())) > self._room:
             self._console.say(self._waiting_text(event))
 
     @property
@@ -285,10 +285,9 @@ class Renderer:
         if not self._live or (not text and not self._status):
             return
         room, shown = self._room, squeeze(text, self._room)
-        shown = shown if len(shown) <= room else shown[: room - 1] + "…"
-        self._console.err.write(
-            f"\r\x1b[2K{shown}" if wants_colour(self._console.err) else f"\r{shown:<{room}}\r"
-        )
+        shown = shown if cell_len(shown) <= room else cut(shown, room - 1) + "…"
+        wiped = f"\r{shown}{' ' * (room - cell_len(shown))}\r"
+        self._console.err.write(f"\r\x1b[2K{shown}" if wants_colour(self._console.err) else wiped)
         self._console.err.flush()
         self._status = text
 

@@ -49,25 +49,44 @@ def terminal_width(stream: TextIO) -> int:
     return max(MIN_WIDTH, columns or DEFAULT_WIDTH)
 
 
+def cell_len(text: str) -> int:
+    """Columns that `text` takes on a terminal: two for a Chinese character, none for a combining accent."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len as measured  # not at the top: few texts need it
+
+    return measured(text.replace(_GLUE, " "))
+
+
+def cut(text: str, width: int) -> str:
+    """As much of the beginning of `text` as has room in `width` columns, but at least one character."""
+    used = 0
+    for end, char in enumerate(text):
+        used += cell_len(char)
+        if end and used > width:
+            return text[:end]
+    return text
+
+
 def wrap(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` characters; line breaks in it stay. What stands in backquotes is kept
+    """`text` in lines of at most `width` columns; line breaks in it stay. What stands in backquotes is kept
     whole where it fits, so that it can be pasted; a word longer than a line is broken."""
     width = max(1, width)
     return [line for part in text.split("\n") for line in _wrap_line(part, width)]
 
 
 def _wrap_line(text: str, width: int) -> list[str]:
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return [text]
-    indent = " " * min(len(text) - len(text.lstrip()), width // 2)
+    indent = " " * min(len(text) - len(text.lstrip()), (width - 1) // 2)
     lines, line = [], indent
     for word in _UNIT.sub(_GLUE, _QUOTED.sub(lambda found: _glued(found[0], width), text)).split():
         gap = " " if line.strip() else ""
-        if line.strip() and len(line) + len(gap) + len(word) > width:
+        if line.strip() and cell_len(line + gap + word) > width:
             lines.append(line)
             line, gap = indent, ""
         line += gap + word
-        while len(line) > width:
+        while cell_len(line) > width and len(line) > 1:
             at = _break(line, width)
             lines.append(line[:at])
             line = indent + line[at:]
@@ -77,20 +96,21 @@ def _wrap_line(text: str, width: int) -> list[str]:
 def _break(word: str, width: int) -> int:
     """Where to break a word that is longer than a line: behind its last slash, else its last joint, else
     anywhere."""
-    joints = [found for found in _JOINT.finditer(word) if found.end() <= width]
+    most = len(cut(word, width))
+    joints = [found for found in _JOINT.finditer(word) if found.end() <= most]
     slashes = [found for found in joints if "/" in found[0]]
-    return (slashes or joints)[-1].end() if joints else width
+    return (slashes or joints)[-1].end() if joints else most
 
 
 def longest_word(text: str) -> int:
     """Columns that the longest piece takes which `wrap` leaves whole if it can."""
     return max(
-        (len(piece) for word in text.split() for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0
+        (cell_len(piece) for word in text.split() for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0
     )
 
 
 def _glued(quoted: str, width: int) -> str:
-    return quoted.replace(" ", _GLUE) if len(quoted) <= width else quoted
+    return quoted.replace(" ", _GLUE) if cell_len(quoted) <= width else quoted
 
 
 def hang(text: str, stream: TextIO, *, first: str = "", indent: int | None = None) -> str:
