@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MIB = 1 << 20
 SIZE_MIB = 80
 """Too much to be there before somebody has looked."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module", params=["process", "isolated"])
@@ -61,7 +61,7 @@ def check_whole(session: Session, folder: Path) -> None:
 def start_and_wait(session: Session, folder: str) -> subprocess.Popen[str]:
     """A copy of which a part has arrived."""
     client = session.start("cp", "big:blob", folder)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while sum(path.stat().st_size for path in parts(session.work / folder)) < 10 * MIB:
         assert time.monotonic() < deadline
         assert client.poll() is None, client.communicate()
@@ -75,7 +75,7 @@ def parts(folder: Path) -> list[Path]:
 
 def interrupt(_session: Session, client: subprocess.Popen[str]) -> None:
     client.send_signal(signal.SIGINT)
-    assert client.wait(PATIENCE_S) == 130
+    assert client.wait(TIMEOUT_S) == 130
 
 
 def kill(_session: Session, client: subprocess.Popen[str]) -> None:
@@ -98,7 +98,7 @@ def cut(session: Session, client: subprocess.Popen[str]) -> None:
         pytest.skip("hosts of the process tier have no cable")
     set_cables(session, "down")
     try:
-        _, stderr = client.communicate(timeout=PATIENCE_S)
+        _, stderr = client.communicate(timeout=TIMEOUT_S)
     finally:
         set_cables(session, "up")
     assert client.returncode == 3

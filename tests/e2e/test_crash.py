@@ -58,7 +58,7 @@ class Life:
         return [self.up, self.run, self.down]
 
     def up(self, services: SimServices) -> None:
-        request_slice(services, self.name, SPEC, pay=False, permit=lambda: None)
+        request_slice(services, self.name, SPEC, pay=False, admit=lambda: None)
         wait_for_slice(services, self.name)
 
     def run(self, services: SimServices) -> None:

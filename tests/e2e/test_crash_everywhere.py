@@ -330,7 +330,7 @@ class WatchedHunt(Watched):
         spec = replace(SPEC, **V5P)
         services = place.machine()
         zones = (FULL, ELSEWHERE)
-        request_slice(services, "big", spec, pay=True, zones=zones, permit=lambda: None)
+        request_slice(services, "big", spec, pay=True, zones=zones, admit=lambda: None)
 
     def check(self, place: MemoryPlace) -> None:
         assert state_of(place, "big") is SliceState.READY
@@ -346,7 +346,7 @@ class WatchedLeftover(Watched):
         place.world.faults.add({"kind": "drop", "method": "*.create"})
         services = place.machine()
         spec = replace(SPEC, queued=False)
-        request_slice(services, "big", spec, pay=False, permit=lambda: None)
+        request_slice(services, "big", spec, pay=False, admit=lambda: None)
         with pytest.raises(PendingError):
             wait_for_slice(services, "big", deadline=services.clock.now() + 30.0)
         take_down(services, "big")

@@ -71,7 +71,7 @@ class StopUnstarted(Stop):
     def prepare(self, place: MemoryPlace) -> None:
         long_program(place)
         services = place.machine()
-        request_slice(services, "big", SPEC, pay=True, permit=lambda: None)
+        request_slice(services, "big", SPEC, pay=True, admit=lambda: None)
         submit_up(services, "waiting", owns=False)
 
     def check(self, place: MemoryPlace) -> None:
@@ -103,7 +103,7 @@ class RunUp:
 
     def ask(self, services: MemoryServices) -> RunRecord:
         run_id = f"run-{services.lease_owner.replace('/', '-')}"
-        request_slice(services, "big", SPEC, pay=True, run_id=run_id, permit=lambda: None)
+        request_slice(services, "big", SPEC, pay=True, run_id=run_id, admit=lambda: None)
         return submit_up(services, run_id, owns=True)
 
     def check(self, place: MemoryPlace) -> None:
@@ -139,7 +139,7 @@ class UpForATime(Up):
 
     def command(self, services: MemoryServices) -> None:
         limits = Limits(ttl_s=4 * HOUR, idle_s=HOUR)
-        request_slice(services, "big", SPEC, pay=True, limits=limits, permit=lambda: None)
+        request_slice(services, "big", SPEC, pay=True, limits=limits, admit=lambda: None)
         super().command(services)
 
     def check(self, place: MemoryPlace) -> None:
@@ -202,7 +202,7 @@ class Forgetful(RunUp):
 
     def command(self, services: MemoryServices) -> None:
         before = services.cloud.list_queued().items
-        request_slice(services, f"big-{len(before)}", SPEC, pay=True, permit=lambda: None)
+        request_slice(services, f"big-{len(before)}", SPEC, pay=True, admit=lambda: None)
         wait_for_slice(services, f"big-{len(before)}")
 
     def check(self, place: MemoryPlace) -> None:

@@ -181,7 +181,7 @@ def test_a_zone_that_cannot_be_read_neither_loses_nor_creates_anything(sim, serv
         "small",
         replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4),
         pay=False,
-        permit=lambda: None,
+        admit=lambda: None,
     )
     before = changes(sim)
     sim.fault(kind="unreachable", zone="us-central2-b", times=0)
@@ -243,14 +243,14 @@ def test_a_pause_ends_by_itself(services):
 
 def test_a_hunt_goes_where_capacity_is_and_the_next_one_begins_there(sim, services):
     sim.fault(preset="stockout-now", zone="us-east1-d", times=0)
-    request_slice(services, "one", replace(V6E, queued=False), pay=False, zones=ZONES, permit=lambda: None)
+    request_slice(services, "one", replace(V6E, queued=False), pay=False, zones=ZONES, admit=lambda: None)
     record = wait_for_slice(services, "one")
     assert record.spec.zone == "europe-west4-a"
     notes = {note.zone: note for note in list_notes(services)}
     assert notes["us-east1-d"].failures == 1
     assert "no more capacity" in notes["us-east1-d"].last_error
     assert (notes["europe-west4-a"].asked, notes["europe-west4-a"].granted) == (1, 1)
-    request_slice(services, "two", replace(V6E, queued=False), pay=False, zones=ZONES, permit=lambda: None)
+    request_slice(services, "two", replace(V6E, queued=False), pay=False, zones=ZONES, admit=lambda: None)
     assert wait_for_slice(services, "two").incarnation.number == 1
     assert get_slice(services, "two").record.spec.zone == "europe-west4-a"
 
@@ -265,7 +265,7 @@ def test_a_hunt_goes_where_capacity_is_and_the_next_one_begins_there(sim, servic
 )
 def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, message, left):
     sim.fault(kind="error", method="*.create", zone="us-east1-d", code=code, message=message, times=0)
-    request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], permit=lambda: None)
+    request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], admit=lambda: None)
     record = wait_for_slice(services, "one")
     assert (record.spec.zone, record.candidates, record.zones) == ("europe-west4-a", left, ZONES[:2])
 
@@ -275,7 +275,7 @@ def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
         running_sim(tmp_path, delays={"queued_wait": 1e6, "queued_delete": 0.0, "list_everywhere": 0.0}) as sim,
         sim_services(sim, tmp_path / "state") as services,
     ):
-        request_slice(services, "one", V6E, pay=False, zones=ZONES, permit=lambda: None)
+        request_slice(services, "one", V6E, pay=False, zones=ZONES, admit=lambda: None)
         pass_until(services, lambda: get_slice(services, "one").record.spec.zone == "europe-west4-a")
         pass_until(services, lambda: len(services.cloud.list_queued().items) == 1)
         (left,) = services.cloud.list_queued().items
@@ -452,7 +452,7 @@ def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, servi
 
 def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
     zones = ("us-east1-d", "europe-west4-a")
-    request_slice(services, "one", V6E, pay=False, zones=zones, permit=lambda: None)
+    request_slice(services, "one", V6E, pay=False, zones=zones, admit=lambda: None)
     place = services.project_api.bucket_place("sim-bucket")
     away = [zone for zone in zones if not is_near(place, zone)]
     assert away
@@ -475,19 +475,19 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
         bring_up(services, "big", queued=False)
         sim.preempt("big-1")
         assert observe_slice(services, "big").observed.event == "node-ready"
-        request_slice(services, "big", replace(SPEC, queued=False), pay=False, permit=lambda: None)
+        request_slice(services, "big", replace(SPEC, queued=False), pay=False, admit=lambda: None)
         assert wait_for_slice(services, "big").incarnation.number == 2
 
 
 def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
     assert [(line.result, line.why) for line in run_pass(services)] == [("later", JUST_UP)]
     assert [line.result for line in run_pass(services)] == ["done"]
 
 
 def test_a_slice_whose_run_never_began_needs_a_person_until_a_run_takes_it(services):
     def ask(run_id: str) -> None:
-        request_slice(services, "big", SPEC, pay=False, run_id=run_id, permit=lambda: None)
+        request_slice(services, "big", SPEC, pay=False, run_id=run_id, admit=lambda: None)
 
     ask("r-lost")
     wait_for_slice(services, "big")

@@ -20,7 +20,7 @@ from tpuctl.slices.heartbeats import beats_key
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
-from tpuctl.views.slices import decisions, fleet_rows, remark_on, slice_status
+from tpuctl.views.slices import decisions, describe_condition, fleet_rows, slice_status
 from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass, take_down
 
@@ -169,12 +169,12 @@ def test_a_person_is_told_what_to_type_about_silent_hosts_of_which_nothing_else_
     assert "`tpuctl down big`, then up again" in line.why
     assert mutations(place) == before
     rows, _ = fleet_rows(services)
-    recorded = [rows[0]["remark"], slice_status(services, "big")["remark"], remark_on(services, "big")]
+    recorded = [rows[0]["remark"], slice_status(services, "big")["remark"], describe_condition(services, "big")]
     assert all("`tpuctl down big`, then up again" in each for each in recorded)
     take_down(services, "big")
     bring_up(services, "big")
     assert get_slice(services, "big").record.incarnation.number == 2
-    assert remark_on(services, "big") == ""
+    assert describe_condition(services, "big") == ""
 
 
 def test_hosts_that_only_do_not_answer_this_machine_are_left_alone_for_a_day(place):

@@ -16,13 +16,13 @@ import pytest
 from tests.support.session import Session, open_session
 
 HOSTS = 8
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < ends, f"no {what} after {PATIENCE_S:g} s"
+        assert time.monotonic() < ends, f"no {what} after {TIMEOUT_S:g} s"
         time.sleep(0.01)
 
 
@@ -42,7 +42,7 @@ def having(session: Session, size: int) -> int:
 
 def kill(client: subprocess.Popen[str]) -> None:
     client.kill()
-    client.communicate(timeout=PATIENCE_S)
+    client.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 EVERYBODY = 2 * len(MEMBERS)
 """On the two hosts of the slice."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def count(mark: str) -> int:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.1)
@@ -65,7 +65,7 @@ def set_cables(session: Session, state: str) -> None:
 
 def interrupt(session: Session, client: subprocess.Popen[str]) -> None:
     client.send_signal(signal.SIGINT)
-    assert client.wait(PATIENCE_S) == 130
+    assert client.wait(TIMEOUT_S) == 130
 
 
 def kill(session: Session, client: subprocess.Popen[str]) -> None:

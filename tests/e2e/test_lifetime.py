@@ -18,7 +18,7 @@ from tpuctl.errors import ConflictError
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.slices.lifetime import HostActivity
 from tpuctl.state.repository import get_run, get_slice, save
-from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
+from tpuctl.watch.lifetime import apply_lifetime, read_activity
 from tpuctl.watch.reconciler import run_pass
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
@@ -111,7 +111,7 @@ def test_what_was_made_by_hand_has_no_end_of_its_own(services):
 
 def test_hosts_answer_what_uses_them(services):
     record = bring_up(services, "big")
-    found = ask_hosts(services, record)
+    found = read_activity(services, record)
     assert [each.worker for each in found if each is not None] == [0, 1]
     assert all(each is not None and each.load_per_cpu >= 0.0 for each in found)
 

@@ -41,7 +41,7 @@ def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
 
 
 def ask(services: SimServices, spec: SliceSpec) -> None:
-    request_slice(services, "big", spec, pay=True, permit=lambda: None)
+    request_slice(services, "big", spec, pay=True, admit=lambda: None)
 
 
 def advance_until_blocked(sim: RunningSim, services: SimServices) -> Blocked:

@@ -33,7 +33,7 @@ def live(sim: RunningSim, state: Path, name: str, point: CrashPoint) -> None:
             services.cloud = Crashing(services.cloud, point, lambda verb, _: verb in CLOUD_CHANGES)
             try:
                 if command == "up":
-                    request_slice(services, name, SPEC, pay=True, permit=lambda: None)
+                    request_slice(services, name, SPEC, pay=True, admit=lambda: None)
                     wait_for_slice(services, name)
                 else:
                     take_down(services, name)

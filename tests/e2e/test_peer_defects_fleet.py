@@ -155,7 +155,7 @@ def test_a_request_that_waits_in_the_queue_is_not_made_again(tmp_path):
         sim_services(sim, tmp_path / "state") as services,
     ):
         for _ in range(30):
-            request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+            request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
             run_pass(services)
             services.clock.sleep(60.0)
         assert creates(sim) == 1

@@ -304,7 +304,7 @@ def test_a_finished_command_run_again_changes_nothing(sim, services):
 
 
 def owned(services, name, run_id):
-    record = request_slice(services, name, SPEC, pay=False, run_id=run_id, permit=lambda: None)
+    record = request_slice(services, name, SPEC, pay=False, run_id=run_id, admit=lambda: None)
     return wait_for_slice(services, record.name)
 
 

@@ -65,7 +65,7 @@ def test_passes_leave_it_alone_and_it_is_told_what_it_eats(services, removed):
 
 
 def test_up_clears_the_request_away_and_asks_anew(sim, services, removed):
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
     record = wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
     assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
     assert requests(services) == {"big-2": "ACTIVE"}
@@ -128,7 +128,7 @@ def test_one_read_removes_nothing(services):
 
 
 def ask(services: SimServices) -> None:
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["node", "request-and-node"])

@@ -9,12 +9,12 @@ import pytest
 from tests.support.session import open_session
 from tests.support.user_systemd import user_systemd
 
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 """The first pass comes after 30 s, then one a minute."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_S + 180)
+@pytest.mark.timeout(TIMEOUT_S + 180)
 def test_a_timer_brings_a_preempted_slice_back_with_no_terminal() -> None:
     with open_session() as session, user_systemd(session.environ) as found:
         session.environ |= found
@@ -23,7 +23,7 @@ def test_a_timer_brings_a_preempted_slice_back_with_no_terminal() -> None:
         again = session.type("watch", "install", "--systemd", "--yes")
         assert "nothing to change" in again.stderr
         session.type("sim", "preempt", "big-1")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while session.json("status", "big")["node"] != "big-2" or session.json("ls")[0]["state"] != "ready":
             assert time.monotonic() < deadline, session.type("why", "big").stdout
             time.sleep(2)

@@ -216,10 +216,10 @@ def test_nobody_begins_a_new_life_over_what_is_left_of_another_persons_slice(pla
     bob.user = "bob"
     spec = get_slice(services, "big").record.spec
     with pytest.raises(ConflictError, match="big is ada's and not yet gone") as refused:
-        request_slice(bob, "big", spec, pay=False, permit=lambda: None)
+        request_slice(bob, "big", spec, pay=False, admit=lambda: None)
     assert "--all-users" in str(refused.value.hint)
     take_down(services, "big")
-    request_slice(bob, "big", spec, pay=False, permit=lambda: None)
+    request_slice(bob, "big", spec, pay=False, admit=lambda: None)
     assert get_slice(services, "big").record.owner == "bob"
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
-from tpuctl.inventory.ownership import claim_of, disprove
+from tpuctl.inventory.ownership import check_ownership, claim_of
 from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL, CloudResource
 
 ADAS = {**LABELS, USER_LABEL: "ada"}
@@ -19,7 +19,7 @@ def read(**changes: object) -> CloudResource:
 def refused(again: CloudResource, first: CloudResource | None = None, **record: object) -> str:
     slice_record = a_slice(**record)
     claim = claim_of(slice_record, slice_record.incarnation, STORE, again.kind)
-    found = disprove(first or again, again, claim)
+    found = check_ownership(first or again, again, claim)
     return "" if found is None else f"{found.why} | {found.hint}"
 
 

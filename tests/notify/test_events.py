@@ -12,7 +12,7 @@ from tpuctl.notify.events import (
     REMEMBERED,
     Ledger,
     Seen,
-    forget_settled,
+    forget_resolved,
     is_history,
     mark_failed,
     mark_told,
@@ -104,8 +104,8 @@ def test_a_block_is_told_at_once_and_a_failure_when_it_lasts() -> None:
     ledger = mark_told(mark_told(Ledger(), pending[0], "m1"), pending[1], "m2")
     assert trouble_happenings([blocked, lasting], ledger) == []
     # m1 no longer sees its own; m2's stays until somebody sees it settled.
-    assert forget_settled(ledger, "m1", [], set()).troubled == {"c": "m2"}
-    assert forget_settled(ledger, "m1", [blocked], {"c"}).troubled == {"a": "m1"}
+    assert forget_resolved(ledger, "m1", [], set()).troubled == {"c": "m2"}
+    assert forget_resolved(ledger, "m1", [blocked], {"c"}).troubled == {"a": "m1"}
 
 
 def test_tries_are_counted_for_one_happening_at_a_time() -> None:

@@ -23,7 +23,7 @@ from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import advance_run, find_end, request_stop
-from tpuctl.runs.stops import settle_stop, stop_error
+from tpuctl.runs.stops import confirm_stop, stop_error
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.reconcile import advance_slice
@@ -467,7 +467,7 @@ def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, serv
 
 
 def test_a_node_that_vanished_before_anybody_saw_it_is_asked_for_again(place, services):
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
     while get_slice(services, "big").record.state is not SliceState.PROVISIONING:
         pass_for(place, services, 60)
     place.clock.advance(HOUR)
@@ -524,10 +524,10 @@ def test_a_stop_that_a_worker_did_not_hear_says_which_until_a_second_one_ends_it
     assert (stopped.state, error.exit_code, error.details["workers"]) == (RunState.STOPPED, 3, [1])
     assert "worker 1 of big did not answer" in error.message
     assert f"tpuctl stop {stopped.id}" in error.hint
-    again = settle_stop(services, stopped.id)
+    again = confirm_stop(services, stopped.id)
     assert stop_error(services, again).details["workers"] == [1]
     host.recover()
-    assert stop_error(services, settle_stop(services, stopped.id)) is None
+    assert stop_error(services, confirm_stop(services, stopped.id)) is None
     assert place.hosts.all()[-1].processes == []
     assert get_run(services, stopped.id).record.attempt.ends[1].note == "stopped"
 
@@ -535,7 +535,7 @@ def test_a_stop_that_a_worker_did_not_hear_says_which_until_a_second_one_ends_it
 def test_nothing_of_a_stopped_run_is_left_to_prove_when_its_hosts_are_gone(place, services):
     stopped, _host = run_whose_stop_one_worker_did_not_hear(place, services)
     take_down(services, "big")
-    assert stop_error(services, settle_stop(services, stopped.id)) is None
+    assert stop_error(services, confirm_stop(services, stopped.id)) is None
 
 
 def test_a_pass_ends_what_a_stop_could_not_reach(place, services):

@@ -60,7 +60,7 @@ def test_a_slice_that_was_denied_recovers_when_the_permission_is_back(place):
 def test_the_command_that_asks_again_needs_no_wait(place):
     services = place.machine()
     place.world.faults.add(NO_PERMISSION)
-    request_slice(services, "big", SPEC, pay=True, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=True, admit=lambda: None)
     with pytest.raises(DeniedError):
         wait_for_slice(services, "big")
     record = get_slice(services, "big").record
@@ -72,7 +72,7 @@ def test_the_command_that_asks_again_needs_no_wait(place):
 def test_a_slice_that_was_denied_and_taken_down_is_not_asked_for_again(place):
     services = place.machine()
     place.world.faults.add(NO_PERMISSION)
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
     with pytest.raises(DeniedError):
         wait_for_slice(services, "big")
     take_down(services, "big")

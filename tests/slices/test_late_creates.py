@@ -53,7 +53,7 @@ def minutes(place: MemoryPlace, count: int) -> None:
 
 def ask(services: MemoryServices, *, queued: bool) -> None:
     """`up`, whose create takes effect and whose answer is lost; a person ends it a second later."""
-    request_slice(services, "big", replace(SPEC, queued=queued), pay=False, permit=lambda: None)
+    request_slice(services, "big", replace(SPEC, queued=queued), pay=False, admit=lambda: None)
     with pytest.raises(PendingError):
         wait_for_slice(services, "big", deadline=services.clock.now() + 1)
 
@@ -77,7 +77,7 @@ def test_down_waits_for_what_a_lost_create_may_have_made(place, services, queued
 def test_the_only_slice_of_a_fleet_is_found_hours_after_it_was_gone(place, services, queued, answered):
     place.world.faults.add({"kind": "late", "method": "*.create", "seconds": 4 * 3600.0})
     if answered:
-        request_slice(services, "big", replace(SPEC, queued=queued), pay=False, permit=lambda: None)
+        request_slice(services, "big", replace(SPEC, queued=queued), pay=False, admit=lambda: None)
         with pytest.raises(Exception, match="out of time"):
             wait_for_slice(services, "big", deadline=services.clock.now() + 1)
     else:
@@ -126,14 +126,14 @@ def test_down_and_up_again_takes_what_shows_late(place, services, queued):
 
 def test_a_create_that_was_refused_is_not_waited_for(place, services):
     place.world.faults.add({"preset": "stockout-now"})
-    request_slice(services, "big", _direct(), pay=False, permit=lambda: None)
+    request_slice(services, "big", _direct(), pay=False, admit=lambda: None)
     began = services.clock.now()
     wait_for_slice(services, "big")
     assert creates(place) == ["big-2"]
     took = services.clock.now() - began
     assert took < timeouts.UNSEEN_S + 200.0
     place.world.faults.add({"preset": "stockout-now"})
-    request_slice(services, "small", _direct(), pay=False, permit=lambda: None)
+    request_slice(services, "small", _direct(), pay=False, admit=lambda: None)
     with pytest.raises(Exception, match="out of time"):
         wait_for_slice(services, "small", deadline=services.clock.now() + 1)
     began = services.clock.now()

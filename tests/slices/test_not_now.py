@@ -89,7 +89,7 @@ both_ways = pytest.mark.parametrize("queued", [True, False], ids=["queued", "dir
 @both_ways
 @pytest.mark.parametrize("fault", OUTAGE.values(), ids=OUTAGE)
 def test_up_run_and_down_outlive_an_outage_of_hours(place, services, queued, fault):
-    request_slice(services, "big", replace(SPEC, queued=queued), pay=False, permit=lambda: None)
+    request_slice(services, "big", replace(SPEC, queued=queued), pay=False, admit=lambda: None)
     trouble(place, services, fault)
     assert wait_for_slice(services, "big").state is SliceState.READY
     run = submit(services, "big", "some minutes")
@@ -155,7 +155,7 @@ def test_a_create_that_one_zone_refuses_for_now_is_tried_in_another(place, servi
     zones = ("us-central2-b", "us-central1-a")
     place.world.faults.add({**NOT_DELETABLE, "method": "*.create", "zone": zones[0], "times": 0})
     spec = replace(SPEC, accelerator_type="v5p-16", zone=zones[0], runtime_version="v2-alpha-tpuv5")
-    request_slice(services, "big", spec, pay=False, zones=zones, permit=lambda: None)
+    request_slice(services, "big", spec, pay=False, zones=zones, admit=lambda: None)
     with pytest.raises(PendingError):
         wait_for_slice(services, "big", deadline=services.clock.now() + 60.0)
     assert get_slice(services, "big").record.spec.zone == zones[1]
@@ -195,7 +195,7 @@ def test_a_deletion_that_hangs_is_told_to_who_took_the_slice_down(place, service
 
 def test_a_request_that_was_thought_to_be_gone_and_still_waits_is_kept(place, services):
     place.world.set_capacity(SPEC.zone, 0)
-    request_slice(services, "big", SPEC, pay=False, permit=lambda: None)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
     with pytest.raises(PendingError):
         wait_for_slice(services, "big", deadline=services.clock.now() + 30.0)
     assert get_slice(services, "big").record.state is SliceState.PROVISIONING

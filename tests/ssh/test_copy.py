@@ -17,7 +17,7 @@ from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.tree import Content
 from tpuctl.workers.copy_from import Pulled, pull
 from tpuctl.workers.copy_to import Pushed, host_path, push
-from tpuctl.workers.file_receiver import Landing
+from tpuctl.workers.file_receiver import FileReceiver
 from tpuctl.workers.upload import scan
 
 NAMES = ["plain", "with space", "quo'te", 'dou"ble', "new\nline", "-dash", "日本é", "$HOME", "a;b", "x" * 150]
@@ -49,7 +49,7 @@ def fetch(agent: HostAgent, targets: list[HostTarget], path: str, folder: Path) 
         agent,
         targets,
         path,
-        lambda target: Landing(folder / target.label),
+        lambda target: FileReceiver(folder / target.label),
         clock=SystemClock(),
         emit=lambda event: None,
     )

@@ -26,7 +26,7 @@ from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget
 from tpuctl.workers.copy_from import Pulled, pull
 from tpuctl.workers.file_list import Found, Limits, Survey, SurveyReader
-from tpuctl.workers.file_receiver import LOOK_EVERY, Landing
+from tpuctl.workers.file_receiver import LOOK_EVERY, FileReceiver
 from tpuctl.workers.receive_protocol import (
     KEPT_FREE,
     Begin,
@@ -59,7 +59,7 @@ def surveyed(*rows: list[object], limits: Limits = Limits(100, 1 << 20)) -> Surv
     return reader.survey()
 
 
-class Struck(Landing):
+class Struck(FileReceiver):
     """Lets something happen when this many bytes have arrived."""
 
     def __init__(self, place: Path, after: int, strike: Callable[[], None]) -> None:
@@ -217,7 +217,7 @@ def test_two_copies_to_one_place_do_not_write_into_each_other(
     refused: list[Pulled] = []
 
     def meanwhile() -> None:
-        other = Landing(tmp_path / "copy")
+        other = FileReceiver(tmp_path / "copy")
         try:
             with pytest.raises(TpuctlError, match="another tpuctl copies"):
                 other.plan(listed(["f", "", 0o644, SIZE, 0]))
@@ -233,7 +233,7 @@ def test_progress_tells_bytes_rate_and_workers(
     target: HostTarget, agent: HostAgent, source: Path, tmp_path: Path
 ) -> None:
     told: list[object] = []
-    pull(agent, [target], "data.bin", lambda _: Landing(tmp_path / "x"), clock=Hurried(), emit=told.append)
+    pull(agent, [target], "data.bin", lambda _: FileReceiver(tmp_path / "x"), clock=Hurried(), emit=told.append)
     transfers = [event for event in told if isinstance(event, Transfer)]
     assert all(event.back and event.total_bytes == SIZE for event in transfers)
     sent = [event.sent_bytes for event in transfers]
@@ -389,11 +389,11 @@ def test_a_link_that_leads_out_is_left_out_by_name_and_the_rest_is_taken(target:
     assert listed(["l", "", "anywhere"]) == ()
 
 
-def plan(place: Path, *entries: list[object]) -> Landing:
-    landing = Landing(place)
-    landing.plan(listed(*entries))
-    landing.wants()
-    return landing
+def plan(place: Path, *entries: list[object]) -> FileReceiver:
+    receiver = FileReceiver(place)
+    receiver.plan(listed(*entries))
+    receiver.wants()
+    return receiver
 
 
 FILE = ["f", "", 0o644, 4, 0]
@@ -415,13 +415,13 @@ BEGIN = Begin(0, 0, 4, 0o644, 0)
     ids=["unbegun", "unasked", "skipped", "longer", "nested", "unended", "damaged", "shorter"],
 )
 def test_frames_that_do_not_fit_are_refused_and_leave_no_file(tmp_path: Path, frames: list[Frame]) -> None:
-    landing = plan(tmp_path / "x", FILE)
+    receiver = plan(tmp_path / "x", FILE)
     *fine, bad = frames
     for frame in fine:
-        landing.take(frame)
+        receiver.take(frame)
     with pytest.raises(TpuctlError):
-        landing.take(bad)
-    landing.close()
+        receiver.take(bad)
+    receiver.close()
     assert not (tmp_path / "x").exists()
 
 
@@ -455,34 +455,34 @@ def test_a_name_longer_than_any_path_is_malformed() -> None:
 
 
 def test_a_file_that_is_larger_than_the_list_said_does_not_fill_the_disk(tmp_path: Path) -> None:
-    landing = plan(tmp_path / "x", FILE)
+    receiver = plan(tmp_path / "x", FILE)
     with pytest.raises(TpuctlError, match="no room in"):
-        landing.take(Begin(0, 0, 1 << 60, 0o644, 0))
-    landing.close()
+        receiver.take(Begin(0, 0, 1 << 60, 0o644, 0))
+    receiver.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_stops_when_others_fill_the_disk_meanwhile_and_goes_on_later(tmp_path: Path) -> None:
     size = LOOK_EVERY + 10
     free = size + KEPT_FREE
-    landing = Landing(tmp_path / "x", free=lambda _: free)
-    landing.plan(listed(["f", "", 0o644, size, 0]))
-    landing.wants()
-    landing.take(Begin(0, 0, size, 0o644, 0))
+    receiver = FileReceiver(tmp_path / "x", free=lambda _: free)
+    receiver.plan(listed(["f", "", 0o644, size, 0]))
+    receiver.wants()
+    receiver.take(Begin(0, 0, size, 0o644, 0))
     free = KEPT_FREE - 1
     with pytest.raises(TpuctlError, match="the same command again goes on"):
-        landing.take(Piece(bytes(LOOK_EVERY)))
-    landing.close()
-    again = Landing(tmp_path / "x")
+        receiver.take(Piece(bytes(LOOK_EVERY)))
+    receiver.close()
+    again = FileReceiver(tmp_path / "x")
     again.plan(listed(["f", "", 0o644, size, 0]))
     assert [want.have for want in again.wants()] == [LOOK_EVERY]
     again.close()
 
 
 def test_a_file_that_the_host_never_sent_is_missed(tmp_path: Path) -> None:
-    landing = plan(tmp_path / "x", FILE)
-    landing.take(Done())
-    assert [(each.name, each.why) for each in landing.finish()] == [("", "it was not sent")]
+    receiver = plan(tmp_path / "x", FILE)
+    receiver.take(Done())
+    assert [(each.name, each.why) for each in receiver.finish()] == [("", "it was not sent")]
 
 
 def test_nothing_is_written_through_links_that_lie_in_the_target(tmp_path: Path) -> None:
@@ -496,13 +496,13 @@ def test_nothing_is_written_through_links_that_lie_in_the_target(tmp_path: Path)
 
 def test_a_link_that_comes_into_the_way_while_files_come_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    landing = plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
+    receiver = plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
-    landing.take(Begin(0, 0, 0, 0o644, 0))
+    receiver.take(Begin(0, 0, 0, 0o644, 0))
     with pytest.raises(TpuctlError, match="symbolic link"):
-        landing.take(End(0, hashlib.sha256().hexdigest()))
-    landing.close()
+        receiver.take(End(0, hashlib.sha256().hexdigest()))
+    receiver.close()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -518,10 +518,10 @@ def test_the_host_learns_and_changes_nothing_of_files_behind_links_here(tmp_path
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def begin_anew(landing: Landing) -> None:
-    landing.plan(listed(FILE))
-    landing.wants()
-    landing.take(BEGIN)
+def begin_anew(receiver: FileReceiver) -> None:
+    receiver.plan(listed(FILE))
+    receiver.wants()
+    receiver.take(BEGIN)
 
 
 @pytest.mark.parametrize("hidden", ["folder", "lock", "part"])
@@ -540,7 +540,7 @@ def test_what_is_kept_of_a_copy_is_not_written_through_links(tmp_path: Path, hid
         name = next(each for each in parts.iterdir() if (each.name == "lock") == (hidden == "lock"))
         name.unlink()
         name.symlink_to(victim)
-    again = Landing(tmp_path / "x")
+    again = FileReceiver(tmp_path / "x")
     with pytest.raises(TpuctlError):
         begin_anew(again)
     again.close()
@@ -591,16 +591,16 @@ def test_a_time_that_no_file_can_have_is_made_one(tmp_path: Path) -> None:
     reader = FrameReader()
     line = b'{"file": 0, "from": 0, "size": 0, "mode": 420, "mtime_ns": 1%s}\n' % (b"0" * 40)
     [begin] = reader.feed(b'{"sending": 1}\n' + line)
-    landing = plan(tmp_path / "x", ["f", "", 0o644, 0, 0])
-    landing.take(begin)
-    landing.take(End(0, hashlib.sha256().hexdigest()))
-    landing.finish()
+    receiver = plan(tmp_path / "x", ["f", "", 0o644, 0, 0])
+    receiver.take(begin)
+    receiver.take(End(0, hashlib.sha256().hexdigest()))
+    receiver.finish()
     assert (tmp_path / "x").read_bytes() == b""
 
 
 def test_a_chain_of_links_that_leads_out_is_refused(tmp_path: Path) -> None:
     entries = (["d", "", 0o755], ["d", "a", 0o755], ["d", "a/b", 0o755])
-    landing = plan(
+    receiver = plan(
         tmp_path / "to",
         *entries,
         ["l", "a/b/up", "../.."],
@@ -608,8 +608,8 @@ def test_a_chain_of_links_that_leads_out_is_refused(tmp_path: Path) -> None:
         ["l", "out2", "a/b/up/.."],
     )
     with pytest.raises(TpuctlError, match="leaves the target"):
-        landing.finish()
-    landing.close()
+        receiver.finish()
+    receiver.close()
     assert not (tmp_path / "to" / "out").is_symlink()
     assert not (tmp_path / "to" / "out2").is_symlink()
 
@@ -617,4 +617,4 @@ def test_a_chain_of_links_that_leads_out_is_refused(tmp_path: Path) -> None:
 def test_a_file_does_not_take_the_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(TpuctlError, match="is a directory"):
-        Landing(tmp_path / "x").plan(listed(FILE))
+        FileReceiver(tmp_path / "x").plan(listed(FILE))

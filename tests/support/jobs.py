@@ -25,7 +25,7 @@ SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hos
 def bring_up(services: SimServices, name: str, **spec: Any) -> SliceRecord:
     """A slice of two hosts, ready."""
     wanted = replace(SPEC, **spec)
-    request_slice(services, name, wanted, pay=False, permit=lambda: None)
+    request_slice(services, name, wanted, pay=False, admit=lambda: None)
     deadline = services.clock.now() + 3600
     return wait_for_slice(services, name, deadline=deadline)
 
@@ -36,7 +36,7 @@ def limit(
     """What another `up` of a slice with limits does."""
     spec = get_slice(services, name).record.spec
     limits = Limits(ttl_s=ttl_s, idle_s=idle_s)
-    return request_slice(services, name, spec, pay=False, limits=limits, permit=lambda: None)
+    return request_slice(services, name, spec, pay=False, limits=limits, admit=lambda: None)
 
 
 def submit(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:

@@ -25,7 +25,7 @@ from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.ssh.ssh_config import SshConfigFiles
-from tpuctl.state.create_limit import FilePacer
+from tpuctl.state.create_limit import FileRateLimiter
 from tpuctl.state.run_logs import LogFiles
 from tpuctl.state.sqlite import SqliteStore
 
@@ -92,7 +92,7 @@ class SimServices:
             SshRemote(keys.private_path), lambda target: renewed_pin(self, target)
         )
         self.ids = CountingIds()
-        self.pacer = FilePacer(state_dir / "creates.json", per_minute=6e4)
+        self.rate_limiter = FileRateLimiter(state_dir / "creates.json", per_minute=6e4)
         self.secrets = EnvSecrets()
         self.logs = LogFiles(state_dir / "runs")
         self.events: list[object] = []

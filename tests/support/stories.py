@@ -43,7 +43,7 @@ def long_program(place: MemoryPlace) -> None:
 def make_ready(services: MemoryServices, *names: str, **spec: Any) -> None:
     """Slices that are up, by passes: fewer steps than to wait for each."""
     for name in names:
-        request_slice(services, name, replace(SPEC, **spec), pay=False, permit=lambda: None)
+        request_slice(services, name, replace(SPEC, **spec), pay=False, admit=lambda: None)
     while any(record.state is not SliceState.READY for record in list_slices(services)):
         passes(services, 1)
 
@@ -66,7 +66,7 @@ class Up:
         """A fleet without slices."""
 
     def command(self, services: MemoryServices) -> None:
-        request_slice(services, "big", self.spec, pay=True, zones=self.zones, permit=lambda: None)
+        request_slice(services, "big", self.spec, pay=True, zones=self.zones, admit=lambda: None)
         wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
 
     def check(self, place: MemoryPlace) -> None:

@@ -21,7 +21,7 @@ import pytest
 from tests.support.require import VARIABLE, require_tool
 
 PROGRAM = "/usr/lib/systemd/systemd"
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 ENTER = """
 for folder in "$@"; do echo $$ >"$folder/cgroup.procs"; done
 exec unshare --mount --cgroup sh -c '
@@ -76,7 +76,7 @@ def _can_make(base: Path) -> bool:
 
 
 def _wait_until_it_serves(manager: subprocess.Popen[bytes], environ: Mapping[str, str], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     command = [shutil.which("systemctl") or "systemctl", "--user", "show-environment"]
     while subprocess.run(command, env=dict(environ), capture_output=True).returncode != 0:
         if manager.poll() is not None or time.monotonic() > deadline:
@@ -93,7 +93,7 @@ def _give_up(why: str) -> None:
 def _end(manager: subprocess.Popen[bytes], cgroups: list[Path]) -> None:
     """Waits for the manager, then kills whatever is left in its cgroups: nobody else's processes are there."""
     try:
-        manager.wait(PATIENCE_S)
+        manager.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired:
         manager.kill()
         manager.wait()
@@ -105,7 +105,7 @@ def _end(manager: subprocess.Popen[bytes], cgroups: list[Path]) -> None:
 
 def _remove(folder: Path) -> None:
     """A cgroup and what systemd made below it; the kernel takes a moment to forget dead processes."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     for path in sorted([folder, *folder.rglob("*/")], key=lambda each: -len(each.parts)):
         while path.is_dir():
             try:

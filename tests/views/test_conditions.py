@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_slice, an_incarnation
 from tpuctl.model.records import Desired, Loss, SliceState
-from tpuctl.views.conditions import ABSENT, UNREAD, cloud_word, fold_remarks, remark
+from tpuctl.views.conditions import ABSENT, UNREAD, cloud_word, group_conditions, remark
 
 S = SliceState
 
@@ -63,8 +63,8 @@ def test_a_direct_node_leaves_no_request_behind() -> None:
 def test_what_is_the_same_for_many_slices_is_said_once() -> None:
     said = [(name, f"{name} is away; `tpuctl up {name}` asks again") for name in ("a", "b", "big", "big-2")]
     other = ("c", "c was refused")
-    assert fold_remarks([*said[:2], other]) == [said[0][1], said[1][1], other[1]]
-    assert fold_remarks([*said, other]) == [
+    assert group_conditions([*said[:2], other]) == [said[0][1], said[1][1], other[1]]
+    assert group_conditions([*said, other]) == [
         "4 slices (a, b, big, big-2): NAME is away; `tpuctl up NAME` asks again",
         other[1],
     ]
@@ -72,4 +72,4 @@ def test_what_is_the_same_for_many_slices_is_said_once() -> None:
 
 def test_of_many_names_the_first_ones_are_said() -> None:
     said = [(f"v4-{number}", f"v4-{number} is away") for number in range(10)]
-    assert fold_remarks(said) == ["10 slices (v4-0, v4-1, v4-2, v4-3, v4-4, v4-5, …): NAME is away"]
+    assert group_conditions(said) == ["10 slices (v4-0, v4-1, v4-2, v4-3, v4-4, v4-5, …): NAME is away"]

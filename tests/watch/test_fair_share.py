@@ -5,56 +5,60 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
-from tpuctl.watch.fair_share import Turn, take_turns
+from tpuctl.watch.fair_share import Demand, share_hosts
 
 
-def turns(count: int, hosts: int, kind: str, *, in_need: bool = False) -> list[Turn]:
-    return [Turn(f"{kind}/{number}", hosts, in_need) for number in range(count)]
+def demands(count: int, hosts: int, kind: str, *, in_need: bool = False) -> list[Demand]:
+    return [Demand(f"{kind}/{number}", hosts, in_need) for number in range(count)]
 
 
-def hosts_of(waiting: list[Turn], now: float) -> int:
-    chosen = take_turns(waiting, now)
-    return sum(turn.hosts for turn in waiting if turn.key in chosen)
+def hosts_of(waiting: list[Demand], now: float) -> int:
+    chosen = share_hosts(waiting, now)
+    return sum(demand.hosts for demand in waiting if demand.key in chosen)
 
 
 def test_all_have_their_turn_at_once_where_they_fit():
-    waiting = [*turns(8, 4, "runs"), *turns(8, 4, "slices", in_need=True)]
-    assert take_turns(waiting, 0.0) == {turn.key for turn in waiting}
+    waiting = [*demands(8, 4, "runs"), *demands(8, 4, "slices", in_need=True)]
+    assert share_hosts(waiting, 0.0) == {demand.key for demand in waiting}
 
 
 @pytest.mark.parametrize("interval", [60.0, 120.0, 300.0])
 @pytest.mark.parametrize("needy", [0, 3, 40])
 @pytest.mark.parametrize("hosts", [1, 8, PASS_HOSTS_MAX, 4 * PASS_HOSTS_MAX])
 def test_each_has_its_turn_in_time_whatever_the_interval_between_passes(interval, needy, hosts):
-    waiting = [*turns(6, hosts, "runs"), *turns(6, 8, "slices"), *turns(needy, hosts, "doubts", in_need=True)]
+    waiting = [
+        *demands(6, hosts, "runs"),
+        *demands(6, 8, "slices"),
+        *demands(needy, hosts, "doubts", in_need=True),
+    ]
     served: set[str] = set()
     for number in range(600):
-        served |= take_turns(waiting, number * interval)
-    assert served == {turn.key for turn in waiting}
+        served |= share_hosts(waiting, number * interval)
+    assert served == {demand.key for demand in waiting}
 
 
 def test_no_pass_connects_to_more_than_the_bound_while_each_fits_into_half_of_it():
-    waiting = [*turns(100, 2, "runs"), *turns(50, 8, "slices"), *turns(30, 8, "doubts", in_need=True)]
+    waiting = [*demands(100, 2, "runs"), *demands(50, 8, "slices"), *demands(30, 8, "doubts", in_need=True)]
     assert max(hosts_of(waiting, number * 60.0) for number in range(200)) <= PASS_HOSTS_MAX
 
 
 def test_those_in_need_come_first_but_not_at_the_cost_of_all_others():
-    waiting = [*turns(100, 4, "runs"), *turns(5, 4, "doubts", in_need=True)]
+    waiting = [*demands(100, 4, "runs"), *demands(5, 4, "doubts", in_need=True)]
     for number in range(50):
-        chosen = take_turns(waiting, number * 60.0)
+        chosen = share_hosts(waiting, number * 60.0)
         assert {f"doubts/{each}" for each in range(5)} <= chosen
         assert sum(key.startswith("runs/") for key in chosen) == (PASS_HOSTS_MAX - 20) // 4
-    crowd = [*turns(10, 4, "runs"), *turns(100, 4, "doubts", in_need=True)]
-    assert sum(key.startswith("runs/") for key in take_turns(crowd, 0.0)) == PASS_HOSTS_MAX // 2 // 4
-    giant = [*turns(10, 4, "runs"), *turns(1, 256, "doubts", in_need=True)]
-    chosen = take_turns(giant, 0.0)
+    crowd = [*demands(10, 4, "runs"), *demands(100, 4, "doubts", in_need=True)]
+    assert sum(key.startswith("runs/") for key in share_hosts(crowd, 0.0)) == PASS_HOSTS_MAX // 2 // 4
+    giant = [*demands(10, 4, "runs"), *demands(1, 256, "doubts", in_need=True)]
+    chosen = share_hosts(giant, 0.0)
     assert "doubts/0" in chosen
     assert len(chosen) == 2
 
 
 def test_a_small_one_among_giants_and_a_giant_among_small_ones_have_their_turn_within_hours():
-    giants = [*turns(2, 8 * PASS_HOSTS_MAX, "giants"), *turns(1, 1, "small")]
-    crowd = [*turns(40 * PASS_HOSTS_MAX, 1, "small"), *turns(1, 4 * PASS_HOSTS_MAX, "giant")]
+    giants = [*demands(2, 8 * PASS_HOSTS_MAX, "giants"), *demands(1, 1, "small")]
+    crowd = [*demands(40 * PASS_HOSTS_MAX, 1, "small"), *demands(1, 4 * PASS_HOSTS_MAX, "giant")]
     for waiting, key in ((giants, "small/0"), (crowd, "giant/0")):
-        served = [number for number in range(180) if key in take_turns(waiting, number * 60.0)]
+        served = [number for number in range(180) if key in share_hosts(waiting, number * 60.0)]
         assert served, key

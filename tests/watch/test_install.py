@@ -15,7 +15,7 @@ from tpuctl.model.data import read_template
 from tpuctl.watch.install.preflight import cron_runs, find_credentials, has_battery
 from tpuctl.watch.install.script import (
     Credentials,
-    Surroundings,
+    Preflight,
     list_warnings,
     pick_environment,
     render_script,
@@ -23,9 +23,7 @@ from tpuctl.watch.install.script import (
     unit_name,
 )
 
-FINE = Surroundings(
-    cron_runs=True, battery=False, lingers=True, credentials=Credentials("service_account", "/k")
-)
+FINE = Preflight(cron_runs=True, battery=False, lingers=True, credentials=Credentials("service_account", "/k"))
 CONFIG = resolve([Layer("gcloud configuration default", {"project": "my-project"})], Path("/state"))
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.model.data import read_template
-from tpuctl.watch.install.remote_script import check_login, render_remote, told_settings
+from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
 from tpuctl.watch.install.wheel import build_wheel
 
 LOCAL = resolve([Layer("flag", {"project": "my-project"})], Path("/state"))
@@ -35,10 +35,10 @@ def test_no_login_is_an_option_or_a_command(login: str) -> None:
 
 def test_a_local_store_and_the_simulator_cannot_be_watched_from_elsewhere() -> None:
     with pytest.raises(BadConfigError, match="store is on this machine") as caught:
-        told_settings(LOCAL, None)
+        remote_settings(LOCAL, None)
     assert "config init --store gs://" in str(caught.value.hint)
     with pytest.raises(BadConfigError, match="simulator"):
-        told_settings(replace(LOCAL, profile="sim"), None)
+        remote_settings(replace(LOCAL, profile="sim"), None)
 
 
 def test_scripts_quote_what_they_are_told() -> None:

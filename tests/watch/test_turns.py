@@ -73,7 +73,7 @@ def test_slices_that_boot_share_the_bound_and_all_become_ready(place):
     laptop = place.machine()
     spec = get_slice(laptop, bring_up(laptop, "first", **EIGHT_HOSTS).name).record.spec
     for number in range(SLICES):
-        request_slice(laptop, f"s{number}", spec, pay=False, permit=lambda: None)
+        request_slice(laptop, f"s{number}", spec, pay=False, admit=lambda: None)
     after_passes(place, lambda: all(each.state is SliceState.READY for each in list_slices(laptop)))
 
 
@@ -95,7 +95,7 @@ def test_a_fresh_request_is_told_by_what_it_waits_for(place):
     laptop = place.machine()
     spec = get_slice(laptop, bring_up(laptop, "first", **EIGHT_HOSTS).name).record.spec
     for number in range(SLICES):
-        request_slice(laptop, f"s{number}", spec, pay=False, permit=lambda: None)
+        request_slice(laptop, f"s{number}", spec, pay=False, admit=lambda: None)
         submit(laptop, f"s{number}", "as registered")
     lines = [line for line in run_pass(laptop) if line.subject != "first"]
     assert {line.result for line in lines} == {"waiting"}

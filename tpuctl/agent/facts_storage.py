@@ -32,7 +32,7 @@ def probe_all(paths, seconds=PROBE_S):
         told, tell = os.pipe()
         pid = os.fork()
         if not pid:
-            look_and_tell(path, tell)
+            stat_and_report(path, tell)
         os.close(tell)
         children[told] = (path, pid)
     found, until = {}, time.monotonic() + seconds
@@ -48,7 +48,7 @@ def probe_all(paths, seconds=PROBE_S):
     return found
 
 
-def look_and_tell(path, tell):
+def stat_and_report(path, tell):
     began = time.monotonic()
     try:
         os.stat(path)

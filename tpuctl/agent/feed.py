@@ -21,7 +21,7 @@ from client import Refused, Stdin
 NOT_THERE_YET = (errno.ENOENT, errno.ENXIO)
 POLL_MS = 20
 POLL_MAX_MS = 200
-PATIENCE_S = 15.0  # within a piece, which is sent as a whole
+PIECE_TIMEOUT_S = 15.0  # within a piece, which is sent as a whole
 
 
 def pipe_path(name):
@@ -75,7 +75,7 @@ def pass_on(stdin, pipe):
     try:
         while not ended and has_reader(pipe, stdin):
             size = int(stdin.line())
-            for piece in stdin.exactly(size, PATIENCE_S):
+            for piece in stdin.exactly(size, PIECE_TIMEOUT_S):
                 while piece:
                     count = os.write(pipe, piece)
                     written += count

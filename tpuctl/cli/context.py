@@ -23,7 +23,17 @@ from tpuctl.lib.shell import Secret
 if TYPE_CHECKING:
     from tpuctl.cli.live import Renderer
     from tpuctl.config.settings import Config
-    from tpuctl.engine.ports import Cloud, Disks, Inventory, Objects, Pacer, ProjectApi, Remote, RunLogs, Store
+    from tpuctl.engine.ports import (
+        Cloud,
+        Disks,
+        Inventory,
+        Objects,
+        ProjectApi,
+        RateLimiter,
+        Remote,
+        RunLogs,
+        Store,
+    )
     from tpuctl.ssh.keys import KeyPair
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
@@ -255,10 +265,10 @@ class AppContext:
         return store
 
     @cached_property
-    def pacer(self) -> Pacer:
-        from tpuctl.state.create_limit import FilePacer
+    def rate_limiter(self) -> RateLimiter:
+        from tpuctl.state.create_limit import FileRateLimiter
 
-        return FilePacer(self.config.state_dir / "creates.json")
+        return FileRateLimiter(self.config.state_dir / "creates.json")
 
     @cached_property
     def logs(self) -> RunLogs:

@@ -54,7 +54,7 @@ def with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetCh
 def show_changes(context: AppContext, changes: Sequence[FleetChange], costs: Mapping[str, str]) -> None:
     """What would change and what it costs, as a table, or everything as JSON. Exits with 10 if there is
     something."""
-    from tpuctl.fleet.plan import SETTLED, Change, Kind
+    from tpuctl.fleet.plan import IN_STEP, Change, Kind
 
     shown = [c for c in changes if c.change is not Change.NONE or context.console.json_mode]
     rows = [
@@ -67,7 +67,7 @@ def show_changes(context: AppContext, changes: Sequence[FleetChange], costs: Map
     for change in shown:
         if change.hint:
             context.console.say(f"{change.subject}: {change.hint}")
-    if any(change.change not in SETTLED for change in changes):
+    if any(change.change not in IN_STEP for change in changes):
         raise typer.Exit(EXIT_CHANGES)
 
 

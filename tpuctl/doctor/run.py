@@ -40,10 +40,14 @@ Progress = Callable[[str], None]
 
 
 def check_up(
-    services: Services, machine: Machine, wanted: Wanted, catalog: Catalog, on_look: Progress = lambda _: None
+    services: Services,
+    machine: Machine,
+    wanted: Wanted,
+    catalog: Catalog,
+    on_progress: Progress = lambda _: None,
 ) -> Facts:
-    """The facts, within a minute in all; `on_look` is told what is being looked at."""
-    on_look("this machine and its store")
+    """The facts, within a minute in all; `on_progress` is told what is being looked at."""
+    on_progress("this machine and its store")
     store = read_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
     local = read_all(
         {
@@ -56,7 +60,7 @@ def check_up(
         },
         timeout_s=LOCAL_TIMEOUT_S,
     )
-    on_look("the project's APIs, permissions and quotas")
+    on_progress("the project's APIs, permissions and quotas")
     buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
     looks: dict[str, Callable[[], Any]] = {
         "services": services.project_api.list_services,
@@ -70,7 +74,7 @@ def check_up(
     }
     seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
     zones = _zones(wanted, local["records"], seen["holdings"])
-    on_look(f"quotas in {counted(len(zones), 'zone')}")
+    on_progress(f"quotas in {counted(len(zones), 'zone')}")
     regions = _ask(
         {
             region: partial(services.project_api.region_quotas, region)

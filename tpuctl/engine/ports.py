@@ -486,7 +486,7 @@ class IdSource(Protocol):
         ...
 
 
-class Pacer(Protocol):
+class RateLimiter(Protocol):
     """The allowance of creates that all commands on this machine share."""
 
     def take(self) -> float:

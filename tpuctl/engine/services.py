@@ -12,8 +12,8 @@ from tpuctl.engine.ports import (
     EventSink,
     IdSource,
     Objects,
-    Pacer,
     ProjectApi,
+    RateLimiter,
     Remote,
     RunLogs,
     SecretResolver,
@@ -55,7 +55,7 @@ class Services(Protocol):
     def ids(self) -> IdSource: ...
 
     @property
-    def pacer(self) -> Pacer: ...
+    def rate_limiter(self) -> RateLimiter: ...
 
     @property
     def secrets(self) -> SecretResolver: ...

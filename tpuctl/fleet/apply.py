@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from tpuctl.engine.group import ReconcileGroup, Step
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.engine.together import Step, Together
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
 from tpuctl.fleet.plan import (
     Change,
@@ -65,12 +65,12 @@ def apply_fleet(
     """
     refuse_conflicts(changes)
     steps = _steps(services, wanted, code, changes)
-    together = Together(services, f"fleet {wanted.name}", steps)
+    group = ReconcileGroup(services, f"fleet {wanted.name}", steps)
     if wait:
-        together.converge(deadline)
+        group.converge(deadline)
     else:
-        together.advance()
-    _raise_failures(together.failed, len(steps))
+        group.advance()
+    _raise_failures(group.failed, len(steps))
 
 
 def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:

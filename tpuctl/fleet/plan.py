@@ -41,7 +41,7 @@ CHANGE_NOTES: Mapping[Change, str] = {
 """What each change means, for the documents."""
 
 DESTRUCTIVE = frozenset({Change.REPLACE, Change.REMOVE})
-SETTLED = frozenset({Change.NONE, Change.UNLISTED})
+IN_STEP = frozenset({Change.NONE, Change.UNLISTED})
 """Changes that are none: `diff` finds the fleet as it should be."""
 
 

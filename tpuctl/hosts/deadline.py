@@ -10,7 +10,7 @@ from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 HOST_TIME_S = 0.9 * timeouts.STEP_MAX_S
 """Of a step, for its calls to hosts; the rest is for the store."""
-LOOK_TIME_S = 0.6 * timeouts.STEP_MAX_S
+OBSERVE_TIME_S = 0.6 * timeouts.STEP_MAX_S
 """For looking at workers in a step that may have to tell them something: a silent one must not use up the time
 in which the others are started or stopped."""
 BRISK_S = 0.25 * HOST_TIME_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tpuctl.engine.services import Services
-from tpuctl.inventory.ownership import Claim, Refusal, disprove
+from tpuctl.inventory.ownership import Claim, Refusal, check_ownership
 from tpuctl.model.cloud import CloudResource, ResourceKind
 
 Decide = Callable[[CloudResource], Refusal | None]
@@ -30,7 +30,7 @@ def delete_tpu(services: Services, first: CloudResource, claim: Claim, decide: D
     again = find_tpu(services, first)
     if again is None:
         return None
-    refused = disprove(first, again, claim)
+    refused = check_ownership(first, again, claim)
     if refused is not None or again.state == "DELETING":
         return refused
     refused = decide(again)

@@ -48,7 +48,7 @@ def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind:
     return Claim(owner_labels(record, incarnation, store_id), user, adopted)
 
 
-def disprove(first: CloudResource, again: CloudResource, claim: Claim) -> Refusal | None:
+def check_ownership(first: CloudResource, again: CloudResource, claim: Claim) -> Refusal | None:
     """Why `again`, read right before a deletion, is not what `first` was or `claim` says; None if it is."""
     if again.uid != first.uid:
         return Refusal("the second read shows another of that name", "tpuctl ls")

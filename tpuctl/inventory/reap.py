@@ -148,9 +148,9 @@ def _wait_until_gone(
     next_ask, pause = began + ASK_AGAIN_S, timeouts.POLL_FIRST_S
     left, ended = list(asked), list[Reaped]()
     while True:
-        looked = [(each, _look_for_end(services, each)) for each in left]
-        ended += [end for _, end in looked if end is not None]
-        left = [each for each, end in looked if end is None]
+        followed = [(each, _follow_end(services, each)) for each in left]
+        ended += [end for _, end in followed if end is not None]
+        left = [each for each, end in followed if end is None]
         if not left:
             return ended
         if clock.now() >= deadline:
@@ -165,7 +165,7 @@ def _wait_until_gone(
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
 
 
-def _look_for_end(services: Services, judged: Judged) -> Reaped | None:
+def _follow_end(services: Services, judged: Judged) -> Reaped | None:
     """Its end, if the API shows it: not found, or another under its name."""
     found = judged.found
     try:

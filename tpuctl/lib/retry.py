@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 5.0
+RETRY_MAX_S = 5.0
 """After so long nothing is tried once more: somebody waits for the command, a call that hangs takes as long as
 a step may by itself, and the loop or a pass comes again."""
 
@@ -28,7 +28,7 @@ def retry(
         try:
             return call()
         except passing:
-            if time.monotonic() - began > PATIENCE_S:
+            if time.monotonic() - began > RETRY_MAX_S:
                 raise
             sleep(pause_s * 2.0**done)
     return call()

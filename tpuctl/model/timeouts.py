@@ -106,7 +106,7 @@ LEASE_TTL_S = 60.0
 
 STOP_GRACE_S = 30.0
 """Default time between TERM and KILL for a run: enough for a checkpoint of a small model."""
-STOP_PATIENCE_S = 60.0
+STOP_MAX_S = 60.0
 """Beyond the grace period: a worker that has not ended by then hangs in the kernel; nothing waits for it."""
 EXIT_RESTART = 75
 """EX_TEMPFAIL of sysexits.h: the script asks to be started again."""

@@ -22,17 +22,17 @@ from tpuctl.notify.events import (
     Happening,
     Ledger,
     Seen,
-    forget_settled,
+    forget_resolved,
     is_history,
     mark_failed,
     mark_told,
     run_happenings,
     slice_happenings,
-    told_by_journal,
+    subjects_in_journal,
     trouble_happenings,
 )
 from tpuctl.state.repository import decode
-from tpuctl.watch.heartbeat import SETTLED, PassLine, Trouble
+from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
 Send = Callable[[Hook, Happening], str]
 """Tells one hook of one happening; returns trouble in words, or an empty string. Never raises."""
@@ -92,7 +92,7 @@ class _Telling:
         self._services = services
         self._hook = hook
         self._documents = documents
-        self._settled = {line.subject for line in lines if line.result in SETTLED}
+        self._resolved = {line.subject for line in lines if line.result in UNTROUBLED}
         self._troubles = _by_cause(troubles, documents)
         self._send = send
         self._deadline = deadline
@@ -111,7 +111,7 @@ class _Telling:
             return []
         machine = self._services.machine
         free = replace(self._ledger, holder="", expires=0.0)
-        fresh = self._with_news(forget_settled(free, machine, self._troubles, self._settled))
+        fresh = self._with_news(forget_resolved(free, machine, self._troubles, self._resolved))
         pending = self._pending(fresh)
         if not pending or self._services.clock.now() >= self._deadline:
             if not pending and fresh != self._ledger:
@@ -163,7 +163,7 @@ class _Telling:
             for happening in happenings
             if happening.token not in ledger.seen[key].told
         ]
-        known = told_by_journal(found)
+        known = subjects_in_journal(found)
         found += [each for each in trouble_happenings(self._troubles, ledger) if each.subject not in known]
         wanted = [happening for happening in found if happening.occasion in self._hook.events]
         return sorted(wanted, key=lambda happening: happening.at)

@@ -121,7 +121,7 @@ def trouble_happenings(troubles: Sequence[Trouble], ledger: Ledger) -> list[Happ
     ]
 
 
-def told_by_journal(found: Sequence[Happening]) -> frozenset[str]:
+def subjects_in_journal(found: Sequence[Happening]) -> frozenset[str]:
     """Slices whose trouble is among `found` already, out of their journal."""
     return frozenset(_name_of(each.subject) for each in found if each.occasion is Occasion.NEEDS_HUMAN)
 
@@ -134,15 +134,15 @@ def _lasts(trouble: Trouble) -> bool:
     return trouble.result == PassResult.BLOCKED or trouble.passes >= timeouts.TROUBLE_PASSES
 
 
-def forget_settled(
-    ledger: Ledger, machine: str, troubles: Sequence[Trouble], settled: Collection[str]
+def forget_resolved(
+    ledger: Ledger, machine: str, troubles: Sequence[Trouble], resolved: Collection[str]
 ) -> Ledger:
     """Without the troubles that are over: seen settled by anybody, or gone for the machine that saw them."""
     mine = {trouble.subject for trouble in troubles}
     kept = {
         subject: seer
         for subject, seer in ledger.troubled.items()
-        if subject not in settled and (seer != machine or subject in mine)
+        if subject not in resolved and (seer != machine or subject in mine)
     }
     return ledger if kept == ledger.troubled else replace(ledger, troubled=kept)
 

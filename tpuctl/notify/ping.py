@@ -1,4 +1,4 @@
-"""The dead-man alarm: one GET after a good pass. It never raises; what went wrong is said in words."""
+"""Dead man's switch: one GET after a good pass. It never raises; what went wrong is said in words."""
 
 from __future__ import annotations
 

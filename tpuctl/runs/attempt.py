@@ -36,7 +36,7 @@ class Prepared(Struct, frozen=True):
     hosts: tuple[Mapping[str, str], ...]
 
 
-class Greeted(Struct, frozen=True):
+class Answered(Struct, frozen=True):
     """Every worker answered, nothing is left of earlier attempts, and that took so long that the rest is for
     further steps. `hosts` is what of `Prepared.hosts` is known."""
 
@@ -107,7 +107,7 @@ class AttemptHosts:
         """So much of the step is over that what may take long is for the next one."""
         return is_late(self._services.clock, self._until)
 
-    def prepare(self) -> Prepared | Greeted | Stuck | str:
+    def prepare(self) -> Prepared | Answered | Stuck | str:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
         answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
@@ -121,13 +121,13 @@ class AttemptHosts:
             if in_the_way:
                 return in_the_way
             if self.late():
-                return Greeted(tuple(rows))
+                return Answered(tuple(rows))
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
             waiting = self._environment.ensure(self.targets, rows, self._until)
             if waiting:
                 return waiting
             if self.late():
-                return Greeted(tuple(rows))
+                return Answered(tuple(rows))
         prepared = prepare_on(
             self._services,
             self._agent,

@@ -29,7 +29,7 @@ from tpuctl.model.records import (
 )
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.provenance.manifest import build_manifest
-from tpuctl.runs.attempt import AttemptHosts, Greeted, Stuck, attempt_hosts
+from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
@@ -141,7 +141,7 @@ class RunEffects:
             return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
         if isinstance(prepared, str):
             return Outcome(Wait(prepared), acted=False)
-        if isinstance(prepared, Greeted):
+        if isinstance(prepared, Answered):
             self._save_attempt(replace(self._attempt, hosts=prepared.hosts))
             return Outcome(Wait("slow workers"), acted=True)
         attempt = replace(

@@ -221,8 +221,8 @@ def _plan_ending(
     unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
     if attempt.cause is not Cause.PREEMPTED:
         unfinished |= {WorkerState.UNREACHABLE, WorkerState.CLOSED}
-    patience = run.policy.grace_s + timeouts.STOP_PATIENCE_S
-    if attempt.ending_since is not None and now - attempt.ending_since > patience:
+    limit_s = run.policy.grace_s + timeouts.STOP_MAX_S
+    if attempt.ending_since is not None and now - attempt.ending_since > limit_s:
         return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
     # What outlived a supervisor that could not end it, such as root's, does not end for being told again.
     unwatched = [w for w in workers if w.state is WorkerState.LOST and w.survivors]

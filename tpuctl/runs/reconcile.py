@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
-from tpuctl.hosts.deadline import HOST_TIME_S, LOOK_TIME_S, WATCH_TIME_S
+from tpuctl.hosts.deadline import HOST_TIME_S, OBSERVE_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.protocol import WorkerState, WorkerView
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
@@ -19,7 +19,7 @@ from tpuctl.model.verdict import Blind, Blocked, Wait
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
 from tpuctl.runs.plan import describe_trouble, plan_run
-from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
+from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.observe import Observation, observe_slice
@@ -176,9 +176,9 @@ def advance_run(
     workers = _observe_workers(services, run, slice_, began)
     observed = observation.observed if observation else None
     closed = any(worker.state is WorkerState.CLOSED for worker in workers)
-    let_in = ask_to_be_let_in(services, run.slice_name) if closed and slice_ is not None else ""
-    if let_in:
-        return Outcome(Wait(let_in), acted=False)
+    key_sent = send_own_key(services, run.slice_name) if closed and slice_ is not None else ""
+    if key_sent:
+        return Outcome(Wait(key_sent), acted=False)
     partition, until = partition or PartitionCheck(services), began + HOST_TIME_S
     unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
     if unclear is not None:
@@ -191,8 +191,8 @@ def advance_run(
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
             return Outcome(Wait("another read"), acted=True)
         outcome = RunEffects(services, stored, slice_, workers, lease.fence, until).apply(plan)
-    let_in = ask_to_be_let_in(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
-    return Outcome(Wait(let_in), acted=False) if let_in else outcome
+    key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
+    return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
 
 
 def _moved(now: Versioned[Any] | None, before: Versioned[Any] | None) -> bool:
@@ -205,7 +205,7 @@ def _observe_workers(
 ) -> list[WorkerView]:
     attempt = run.attempt
     changing = attempt is not None and attempt.state is not AttemptPhase.RUNNING
-    hosts = attempt_hosts(services, run, slice_, began + (LOOK_TIME_S if changing else WATCH_TIME_S))
+    hosts = attempt_hosts(services, run, slice_, began + (OBSERVE_TIME_S if changing else WATCH_TIME_S))
     if attempt is None or hosts is None or attempt.state not in _ASKED_OF_HOSTS:
         return []
     return hosts.observe()

@@ -45,20 +45,20 @@ def stop_error(services: Services, run: RunRecord) -> PartialError | None:
     )
 
 
-def settle_stop(services: Services, run_id: str) -> RunRecord:
+def confirm_stop(services: Services, run_id: str) -> RunRecord:
     """Asks workers again that did not show the end of a run that is over, and ends what they run of it."""
     run = get_run(services, run_id).record
-    give_up_at = services.clock.now() + run.policy.grace_s + timeouts.STOP_PATIENCE_S
+    give_up_at = services.clock.now() + run.policy.grace_s + timeouts.STOP_MAX_S
     while True:
-        run = settle_once(services, run)
+        run = confirm_stop_once(services, run)
         alive = any(end.note in _ALIVE for end in _unproven(run))
         if not alive or services.clock.now() >= give_up_at:
             return run
         services.clock.sleep(timeouts.POLL_FIRST_S)
 
 
-def settle_once(services: Services, run: RunRecord) -> RunRecord:
-    """One look of `settle_stop`."""
+def confirm_stop_once(services: Services, run: RunRecord) -> RunRecord:
+    """One read of `confirm_stop`."""
     hosts = _hosts(services, run)
     if hosts is None or not _unproven(run):
         return run
@@ -72,11 +72,13 @@ def settle_once(services: Services, run: RunRecord) -> RunRecord:
     ends = tuple(now[end.worker] if end.worker in unproven else end for end in attempt.ends)
     if ends == attempt.ends:
         return stored.record
-    record_decision(services, run.key, "settled", "; ".join(f"worker {end.worker}: {end.note}" for end in ends))
+    record_decision(
+        services, run.key, "stop-confirmed", "; ".join(f"worker {end.worker}: {end.note}" for end in ends)
+    )
     return save(services, stored, replace(stored.record, attempt=replace(attempt, ends=ends))).record
 
 
-def is_settled(run: RunRecord) -> bool:
+def is_stop_confirmed(run: RunRecord) -> bool:
     """Whether its end was seen on every worker, as far as its record says."""
     return not _unproven(run)
 

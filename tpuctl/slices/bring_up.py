@@ -151,7 +151,7 @@ def request_wanted(
     """
     _warn_of_version(services, wanted.spec)
 
-    def permit() -> None:
+    def admit() -> None:
         offer = _admitted(services, wanted, quotas=quotas)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
@@ -168,7 +168,7 @@ def request_wanted(
         zones=wanted.zones,
         fleet=fleet,
         limits=wanted.limits,
-        permit=permit,
+        admit=admit,
     )
 
 

@@ -26,7 +26,7 @@ from tpuctl.model.verdict import Blocked, Failed, Wait
 from tpuctl.money.coverage import ended_grant
 from tpuctl.slices.capacity_notes import read_notes, remember_asked
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.delete import not_settled
+from tpuctl.slices.delete import try_again_later
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
 from tpuctl.slices.loss import drop_zone, mark_lost, quota_refused
 from tpuctl.slices.plan import next_incarnation, node_spec
@@ -57,11 +57,11 @@ def create_tpu(context: ReconcileContext) -> Outcome:
         context.amend(context.changed(unseen_since=before.unseen_since))
         if len(record.candidates) > 1:
             return _create_failed(context, error)
-        return not_settled(context, before.retry, CREATE, error)
+        return try_again_later(context, before.retry, CREATE, error)
     except (ConflictError, TransientError) as error:
         # It may have taken effect, or an earlier call of ours has the name, or a stranger. A later look tells
         # which; not at once, because what holds the name may not be shown yet.
-        return not_settled(context, before.retry, CREATE, error)
+        return try_again_later(context, before.retry, CREATE, error)
     except (RateLimitedError, NoCapacityError, QuotaError, InvalidRequestError, DeniedError) as error:
         # This call made nothing; an earlier one, whose answer was lost, may have.
         refused = replace(called, unseen_since=before.unseen_since)
@@ -83,7 +83,7 @@ def _not_now(context: ReconcileContext) -> Blocked | Wait | None:
     if ended:
         hint = f"tpuctl up {context.record.name} --pay, or tpuctl down {context.record.name}"
         return Blocked(f"{ended}; nothing is created after that", hint)
-    seconds = context.services.pacer.take()
+    seconds = context.services.rate_limiter.take()
     if seconds <= 0:
         return None
     return Wait("its turn: creates per minute are limited", context.services.clock.now() + seconds)

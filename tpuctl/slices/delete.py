@@ -42,7 +42,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
             if refused is not None:
                 return _kept(context, refused, before)
     except (TransientError, RateLimitedError) as error:
-        return not_settled(context, before, DELETE, error)
+        return try_again_later(context, before, DELETE, error)
     except TpuctlError:
         context.save(context.changed(retry=before))  # no deletion that was taken, to be waited for
         raise
@@ -52,7 +52,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
     return Outcome(Wait(f"{name} to be gone"), acted=False)
 
 
-def not_settled(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
+def try_again_later(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
     """A call that was refused for the moment, or whose answer is not there: written down, made again later.
 
     `before` is the record of the last such call, if there was one.

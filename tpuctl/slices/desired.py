@@ -37,13 +37,13 @@ def request_slice(
     zones: tuple[str, ...] = (),
     fleet: str = "",
     limits: Limits = UNLIMITED,
-    permit: Callable[[], None],
+    admit: Callable[[], None],
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
     With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
     `limits` count from now and are part of the intent, so that nothing is ever created without them. The same
-    request again changes nothing else. `permit` is called before a new intent and raises when the create would
+    request again changes nothing else. `admit` is called before a new intent and raises when the create would
     cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
     that this user cannot limit. When another process asks at the same moment, its request is looked at.
     """
@@ -62,7 +62,7 @@ def request_slice(
     )
     for left in reversed(range(_REQUEST_TRIES)):
         try:
-            return _request_slice(services, wanted, limits, permit)
+            return _request_slice(services, wanted, limits, admit)
         except StaleRecordError:
             if not left:
                 raise
@@ -70,22 +70,22 @@ def request_slice(
 
 
 def _request_slice(
-    services: Services, wanted: SliceRecord, limits: Limits, permit: Callable[[], None]
+    services: Services, wanted: SliceRecord, limits: Limits, admit: Callable[[], None]
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
     stored = find_slice(services, wanted.name)
     if stored is None:
-        permit()
+        admit()
         enroll_machine(services)
         return _first_intent(services, wanted, limits)
     record = stored.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
-        permit()
+        admit()
         enroll_machine(services)
         return _begin_again(services, stored, wanted, limits)
     check_same(record, wanted.spec, wanted.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
-        permit()
+        admit()
         return _begin_again(services, stored, wanted, limits)
     enroll_machine(services)
     return _keep(services, stored, wanted, limits)

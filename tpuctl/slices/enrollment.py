@@ -37,7 +37,7 @@ from tpuctl.state.repository import get_slice, save
 KEYS = "ssh-keys"
 
 
-class Machines(Struct, frozen=True):
+class MachineKeys(Struct, frozen=True):
     """The public keys of the machines that may log in, and those that open nothing any more: of machines that
     were removed, or that have another one now.
 
@@ -142,16 +142,16 @@ def list_machines(services: Services) -> list[dict[str, object]]:
     ]
 
 
-def read_machines(services: Services) -> Machines:
+def read_machines(services: Services) -> MachineKeys:
     """The keys of all machines."""
     rows = [document.data for document in services.store.list("machines/")]
     enrolled = tuple(str(row["public_key"]) for row in rows if not row.get("removed"))
     removed = [str(row["public_key"]) for row in rows if row.get("removed")]
     former = [str(key) for row in rows for key in row.get("former_keys", ())]
-    return Machines(enrolled, (*removed, *former))
+    return MachineKeys(enrolled, (*removed, *former))
 
 
-def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, now: float) -> bool:
+def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: MachineKeys, now: float) -> bool:
     """Whether it is time to send keys to the node of a slice that lives. Nothing is written into the metadata
     of what was made by hand: `adopt --add-key` does that when it is asked to."""
     incarnation = record.incarnation
@@ -165,7 +165,7 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: Machines, n
     return any(machines.lack(part, record.spec.login_user) for part in node.parts or (node,))
 
 
-def send_keys(services: Services, name: str, machines: Machines) -> str:
+def send_keys(services: Services, name: str, machines: MachineKeys) -> str:
     """Gives the nodes of a slice the keys that they lack; what was done in words, empty for nothing."""
     with take_lease(services, name) as lease:
         stored = get_slice(services, name)
@@ -201,7 +201,7 @@ def send_keys(services: Services, name: str, machines: Machines) -> str:
         return why
 
 
-def ask_to_be_let_in(services: Services, name: str) -> str:
+def send_own_key(services: Services, name: str) -> str:
     """Sends this machine's key to hosts that refused it, as its passes would; what was done in words, empty for
     nothing: it was sent moments ago, they are not to have it, or another process is at work on the slice."""
     keep_enrolled(services)

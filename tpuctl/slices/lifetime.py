@@ -146,8 +146,8 @@ def _idle_since(lifetime: Lifetime, watch: IdleWatch, now: float) -> float:
     if watch.idle_since is None:
         return now
     seen_at = watch.idle_since if watch.seen_at is None else watch.seen_at
-    patience = max(UNSEEN_MAX_S, (lifetime.idle_s or 0.0) / 2)
-    return now if now - seen_at > patience else watch.idle_since
+    limit_s = max(UNSEEN_MAX_S, (lifetime.idle_s or 0.0) / 2)
+    return now if now - seen_at > limit_s else watch.idle_since
 
 
 def ends_soon(lifetime: Lifetime, now: float) -> bool:

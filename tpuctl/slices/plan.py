@@ -119,13 +119,13 @@ def retry_verdict(record: SliceRecord, retry: Retry, now: float) -> Blocked | Wa
     name = record.incarnation.cloud_name if record.incarnation else record.name
     why = stuck(retry, now)
     if why:
-        return Blocked(f"{name}: {why}", _look_hint(record))
+        return Blocked(f"{name}: {why}", _inspect_hint(record))
     if retry.answer is Answer.TAKEN:
         return Wait(f"{name} to be gone", due_at(retry))
     return Wait(retry.said, due_at(retry))
 
 
-def _look_hint(record: SliceRecord) -> str:
+def _inspect_hint(record: SliceRecord) -> str:
     """How a person sees what the cloud shows of it."""
     kind, life = "queued-resources" if record.spec.queued else "tpu-vm", record.incarnation
     name = record.name if life is None else life.queued_name if record.spec.queued else life.cloud_name
@@ -138,7 +138,7 @@ def _verdict_of_deletion(record: SliceRecord, observed: ObservedEvent, now: floa
     ends = record.state is not SliceState.DELETING or observed.event is not SliceEvent.DELETING
     if ends or retry is None or now - retry.at < timeouts.RETRY_ASK_S:
         return None
-    return Blocked(f"{observed.why} for {(now - retry.at) / 60:.0f} min", _look_hint(record))
+    return Blocked(f"{observed.why} for {(now - retry.at) / 60:.0f} min", _inspect_hint(record))
 
 
 def _without_stalled(record: SliceRecord, observed: ObservedEvent, now: float) -> ObservedEvent:

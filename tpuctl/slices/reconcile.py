@@ -22,7 +22,7 @@ from tpuctl.slices.capacity_notes import UsualWait
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
 from tpuctl.slices.effects import apply_effect
-from tpuctl.slices.enrollment import ask_to_be_let_in
+from tpuctl.slices.enrollment import send_own_key
 from tpuctl.slices.observe import Observation, observe_again, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
@@ -159,8 +159,8 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
         if observation.record.desired is Desired.DOWN:
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
-        let_in = ask_to_be_let_in(services, name) if isinstance(outcome.verdict, Blind) else ""
-        return Outcome(Wait(let_in), acted=False) if let_in else outcome
+        key_sent = send_own_key(services, name) if isinstance(outcome.verdict, Blind) else ""
+        return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
 
     converge(services, name, step, deadline=deadline, pace=lambda: usual.pace)
     return get_slice(services, name).record
@@ -172,7 +172,7 @@ def _doubt_if_silent(services: Services, name: str) -> None:
     answers = probe_workers(services, stored.record)
     incarnation = stored.record.incarnation
     if answers.closed:
-        ask_to_be_let_in(services, name)
+        send_own_key(services, name)
     if answers.all_well or answers.closed or incarnation is None:
         return
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import paramiko
 
 STOP_POLL_S = 0.1
-STOP_PATIENCE_S = 2.0
+STOP_MAX_S = 2.0
 """After a stop, threads still busy connecting are not waited for any longer."""
 FILES_PER_CALL = 3
 """A socket, and the pipe by which paramiko announces output."""
@@ -178,7 +178,7 @@ class SshRemote:
                 pump()
                 tell_ended()
                 if give_up_at is None and should_stop is not None and should_stop():
-                    give_up_at = time.monotonic() + STOP_PATIENCE_S
+                    give_up_at = time.monotonic() + STOP_MAX_S
                     for call in calls:
                         call.cancel()
                 if give_up_at is not None and time.monotonic() > give_up_at:

@@ -20,8 +20,8 @@ BURST = 10
 """Creates that may go out at once after a pause."""
 
 
-class FilePacer:
-    """Implements `ports.Pacer` as a token bucket in the file `path`."""
+class FileRateLimiter:
+    """Implements `ports.RateLimiter` as a token bucket in the file `path`."""
 
     def __init__(self, path: Path, *, per_minute: float = CREATES_PER_MINUTE, burst: int = BURST) -> None:
         self._path = path

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 TRIES = 5
 PAUSE_S = 0.3
-"""The pauses make 4.5 s, less than `PATIENCE_S`: only calls that take long themselves are tried less often."""
+"""The pauses make 4.5 s, less than `RETRY_MAX_S`: only calls that take long themselves are tried less often."""
 
 
 def pause_after(tries_left: int) -> float:

@@ -60,7 +60,7 @@ def distribute(
     What hosts do for it ends with this call. Raises ValueError for a tree that is none.
     """
     spread = Spreading(agent, targets, content, clock, emit, where=where)
-    spread.ask_everyone()
+    spread.query_hosts()
     relayed = spread.relay_pays() and _ConnectedRelay(spread).relay()
     spread.send_directly()
     return _distributed(spread, relayed, frozenset())
@@ -82,7 +82,7 @@ def distribute_in_steps(
     how far they got. `complete` are hosts of the slice that have all contents already."""
     name = copy_name(job, content.sha256, "fetch")
     spread = Spreading(agent, targets, content, clock, emit, until=until, complete=complete, copy=name)
-    spread.ask_everyone()
+    spread.query_hosts()
     copies = HostCopies(spread, job)
     copying = copies.go_on()
     if not spread.late():

@@ -93,7 +93,7 @@ class Spreading:
         self._until = until
         self._copy = copy
 
-    def ask_everyone(self) -> None:
+    def query_hosts(self) -> None:
         """What each lacks; a list of files that is short, or for few workers, goes to those that have not seen
         it."""
         everyone = list(self.by_worker)

@@ -70,7 +70,7 @@ def _silent(record: SliceRecord) -> str:
     )
 
 
-def fold_remarks(remarks: Sequence[tuple[str, str]]) -> list[str]:
+def group_conditions(remarks: Sequence[tuple[str, str]]) -> list[str]:
     """What is to be said of slices, given by name: what is the same for many of them is said once."""
     alike: dict[str, list[tuple[str, str]]] = {}
     for name, text in remarks:

@@ -108,7 +108,7 @@ def _slice_row(
         "user": record.owner,
         "created": render_time(record.created_at),
         "managed": True,
-        "remark": _remark(services, record, cloud),
+        "remark": _condition(services, record, cloud),
         "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
 
@@ -163,7 +163,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": observation.observed.why,
-        "remark": _remark(services, record, _word_of(observation), why=False),
+        "remark": _condition(services, record, _word_of(observation), why=False),
         "event": str(observation.observed.event),
         "last_loss": None
         if record.loss is None
@@ -185,13 +185,13 @@ def _word_of(observation: Observation) -> str:
     return cloud_word(observation.record, said, unread=bool(observation.info.unread))
 
 
-def remark_on(services: Services, name: str) -> str:
+def describe_condition(services: Services, name: str) -> str:
     """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
     stored = find_slice(services, name)
-    return _remark(services, stored.record, "") if stored is not None else ""
+    return _condition(services, stored.record, "") if stored is not None else ""
 
 
-def _remark(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
+def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
     """What is remarkable about a slice, by itself or for want of its run."""
     unused = never_began(services, record)
     return remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")

@@ -1,4 +1,4 @@
-"""Whose hosts a pass of the watchdog connects to: a bound on all of them, and in time a turn for everybody."""
+"""Fair share of the hosts that one watchdog pass may connect to: a bound on all, and in time some for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 
 
-class Turn(Struct, frozen=True):
+class Demand(Struct, frozen=True):
     """Something whose hosts are to be connected to. `in_need`: it is not usable until they were."""
 
     key: str
@@ -20,39 +20,41 @@ class Turn(Struct, frozen=True):
     in_need: bool = False
 
 
-def take_turns(waiting: Sequence[Turn], now: float) -> frozenset[str]:
-    """The keys of those that have their turn now: about `PASS_HOSTS_MAX` hosts in all.
+def share_hosts(waiting: Sequence[Demand], now: float) -> frozenset[str]:
+    """The keys of those whose hosts may be connected to now: about `PASS_HOSTS_MAX` hosts in all.
 
     Those in need come first, but never at the cost of all others: half is the others' if they want it, and of
     each group there is at least one, however large.
     """
-    needy = [turn for turn in waiting if turn.in_need]
-    others = [turn for turn in waiting if not turn.in_need]
-    kept = min(PASS_HOSTS_MAX // 2, sum(turn.hosts for turn in others))
+    needy = [demand for demand in waiting if demand.in_need]
+    others = [demand for demand in waiting if not demand.in_need]
+    kept = min(PASS_HOSTS_MAX // 2, sum(demand.hosts for demand in others))
     first = _round_robin(needy, PASS_HOSTS_MAX - kept, now)
-    second = _round_robin(others, PASS_HOSTS_MAX - sum(turn.hosts for turn in first), now)
-    return frozenset(turn.key for turn in (*first, *second))
+    second = _round_robin(others, PASS_HOSTS_MAX - sum(demand.hosts for demand in first), now)
+    return frozenset(demand.key for demand in (*first, *second))
 
 
-def _round_robin(turns: Sequence[Turn], limit: int, now: float) -> list[Turn]:
-    """Those of `turns` that fit into `limit` hosts, and at least one of them.
+def _round_robin(demands: Sequence[Demand], limit: int, now: float) -> list[Demand]:
+    """Those of `demands` that fit into `limit` hosts, and at least one of them.
 
     Where the round begins is drawn by the minute: no pass needs to remember where the last one stopped, and no
     interval between passes leaves one out for ever. One draw in two is among hosts, so that a giant comes first
     in time among many small ones; the other among turns, so that a small one does among giants.
     """
-    sizes = [max(1, turn.hosts) for turn in turns]
+    sizes = [max(1, demand.hosts) for demand in demands]
     if sum(sizes) <= limit:
-        return list(turns)
+        return list(demands)
     minute = hashlib.sha256(str(int(now / 60)).encode()).digest()
     drawn = int.from_bytes(minute[:8])
-    start = _owner(sizes, drawn % sum(sizes)) if minute[-1] % 2 else drawn % len(turns)
-    chosen: list[Turn] = []
+    start = _owner(sizes, drawn % sum(sizes)) if minute[-1] % 2 else drawn % len(demands)
+    chosen: list[Demand] = []
     hosts = 0
-    for turn, size in zip([*turns[start:], *turns[:start]], [*sizes[start:], *sizes[:start]], strict=True):
+    for demand, size in zip(
+        [*demands[start:], *demands[:start]], [*sizes[start:], *sizes[:start]], strict=True
+    ):
         if chosen and hosts + size > limit:
             break
-        chosen.append(turn)
+        chosen.append(demand)
         hosts += size
     return chosen
 

@@ -1,4 +1,4 @@
-"""What the last day of a grant sets in motion: warnings before it, and the end of its slices if so said."""
+"""Grant expiry: warnings before it, and the end of its slices if so said."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GrantNews(Struct, frozen=True):
     text: str
 
 
-def heed_grant_ends(services: Services, slices: Iterable[Versioned[SliceRecord]]) -> list[GrantNews]:
+def announce_grant_ends(services: Services, slices: Iterable[Versioned[SliceRecord]]) -> list[GrantNews]:
     """Warns once at each threshold, and asks for the end of slices that were to go with their grant."""
     grants = list_grants(services)
     now = services.store.now()

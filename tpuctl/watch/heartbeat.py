@@ -35,7 +35,7 @@ class PassResult(StrEnum):
 
 TROUBLED = frozenset({PassResult.BLOCKED, PassResult.BLIND, PassResult.FAILED})
 """Results that a person should hear of."""
-SETTLED = frozenset({PassResult.DONE, PassResult.WAITING})
+UNTROUBLED = frozenset({PassResult.DONE, PassResult.WAITING})
 """Results that end a trouble; `busy` or `later` say nothing about it."""
 MAX_TROUBLES = 50
 """Kept in one heartbeat, so that a fleet in flames does not make it large."""
@@ -101,7 +101,7 @@ class Heartbeat(Struct, frozen=True):
         return None if self.interval_s is None else self.at + self.interval_s
 
     @property
-    def patience_s(self) -> float:
+    def overdue_after_s(self) -> float:
         """How long after its end another pass must have begun."""
         interval = timeouts.WATCH_INTERVAL_S if self.interval_s is None else self.interval_s
         return timeouts.WATCH_STALE_INTERVALS * interval
@@ -143,7 +143,7 @@ def _next_troubles(previous: Heartbeat | None, lines: Sequence[PassLine], at: fl
             if old is None or old.result != line.result:
                 old = Trouble(line.subject, str(line.result), line.why, at, 0)
             found.append(replace(old, why=line.why, passes=old.passes + 1))
-        elif old is not None and line.result not in SETTLED:
+        elif old is not None and line.result not in UNTROUBLED:
             found.append(old)
     return tuple(found[:MAX_TROUBLES])
 
@@ -204,7 +204,7 @@ def judge(heartbeats: Iterable[Heartbeat], now: float) -> Health:
 
 def is_late(beat: Heartbeat, now: float) -> bool:
     """Whether this machine's next pass is overdue by more than chance."""
-    return now > beat.at + beat.seconds + beat.patience_s
+    return now > beat.at + beat.seconds + beat.overdue_after_s
 
 
 def render_counts(beat: Heartbeat) -> str:

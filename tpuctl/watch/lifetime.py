@@ -29,7 +29,7 @@ from tpuctl.state.repository import decode
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 
 
-def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | None]:
+def read_activity(services: Services, record: SliceRecord) -> list[HostActivity | None]:
     """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
     agent = HostAgent(services.remote, services.agent_source)
     found: list[HostActivity | None] = []
@@ -41,7 +41,7 @@ def ask_hosts(services: Services, record: SliceRecord) -> list[HostActivity | No
     return found
 
 
-def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None = ask_hosts) -> str:
+def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None = read_activity) -> str:
     """Warns or ends a slice whose time is over or that nobody uses; what was done, in words, or nothing.
 
     Without `ask` its hosts are left alone: then only its time can end it, and what was seen of its use stands.

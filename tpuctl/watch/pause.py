@@ -1,4 +1,4 @@
-"""`pause` and `resume`: one document that every watchdog of the store heeds."""
+"""`pause` and `resume`: one document that every watchdog of the store obeys."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tpuctl.model.verdict import Blind, Blocked, Done, Failed
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import active_run, never_began, request_stop, silence_is_proved
-from tpuctl.runs.stops import is_settled, settle_once, stop_error
+from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import request_down, withdraw_if_unsent
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
@@ -29,10 +29,10 @@ from tpuctl.slices.reconcile import advance_slice, wait_until_gone
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
-from tpuctl.watch.fair_share import Turn, take_turns
-from tpuctl.watch.grant_expiry import heed_grant_ends
+from tpuctl.watch.fair_share import Demand, share_hosts
+from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import PassLine, PassResult
-from tpuctl.watch.lifetime import apply_lifetime, ask_hosts
+from tpuctl.watch.lifetime import apply_lifetime, read_activity
 from tpuctl.watch.pause import paused_why
 
 _log = logging.getLogger(__name__)
@@ -40,17 +40,17 @@ _log = logging.getLogger(__name__)
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
 
-LATER = "its hosts have their turn in another pass"
+LATER = "its hosts are connected to in another pass"
 JUST_UP = "its node is there now; its hosts are asked in another pass"
 _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
-"""Their dead requests eat quota until they are deleted, so they have the first turn."""
+"""Their dead requests eat quota until they are deleted, so they come first."""
 
 
 def run_pass(services: Services) -> list[PassLine]:
     """Looks at every slice and run that is not at rest and does what is ready to be done.
 
     Reads the whole project with two list calls; only what these show to be out of order is looked at by itself.
-    One subject's trouble does not keep the others from their turn.
+    One subject's trouble does not keep the others from theirs.
     """
     paused = paused_why(services)
     if paused:
@@ -59,7 +59,11 @@ def run_pass(services: Services) -> list[PassLine]:
     follow_slices(services, [stored.record for stored in slices])
     stored_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [stored.record for stored in stored_runs if not stored.record.state.final]
-    unread = [*unread_slices, *unread_runs, *_settle_stops(services, [stored.record for stored in stored_runs])]
+    unread = [
+        *unread_slices,
+        *unread_runs,
+        *_confirm_stops(services, [stored.record for stored in stored_runs]),
+    ]
     now = services.store.now()
     if not runs and not any(_of_interest(stored.record, now) for stored in slices):
         return unread
@@ -74,11 +78,11 @@ def run_pass(services: Services) -> list[PassLine]:
     return [*unread, *_Pass(services, slices, runs, inventory).work()]
 
 
-def _settle_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
+def _confirm_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
     """Ends what stops did not reach, where workers answer again, and says what is still open."""
     lines = []
     for run in runs:
-        error = None if is_settled(run) else stop_error(services, settle_once(services, run))
+        error = None if is_stop_confirmed(run) else stop_error(services, confirm_stop_once(services, run))
         if error is not None:
             lines.append(PassLine(run.id, PassResult.WAITING, error.message, acted=False))
     return lines
@@ -140,14 +144,14 @@ class _Pass:
         self._runs = runs
         self._inventory = inventory
         self._partition = PartitionCheck(services)
-        self._turns: Collection[str] = ()
+        self._admitted: Collection[str] = ()
 
     def work(self) -> list[PassLine]:
         lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
         with_run = {run.slice_name for run in self._runs}
         now = self._services.store.now()
         planned = {stored.record.name: self._plan(stored, now) for stored in self._slices}
-        self._turns = take_turns(self._waiting(planned, with_run), now)
+        self._admitted = share_hosts(self._waiting(planned, with_run), now)
         for stored in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
             one = planned[stored.record.name]
             if stored.record.name not in with_run and not self._at_rest(one):
@@ -157,7 +161,7 @@ class _Pass:
         lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
         return lines
 
-    def _waiting(self, planned: Mapping[str, _PlannedSlice], with_run: Collection[str]) -> list[Turn]:
+    def _waiting(self, planned: Mapping[str, _PlannedSlice], with_run: Collection[str]) -> list[Demand]:
         """All whose hosts are to be connected to: runs, slices in doubt, and those that idleness ends."""
         found = []
         for one in planned.values():
@@ -165,10 +169,10 @@ class _Pass:
             if record.name in with_run:
                 continue
             if one.probes or _ends_when_idle(record):
-                found.append(Turn(record.key, record.spec.hosts, in_need=one.probes))
+                found.append(Demand(record.key, record.spec.hosts, in_need=one.probes))
         for run in self._runs:
             under = planned.get(run.slice_name)
-            found.append(Turn(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
+            found.append(Demand(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
         return found
 
     def _keys(self, planned: Mapping[str, _PlannedSlice], now: float) -> list[PassLine]:
@@ -195,7 +199,7 @@ class _Pass:
         return [PassLine(each.name, results[each.deleted], each.why, acted=each.deleted) for each in found]
 
     def _grant_news(self) -> list[PassLine]:
-        news = heed_grant_ends(self._services, self._slices)
+        news = announce_grant_ends(self._services, self._slices)
         return [PassLine(item.subject, PassResult.DONE, item.text, acted=True) for item in news]
 
     def _lifetimes(self, with_run: Collection[str]) -> list[PassLine]:
@@ -203,11 +207,11 @@ class _Pass:
         lines = []
         for listed in (each.record for each in self._slices if each.record.lifetime is not None):
             asks = _ends_when_idle(listed) and listed.name not in with_run
-            may_ask = not asks or listed.key in self._turns
+            may_ask = not asks or listed.key in self._admitted
 
             def work(name: str = listed.name, may_ask: bool = may_ask) -> PassLine:
                 record = get_slice(self._services, name).record
-                said = apply_lifetime(self._services, record, ask=ask_hosts if may_ask else None)
+                said = apply_lifetime(self._services, record, ask=read_activity if may_ask else None)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
             line = _guarded(listed.name, work)
@@ -251,14 +255,14 @@ class _Pass:
         name = record.name
         if not one.moves:
             return _line(name, Outcome(one.plan.verdict, acted=False), acted=False)
-        may_connect = record.key in self._turns
+        may_connect = record.key in self._admitted
         if one.plan.effect is Effect.PROBE_HOSTS and not may_connect:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
         step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
         return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
 
     def _run_line(self, run: RunRecord, one: _PlannedSlice | None) -> PassLine:
-        may_connect = run.key in self._turns
+        may_connect = run.key in self._admitted
         moved = one is not None and one.moves and one.plan.effect is not Effect.PROBE_HOSTS
         cut_off = self._partition.cut_off and may_connect and not moved
         if cut_off and not silence_is_proved(self._services, run):

@@ -1,6 +1,6 @@
 """Copies from workers: each sends its list of files, and then those parts of them that are not here yet.
 
-Local files are the caller's: one `Landing` per worker takes what comes.
+Local files are the caller's: one `FileReceiver` per worker takes what comes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUNDS = 3
 STDERR_KEPT = 8192
 
 
-class Landing(Protocol):
+class FileReceiver(Protocol):
     """Takes the files of one worker. Every failure is a TpuctlError."""
 
     def plan(self, found: Sequence[Found]) -> None:
@@ -93,7 +93,7 @@ def pull(
     agent: HostAgent,
     targets: Sequence[HostTarget],
     path: str,
-    open_landing: Callable[[HostTarget], Landing],
+    open_receiver: Callable[[HostTarget], FileReceiver],
     *,
     clock: Clock,
     emit: EventSink,
@@ -105,13 +105,13 @@ def pull(
     Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
     no room for all of it.
     """
-    return _Pull(agent, targets, host_path(path), clock, emit).run(open_landing)
+    return _Pull(agent, targets, host_path(path), clock, emit).run(open_receiver)
 
 
 class _Source(Struct):
     """One worker: its list, where it goes, and what is wrong with it."""
 
-    landing: Landing
+    receiver: FileReceiver
     survey: Survey
     reader: FrameReader
     wanted: tuple[Want, ...] = ()
@@ -144,9 +144,9 @@ class _Pull:
         self._sources: dict[int, _Source] = {}
         self._said: dict[int, bytes] = {}
 
-    def run(self, open_landing: Callable[[HostTarget], Landing]) -> Pulled:
+    def run(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> Pulled:
         try:
-            self._survey(open_landing)
+            self._survey(open_receiver)
             self._plan()
             self._check_room()
             for _ in range(ROUNDS):
@@ -157,10 +157,10 @@ class _Pull:
             self._finish()
         finally:
             for source in self._sources.values():
-                source.landing.close()
+                source.receiver.close()
         return self._outcome()
 
-    def _survey(self, open_landing: Callable[[HostTarget], Landing]) -> None:
+    def _survey(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> None:
         limits = limits_of(len(self._targets))
         readers = {target.worker: SurveyReader(limits) for target in self._targets}
         wrong: dict[int, str] = {}
@@ -191,7 +191,7 @@ class _Pull:
             if not why:
                 try:
                     survey = readers[target.worker].survey()
-                    self._sources[target.worker] = _Source(open_landing(target), survey, FrameReader())
+                    self._sources[target.worker] = _Source(open_receiver(target), survey, FrameReader())
                 except MalformedReplyError as error:
                     why = str(error)
             if why:
@@ -218,7 +218,7 @@ class _Pull:
     def _plan(self) -> None:
         def look(worker: int) -> None:
             try:
-                self._sources[worker].landing.plan(self._sources[worker].survey.entries)
+                self._sources[worker].receiver.plan(self._sources[worker].survey.entries)
             except TpuctlError as error:
                 self._fail(worker, error.message)
 
@@ -227,7 +227,7 @@ class _Pull:
 
     def _check_room(self) -> None:
         needs = {
-            target.label: self._sources[target.worker].landing.room()
+            target.label: self._sources[target.worker].receiver.room()
             for target in self._targets
             if target.worker in self._sources and self._sources[target.worker].trouble is None
         }
@@ -237,7 +237,7 @@ class _Pull:
         source = self._sources.get(target.worker)
         if source is None or source.trouble is not None:
             return False
-        source.wanted = source.landing.wants()
+        source.wanted = source.receiver.wants()
         source.request = render_wants(source.wanted)
         source.reader = FrameReader()
         sizes = {entry.name: entry.size for entry in source.files}
@@ -274,7 +274,7 @@ class _Pull:
             try:
                 for frame in source.reader.feed(data):
                     self._count(source, frame)
-                    source.landing.take(frame)
+                    source.receiver.take(frame)
             except (MalformedReplyError, TpuctlError) as error:
                 source.fail(error if isinstance(error, TpuctlError) else TpuctlError(str(error)))
 
@@ -288,7 +288,7 @@ class _Pull:
         for worker, source in self._sources.items():
             if source.trouble is None:
                 try:
-                    source.missing = source.landing.finish()
+                    source.missing = source.receiver.finish()
                 except TpuctlError as error:
                     source.fail(error)
             if source.trouble is not None:

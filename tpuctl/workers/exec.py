@@ -15,7 +15,7 @@ from tpuctl.lib.text import common_cause, counted, fold_label
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.model.records import HOSTS_ANSWER, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
-from tpuctl.slices.enrollment import ask_to_be_let_in, why_closed
+from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.repository import get_slice, list_slices
 
@@ -164,7 +164,7 @@ def _knock(services: Services, record: SliceRecord) -> None:
     """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits.
     Whatever goes wrong with that, what the other hosts answered stands."""
     try:
-        sent = ask_to_be_let_in(services, record.name)
+        sent = send_own_key(services, record.name)
     except TpuctlError as error:
         services.emit(Warn(record.name, f"this machine's key could not be sent: {error.message}"))
         return

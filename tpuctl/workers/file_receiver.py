@@ -49,8 +49,8 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-class Landing:
-    """The target of one worker. Implements `workflows.pull.Landing`; every failure is a TpuctlError.
+class FileReceiver:
+    """The target of one worker. Implements `copy_from.FileReceiver`; every failure is a TpuctlError.
 
     `ours` false: the directory `place` is the user's own and keeps its mode. `free` tells the room there is.
     """
@@ -213,11 +213,11 @@ class Landing:
         check = self._checks[want.name].copy() if kept else hashlib.sha256()
         file = None
         if not (kept and want.whole):
-            self._look_for_room(begin.size - begin.start)
+            self._check_room(begin.size - begin.start)
             file = self._open_part(want.name, begin.start)
         self._arriving = _Arriving(want, begin, check, file, begin.start, begin.start)
 
-    def _look_for_room(self, need: int) -> None:
+    def _check_room(self, need: int) -> None:
         """The worker may send more than its list said, and others write here, too."""
         try:
             free = self._free(self._parts)
@@ -251,7 +251,7 @@ class Landing:
         now.count += len(data)
         if now.count - now.looked_at >= LOOK_EVERY:
             now.looked_at = now.count
-            self._look_for_room(0)
+            self._check_room(0)
 
     def _end(self, end: End) -> None:
         now = self._arriving

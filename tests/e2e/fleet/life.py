@@ -167,7 +167,7 @@ class Life:
                 self._up(services, drawn)
 
     def _up(self, services: MemoryServices, drawn: Drawn) -> None:
-        request_slice(services, drawn.name, drawn.spec, pay=True, zones=drawn.zones, permit=lambda: None)
+        request_slice(services, drawn.name, drawn.spec, pay=True, zones=drawn.zones, admit=lambda: None)
         if drawn.name in self._run_on and active_run(services, drawn.name) is None:
             self.training.submit(services, drawn.name)
 

@@ -92,7 +92,7 @@ def test_slices_that_wait_beside_room_are_noticed(fleet):
     services = fleet.place.machine("c")
     spec = from_data(SliceSpec, next(iter(fleet.place.server.list("slices/"))).data["spec"])
     fleet.calm_down()
-    request_slice(services, "late", spec, pay=True, zones=(), permit=lambda: None)
+    request_slice(services, "late", spec, pay=True, zones=(), admit=lambda: None)
     pause_fleet(services, until=None)
     with pytest.raises(Broken, match=r"late waits for 1\d min"):
         fleet.live_for(HOUR)

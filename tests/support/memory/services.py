@@ -46,8 +46,8 @@ class MemoryLogs:
         return any(key[:2] == (run_id, attempt) for key in self.files)
 
 
-class PlentifulPacer:
-    """Implements `ports.Pacer`: every create may go out at once."""
+class NoRateLimit:
+    """Implements `ports.RateLimiter`: every create may go out at once."""
 
     def take(self) -> float:
         return 0.0
@@ -92,7 +92,7 @@ class MemoryServices:
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
         self.ids: Any = CountingIds()
-        self.pacer: Any = PlentifulPacer()
+        self.rate_limiter: Any = NoRateLimit()
         self.secrets: Any = EnvSecrets()
         self.logs: Any = place.logs.setdefault(machine, MemoryLogs())
         self.ssh_entries: Any = MemorySshEntries()

@@ -147,20 +147,20 @@ def _pull(
     """Results of all workers, and whether anything is here now."""
     from tpuctl.hosts.agent import HostAgent
     from tpuctl.workers.copy_from import name_of_source, pull
-    from tpuctl.workers.file_receiver import Landing
+    from tpuctl.workers.file_receiver import FileReceiver
 
     local, name = Path(word), name_of_source(source)
     single = len(targets) == 1
     into = local.is_dir() or word.endswith("/")
 
-    def landing(target: HostTarget) -> Landing:
+    def receiver(target: HostTarget) -> FileReceiver:
         if not single:
-            return Landing(local / target.label / name)
-        return Landing(local / name if into else local, ours=bool(name) or not into)
+            return FileReceiver(local / target.label / name)
+        return FileReceiver(local / name if into else local, ours=bool(name) or not into)
 
     began = context.clock.now()
     agent = HostAgent(context.remote, context.agent_source)
-    pulled = pull(agent, targets, source, landing, clock=context.clock, emit=context.emit)
+    pulled = pull(agent, targets, source, receiver, clock=context.clock, emit=context.emit)
     what = (
         f"{counted(pulled.files, 'file')}, {sized(pulled.size_bytes)}, from {counted(pulled.workers, 'worker')}"
     )

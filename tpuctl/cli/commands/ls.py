@@ -35,7 +35,7 @@ def ls(
     STATE is what the store has, CLOUD what the API shows now.
     """
     from tpuctl.lib.names import label_value
-    from tpuctl.views.conditions import fold_remarks
+    from tpuctl.views.conditions import group_conditions
     from tpuctl.views.slices import fleet_rows
     from tpuctl.watch.pause import paused_why
 
@@ -52,7 +52,7 @@ def ls(
         paused = paused_why(context)
         if paused:
             context.console.warn(f"{paused}; `tpuctl resume` lifts that")
-        for text in fold_remarks([(row["name"], row["remark"]) for row in rows if row["remark"]]):
+        for text in group_conditions([(row["name"], row["remark"]) for row in rows if row["remark"]]):
             context.console.warn(text)
         for state, advice in _ADVICE.items():
             count = sum(row["state"] == state for row in rows)

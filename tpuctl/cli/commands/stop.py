@@ -33,7 +33,7 @@ def stop(
 
     Every process of it gets TERM, and KILL after the grace period.
     """
-    from tpuctl.runs.stops import settle_stop, stop_error
+    from tpuctl.runs.stops import confirm_stop, stop_error
     from tpuctl.state.repository import get_run, list_runs
 
     with open_context(ctx) as context:
@@ -54,7 +54,7 @@ def stop(
         context.emit.show_only(())  # what it wrote is for `tpuctl logs`
         stopped = stop_run(context, record.id, grace, timeout)
         if record.state.final:
-            stopped = settle_stop(context, record.id)
+            stopped = confirm_stop(context, record.id)
         context.emit.close()
         error = stop_error(context, stopped)
         if error is not None:

@@ -17,7 +17,7 @@ def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None: 
 
     The oldest comes first.
     """
-    from tpuctl.views.slices import decisions, remark_on
+    from tpuctl.views.slices import decisions, describe_condition
     from tpuctl.workers.exec import resolve_slice
 
     columns = (
@@ -32,9 +32,9 @@ def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None: 
         if not context.console.json_mode:
             rows = [{**row, "at": moment} for row, moment in zip(rows, _moments(rows), strict=True)]
         context.console.table(rows, columns)
-        remark = remark_on(context, subject)
-        if remark:
-            context.console.warn(remark)
+        condition = describe_condition(context, subject)
+        if condition:
+            context.console.warn(condition)
 
 
 def _moments(rows: Sequence[Mapping[str, Any]]) -> list[str]:

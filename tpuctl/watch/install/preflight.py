@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.lib.input_files import read_text
-from tpuctl.watch.install.script import Credentials, Surroundings
+from tpuctl.watch.install.script import Credentials, Preflight
 from tpuctl.watch.install.systemd import lingers
 
 CRON_DAEMONS = frozenset({"cron", "crond", "fcron", "dcron"})
 
 
-def look_around(environ: Mapping[str, str], home: Path, user: str, token_file: str | None) -> Surroundings:
-    return Surroundings(
+def run_preflight(environ: Mapping[str, str], home: Path, user: str, token_file: str | None) -> Preflight:
+    return Preflight(
         cron_runs=cron_runs(),
         battery=has_battery(),
         lingers=lingers(user),

@@ -9,7 +9,7 @@ from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.shell import quote
 from tpuctl.watch.install.script import fill
 
-TOLD = ("project", "store", "ssh_port", "internal_ip", "host_keys")
+REMOTE_SETTINGS = ("project", "store", "ssh_port", "internal_ip", "host_keys")
 """Settings that another machine needs for the same passes; the rest is in the shared records, or its own."""
 _LOGIN = re.compile(r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9][\w.-]*")
 
@@ -21,7 +21,7 @@ def check_login(login: str) -> str:
     return login
 
 
-def told_settings(config: Config, ping: str | None) -> dict[str, str]:
+def remote_settings(config: Config, ping: str | None) -> dict[str, str]:
     """Variables for the other machine.
 
     Raises BadConfigError where it could not see the same fleet: with a local store, and for the simulator.
@@ -38,9 +38,13 @@ def told_settings(config: Config, ping: str | None) -> dict[str, str]:
             hint="tpuctl config init --store gs://BUCKET/PREFIX moves it to where both can see it",
         )
     config.require_project()
-    told = {f"TPUCTL_{name.upper()}": _text(values[name]) for name in TOLD if values.get(name) is not None}
+    settings = {
+        f"TPUCTL_{name.upper()}": _text(values[name])
+        for name in REMOTE_SETTINGS
+        if values.get(name) is not None
+    }
     url = ping or config.ping_url
-    return told if url is None else {**told, "TPUCTL_PING_URL": url}
+    return settings if url is None else {**settings, "TPUCTL_PING_URL": url}
 
 
 def render_remote(

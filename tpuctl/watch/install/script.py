@@ -52,7 +52,7 @@ class Credentials(Struct, frozen=True):
     path: str = ""
 
 
-class Surroundings(Struct, frozen=True):
+class Preflight(Struct, frozen=True):
     """What the machine says of itself; None where it does not say."""
 
     cron_runs: bool | None
@@ -133,7 +133,7 @@ def render_unit(template: str, *, subject: str, script: str, every_min: int) -> 
 
 
 def list_warnings(
-    around: Surroundings,
+    preflight: Preflight,
     config: Config,
     *,
     systemd: bool,
@@ -145,16 +145,16 @@ def list_warnings(
     `secrets` maps references such as `env:TOKEN` of active runs to the run.
     """
     found = []
-    if not systemd and around.cron_runs is False:
+    if not systemd and preflight.cron_runs is False:
         found.append("no cron daemon runs here: start it (systemctl enable --now cron), or use --systemd")
-    if around.battery:
+    if preflight.battery:
         found.append("this machine has a battery: while it sleeps nobody watches; see --on USER@HOST")
-    if systemd and around.lingers is False:
+    if systemd and preflight.lingers is False:
         found.append("user timers stop when you log out: loginctl enable-linger")
     if config.is_simulated:
         found.append("profile sim watches the simulated cloud, and only while the simulator runs")
     else:
-        found += _credential_warnings(around.credentials)
+        found += _credential_warnings(preflight.credentials)
     found += [f"{name} holds a password and is left out: passes do without it" for name in left_out(environ)]
     for reference, run in sorted(secrets.items()):
         if reference.startswith("env:"):

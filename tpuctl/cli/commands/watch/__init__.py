@@ -56,7 +56,7 @@ def once(
         typer.Option(metavar="MIN", min=1, help="Says that passes come this often; `watch install` sets it."),
     ] = None,
     ping: Annotated[
-        str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead-man alarm.")
+        str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead man's switch.")
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback

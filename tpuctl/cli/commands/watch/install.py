@@ -45,7 +45,7 @@ def install(
     every: Annotated[int, typer.Option(metavar="MIN", min=1, max=60, help="Minutes between passes.")] = 1,
     systemd: Systemd = False,
     ping: Annotated[
-        str | None, typer.Option(metavar="URL", help="Call this after each good pass, as a dead-man alarm.")
+        str | None, typer.Option(metavar="URL", help="Call this after each good pass, as a dead man's switch.")
     ] = None,
     on: On = None,
     dry_run: DryRun = False,
@@ -160,13 +160,13 @@ def _plan(context: AppContext, every: int, *, systemd: bool, ping: str | None) -
 
 def _warnings(context: AppContext, *, systemd: bool) -> list[str]:
     from tpuctl.watch.cycle import secrets_of_active_runs, slices_without_our_key
-    from tpuctl.watch.install.preflight import look_around
+    from tpuctl.watch.install.preflight import run_preflight
     from tpuctl.watch.install.script import list_warnings
 
     config = context.config
-    around = look_around(os.environ, Path.home(), config.user, config.token_file)
+    preflight = run_preflight(os.environ, Path.home(), config.user, config.token_file)
     secrets = secrets_of_active_runs(context)
-    found = list_warnings(around, config, systemd=systemd, environ=os.environ, secrets=secrets)
+    found = list_warnings(preflight, config, systemd=systemd, environ=os.environ, secrets=secrets)
     strangers = slices_without_our_key(context)
     if strangers:
         found.append(

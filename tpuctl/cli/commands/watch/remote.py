@@ -16,17 +16,17 @@ def install_on(
     from tpuctl.model.data import read_template
     from tpuctl.watch.install.crontab import render_schedule
     from tpuctl.watch.install.login import run_script, send_file
-    from tpuctl.watch.install.remote_script import check_login, render_remote, told_settings
+    from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
     from tpuctl.watch.install.wheel import build_wheel
 
     check_login(login)
     render_schedule(every)
-    told = told_settings(context.config, None if ping is None else check_ping_url(ping))
+    settings = remote_settings(context.config, None if ping is None else check_ping_url(ping))
     name, wheel = build_wheel()
     script = render_remote(
         read_template("watch_remote.sh").decode(),
         subject=_subject(context),
-        environ=told,
+        environ=settings,
         wheel=name,
         digest=hashlib.sha256(wheel).hexdigest(),
         every_min=every,
@@ -52,13 +52,13 @@ def uninstall_on(context: AppContext, login: str, *, dry_run: bool) -> None:
     """Removes from `login` what `install_on` brought."""
     from tpuctl.model.data import read_template
     from tpuctl.watch.install.login import run_script
-    from tpuctl.watch.install.remote_script import check_login, render_remote, told_settings
+    from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
 
     check_login(login)
     script = render_remote(
         read_template("watch_remote_remove.sh").decode(),
         subject=_subject(context),
-        environ=told_settings(context.config, None),
+        environ=remote_settings(context.config, None),
     )
     console = context.console
     if dry_run:

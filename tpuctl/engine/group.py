@@ -18,7 +18,7 @@ NAMED = 3
 """How many of those that wait are named."""
 
 
-class Together:
+class ReconcileGroup:
     """Subjects on their way. `failed` has the errors of those that will not get there, by subject."""
 
     def __init__(self, services: Services, title: str, steps: Mapping[str, Step]) -> None:
