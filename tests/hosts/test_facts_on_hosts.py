@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 FUSE = Path("/dev/fuse")
 

@@ -34,6 +34,8 @@ from tpuctl.workers.copy_from import pull
 from tpuctl.workers.copy_to import push
 from tpuctl.workers.exec import execute
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 
 

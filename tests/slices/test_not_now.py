@@ -24,6 +24,8 @@ from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass, take_down
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 OUTAGE: dict[str, dict[str, Any]] = {
     "503": {"kind": "error", "method": "*", "code": 14, "message": "Internal error. Please try again."},

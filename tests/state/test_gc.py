@@ -29,6 +29,8 @@ from tpuctl.state.tombstones import retired_numbers
 from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.tree import make_tree
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86400.0
 AGE_S = timeouts.PRUNE_AFTER_S
 
