@@ -19,7 +19,7 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.initialize import initialize
 from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.plan import plan_slice
-from tpuctl.slices.probing import Reach
+from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
@@ -69,7 +69,9 @@ def step(services: MemoryServices, *kinds: Ran) -> Outcome:
     observation = observe_slice(services, "big")
     plan = plan_slice(observation.record, observation.observed, services.store.now())
     with take_lease(services, "big") as context:
-        return initialize(ReconcileContext(services, observation, plan, context, Reach(services)), kinds)
+        return initialize(
+            ReconcileContext(services, observation, plan, context, PartitionCheck(services)), kinds
+        )
 
 
 def commands(place: MemoryPlace) -> int:
