@@ -11,11 +11,11 @@ from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import QuotaError, UsageError
-from tpuctl.inventory.owner import check_owner
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
 from tpuctl.money.quota_usage import holders, name_holders
+from tpuctl.slices.desired import check_owner
 from tpuctl.state.repository import find_slice, get_slice, save
 from tpuctl.views.slices import fleet_rows
 from tpuctl.watch.reconciler import take_down

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.state.filesystem_clock import COARSE_S, FileTime
-from tpuctl.state.sqlite import SqliteStore
+from tpuctl.state.sqlite import COARSE_S, FileTime, SqliteStore
 
 REAL = time.time
 

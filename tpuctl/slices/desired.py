@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, StaleRecordError
+from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.model.cloud import USER_LABEL
@@ -21,7 +21,7 @@ from tpuctl.state.repository import Versioned, find_run, find_slice, get_slice, 
 from tpuctl.state.tombstones import retired_numbers
 
 _REQUEST_TRIES = 3
-"""So often a request is looked at anew when somebody else writes the same slice down at the same moment."""
+"""So often a request is read anew when somebody else writes the same slice down at the same moment."""
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
 UNLIMITED = Limits()
@@ -248,6 +248,19 @@ def never_sent(record: SliceRecord) -> bool:
     if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
         return False
     return record.state in {SliceState.REQUESTED, SliceState.DELETING}
+
+
+def check_owner(services: Services, records: Iterable[SliceRecord], *, all_users: bool) -> None:
+    """Raises UsageError if one of `records` is somebody else's and not all users' slices are meant."""
+    others = [record for record in records if record.owner != services.user]
+    if others and not all_users:
+        said = ", ".join(f"{record.name} ({record.owner}'s)" for record in others)
+        names = " ".join(record.name for record in others)
+        raise UsageError(
+            f"not yours: {said}; you are {services.user}",
+            hint=f"ask them, or tpuctl down {names} --all-users",
+            details={"owners": {record.name: record.owner for record in others}},
+        )
 
 
 def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:

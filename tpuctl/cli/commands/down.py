@@ -36,8 +36,8 @@ def down(
 
     Stops their runs and fetches the logs first.
     """
-    from tpuctl.inventory.owner import check_owner
     from tpuctl.model.verdict import waiting_words
+    from tpuctl.slices.desired import check_owner
     from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
     from tpuctl.watch.reconciler import take_down
