@@ -13,7 +13,7 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import run_variables
-from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts
+from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
@@ -65,9 +65,11 @@ class HostEnvironment:
     ) -> str:
         """Installs and verifies where that is not done; says what is waited for, or nothing when all is there.
 
-        Adds the columns of the environment to `rows`, one per target. Sends nothing after `until`.
+        Adds the columns of the environment to `rows`, one per target. Sends nothing after `until`; the hosts
+        answer by then, too, where the agent's calls end with it.
         Raises PartialError when an install failed or when hosts differ.
         """
+        began = self._services.clock.now()
         verdict = provision(
             self._agent,
             targets,
@@ -76,19 +78,25 @@ class HostEnvironment:
             fence=self._attempt.fence,
             deliver=_deliver(self._services, self._agent, self._pinned, until),
             retry=False,
+            also=LOOKED_AT,
         )
+        ended = self._services.clock.now()
         if isinstance(verdict, Wait):
             return verdict.why
         if not isinstance(verdict, Provisioned):
             raise trouble(verdict, self._run.slice_name, self._pinned.spec.name)
         for row, found in zip(rows, verdict.rows, strict=True):
             row.update(found)
-        self._refuse_drift(targets)
+        self._refuse_drift(
+            [
+                Seen(target.worker, facts, skew_of(facts, began, ended))
+                for target, facts in zip(targets, verdict.facts, strict=True)
+            ]
+        )
         return ""
 
-    def _refuse_drift(self, targets: Sequence[HostTarget]) -> None:
+    def _refuse_drift(self, seen: Sequence[Seen]) -> None:
         """The gate: no run begins where a host differs from the environment or from its peers."""
-        seen = look_at_hosts(self._services, self._agent, targets)
         found = compare_hosts(self._pinned, self._run.slice_name, seen, kind=self._kind)
         allowed = LEFT_TO_OTHERS.union(self._run.allow_drift)
         refused = [each for each in found if each.column not in allowed]
@@ -191,7 +199,7 @@ def verify_environment(
 
 
 def look_at_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTarget]) -> list[Seen]:
-    """The facts that `compare_hosts` wants. A clock is off by what the call itself does not explain."""
+    """The facts that `compare_hosts` wants."""
     began = services.clock.now()
     answers = agent.facts(targets, {"sections": sorted(LOOKED_AT)})
     ended = services.clock.now()
@@ -200,9 +208,7 @@ def look_at_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTa
         if answer.value is None:
             seen.append(Seen(answer.worker, None, why=answer.message or str(answer.error)))
             continue
-        time = answer.value.time
-        skew = time - ended if time > ended else min(0.0, time - began)
-        seen.append(Seen(answer.worker, answer.value, skew))
+        seen.append(Seen(answer.worker, answer.value, skew_of(answer.value, began, ended)))
     return seen
 
 

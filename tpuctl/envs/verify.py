@@ -79,6 +79,12 @@ class Seen:
     why: str = ""
 
 
+def skew_of(facts: Facts, began: float, ended: float) -> float:
+    """How far ahead a host's clock is of ours, in seconds: what the call from `began` to `ended` in which it
+    told its facts does not explain."""
+    return facts.time - ended if facts.time > ended else min(0.0, facts.time - began)
+
+
 def compare_hosts(
     pinned: PinnedEnvironment, slice_name: str, seen: Sequence[Seen], *, kind: EnvironmentKind
 ) -> list[Difference]:

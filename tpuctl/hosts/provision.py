@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tpuctl.hosts.agent import AgentReply, HostAgent
 from tpuctl.hosts.facts import Facts, Job, Section
-from tpuctl.lib.text import counted
-from tpuctl.model.hosts import HostTarget
+from tpuctl.lib.text import counted, fold_workers
+from tpuctl.model.hosts import FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait
 
 PROVISION = "provision-"
@@ -77,9 +77,11 @@ class Deliver(Protocol):
 
 @dataclass(frozen=True)
 class Provisioned:
-    """Every host is as asked, as it says itself; `rows` are for the manifest, one per target."""
+    """Every host is as asked, as it says itself; `rows` are for the manifest, one per target, and `facts` what
+    they were read from (none where nothing was asked)."""
 
     rows: tuple[Mapping[str, str], ...]
+    facts: tuple[Facts, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,11 @@ def provision(
     fence: int,
     deliver: Deliver,
     retry: bool = True,
+    also: Collection[Section] = (),
 ) -> Verdict:
     """One step: looks at all hosts, begins what is to be begun, and says where that leaves them. It is called
-    again and again, and blocks no longer than its calls to hosts.
+    again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call; what
+    else its caller wants to know of them then comes `also`.
 
     `owner` names whose jobs these are (a store); `fence` is that of the lease under which this is called: a
     host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
@@ -220,7 +224,7 @@ def provision(
     if not any(asked.values()):
         return Provisioned(tuple({} for _ in targets))
     run = PROVISION + owner
-    sections = {target.worker: _sections(asked[target.worker]) for target in targets}
+    sections = {target.worker: _sections(asked[target.worker], also) for target in targets}
     answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
     silent = tuple(answer.reply for answer in answers if answer.value is None)
     known = [
@@ -238,8 +242,8 @@ def provision(
     return _judge(plans, begun, asked)
 
 
-def _sections(kinds: Sequence[Kind]) -> list[str]:
-    return sorted({Section.JOBS, *(section for kind in kinds for section in kind.sections)})
+def _sections(kinds: Sequence[Kind], also: Collection[Section]) -> list[str]:
+    return sorted({Section.JOBS, *also, *(section for kind in kinds for section in kind.sections)})
 
 
 def _judge(
@@ -262,7 +266,8 @@ def _judge(
     if working:
         what = busy[0] if busy else next(plan.begin[0].title for _, _, plan in plans if plan.begin)
         return Wait(f"{counted(working, 'worker')}: {what}")
-    return Provisioned(tuple(_row(facts, asked[target.worker]) for target, facts, _ in plans))
+    rows = tuple(_row(facts, asked[target.worker]) for target, facts, _ in plans)
+    return Provisioned(rows, tuple(facts for _, facts, _ in plans))
 
 
 def _row(facts: Facts, kinds: Sequence[Kind]) -> dict[str, str]:
@@ -307,5 +312,10 @@ def _begin(
 
     chosen = [target for target, _ in plans if target.worker in begin]
     answers = agent.provision(chosen, request)
-    bad = tuple(answer.reply for answer in answers if answer.value is None and answer.error != "busy")
-    return Unanswered(bad) if bad else waits
+    bad = [answer.reply for answer in answers if answer.value is None and answer.error != "busy"]
+    # These hosts have just told their facts: one whose answer was cut off is slow, or the step's time was up.
+    # The next step sees in its facts whether the job began, or that it is silent by now.
+    slow = [reply.worker for reply in bad if reply.result.failure is FailureKind.TIMEOUT]
+    if len(slow) < len(bad):
+        return Unanswered(tuple(reply for reply in bad if reply.worker not in slow))
+    return Wait(f"worker {fold_workers(slow)} to say that it began") if slow else waits

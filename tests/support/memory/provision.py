@@ -62,6 +62,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         "space": [{"path": host.home, "total_bytes": 100 << 30, "free_bytes": 80 << 30, "free_files": 1 << 20}],
         "blocks": [{"name": "sda", "size_bytes": 100 << 30, "read_only": False, "device": "8:0"}],
         "mounts": [],
+        "disks": [],
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
         "envs": [
             {"key": path[len(envs) : -len(MARKER)], "mark": json.loads(host.files.read(path))} for path in marks
