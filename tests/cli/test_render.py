@@ -344,9 +344,9 @@ def test_a_status_line_gives_up_times_to_come_before_its_reason(monkeypatch) -> 
     monkeypatch.setenv("COLUMNS", "80")
     console = _console(live=True)
     renderer = Renderer(console, lambda: 100.0)
-    renderer(Waiting("r261122-082534-7p5x", "a second look: worker 0 exited with 1", 100.0, until=190.0))
+    renderer(Waiting("r261122-082534-7p5x", "a second read: worker 0 exited with 1", 100.0, until=190.0))
     renderer.close()
-    assert "a second look: worker 0 exited with 1" in console.err.getvalue()
+    assert "a second read: worker 0 exited with 1" in console.err.getvalue()
     assert "until" not in console.err.getvalue()
 
 

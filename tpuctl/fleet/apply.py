@@ -201,7 +201,7 @@ class _SliceItem:
         record_decision(services, stored.record.key, "update", text)
         save(services, stored, replace(stored.record, pay=item.pay, lifetime=lifetime))
         self._update_first = False
-        return Outcome(Wait("the next look"), acted=True)
+        return Outcome(Wait("the next read"), acted=True)
 
     def _request(self) -> Outcome:
         """Requests the slice as soon as its name is free: gone, or never there."""
@@ -214,7 +214,7 @@ class _SliceItem:
                 return end_slice(services, item.name)
         request_wanted(services, item, fleet=self._fleet.name, quotas=False)
         self._requested = True
-        return Outcome(Wait("the first look"), acted=True)
+        return Outcome(Wait("the first read"), acted=True)
 
 
 class _RunItem:
@@ -249,7 +249,7 @@ class _RunItem:
         print_of = self._item.fingerprint(policy)
         save(services, stored, replace(stored.record, policy=policy, fingerprint=print_of))
         self._update = False
-        return Outcome(Wait("the next look"), acted=True)
+        return Outcome(Wait("the next read"), acted=True)
 
     def _submit(self) -> Outcome:
         services, spec = self._services, self._item.spec

@@ -30,7 +30,7 @@ class Fate(StrEnum):
 
 
 class Judged(Struct, frozen=True):
-    """A TPU, its fate and the evidence in words."""
+    """A TPU, its fate and the reason in words."""
 
     found: CloudResource
     fate: Fate
@@ -48,8 +48,8 @@ class Caller(Struct, frozen=True):
 def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[CloudResource]:
     """Everything that is deleted by itself: a node goes with its queued resource, if that is there."""
     requests = list(queued)
-    standing = {(request.zone, request.name) for request in requests}
-    direct = [node for node in nodes if (node.zone, node.queued_resource) not in standing]
+    existing = {(request.zone, request.name) for request in requests}
+    direct = [node for node in nodes if (node.zone, node.queued_resource) not in existing]
     found = [*(request.resource for request in requests), *(node.resource for node in direct)]
     return sorted(found, key=lambda each: each.place)
 

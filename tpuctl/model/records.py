@@ -53,7 +53,7 @@ class Worker(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """Something about a live incarnation is wrong since `since`; only time or evidence settles it."""
+    """Something about a live incarnation is wrong since `since`; only time or another read ends it."""
 
     since: float
     why: str

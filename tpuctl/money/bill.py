@@ -112,9 +112,9 @@ def tpu_lines(
     all of a zone must be given. `now` is in seconds since the epoch."""
     meter = _Meter(grants, catalog, now)
     lines = [meter.node(node) for node in sorted(nodes, key=lambda node: (node.create_time, node.name))]
-    standing = {(node.zone, node.name) for node in nodes}
+    with_node = {(node.zone, node.name) for node in nodes}
     for request in sorted(requests, key=lambda each: (each.create_time, each.name)):
-        if not any((request.zone, node) in standing for node in request.node_ids or (request.name,)):
+        if not any((request.zone, node) in with_node for node in request.node_ids or (request.name,)):
             lines.append(meter.request(request))
     return lines
 

@@ -153,7 +153,7 @@ def _plan_running(
 def _plan_trouble(
     attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
 ) -> RunPlan:
-    """A worker failed, vanished or does not answer: gather evidence, then decide whose fault it is."""
+    """A worker failed, vanished or does not answer: read again, then decide whose fault it is."""
     what = describe_trouble(workers)
     if attempt.suspect_since is None:
         return _act(RunStep.SUSPECT, what)
@@ -169,7 +169,7 @@ def _plan_trouble(
         if attempt.suspect_reads < READS_THAT_MUST_AGREE:
             if waited >= gap:
                 return _act(RunStep.SUSPECT, what)
-            return RunPlan(None, what, Wait(f"a second look: {what}", attempt.suspect_since + gap))
+            return RunPlan(None, what, Wait(f"a second read: {what}", attempt.suspect_since + gap))
     # A worker that only does not answer may be training all the same: sshd dies alone, too.
     limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
     if waited >= limit and (failed or unreachable):

@@ -1,4 +1,4 @@
-"""The audit trail: every decision with its evidence, written before the effect it announces."""
+"""The audit trail: every decision with its reason, written before the effect it announces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remarkable about a slice, in words, and what to type then: recorded and shown states side by side."""
+"""The condition of a slice in words, and what to type then: recorded and shown states side by side."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def _silent(record: SliceRecord) -> str:
     )
 
 
-def group_conditions(remarks: Sequence[tuple[str, str]]) -> list[str]:
+def group_conditions(conditions: Sequence[tuple[str, str]]) -> list[str]:
     """What is to be said of slices, given by name: what is the same for many of them is said once."""
     alike: dict[str, list[tuple[str, str]]] = {}
-    for name, text in remarks:
+    for name, text in conditions:
         alike.setdefault(re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "NAME", text), []).append(
             (name, text)
         )

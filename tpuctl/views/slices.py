@@ -186,13 +186,13 @@ def _word_of(observation: Observation) -> str:
 
 
 def describe_condition(services: Services, name: str) -> str:
-    """What is remarkable about a slice as it is recorded, without asking the cloud; empty for a run."""
+    """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
     stored = find_slice(services, name)
     return _condition(services, stored.record, "") if stored is not None else ""
 
 
 def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
-    """What is remarkable about a slice, by itself or for want of its run."""
+    """The condition of a slice, by itself or for want of its run."""
     unused = never_began(services, record)
     return remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")
 
