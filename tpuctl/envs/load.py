@@ -82,7 +82,7 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environ
     lock = None
     complaints: list[Complaint] = []
     if spec is not None and not problems:
-        lock_text = read(file_name(name)) if locked and not spec.unmanaged else None
+        lock_text = read(file_name(name)) if locked else None
         lock = parse_lock(lock_text, name) if lock_text is not None else None
         complaints = _complaints(spec, lock)
         keys = marked.keys if isinstance(marked, MarkedMapping) else {}
@@ -138,7 +138,7 @@ def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
     for item in found.spec.files:
         if not item.source.startswith(("gs://", "/")):
             check_file(found, item.source, item.sha256)
-    lock = "" if found.spec.unmanaged else render_lock(require_lock(found))
+    lock = render_lock(require_lock(found))
     return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"))
 
 

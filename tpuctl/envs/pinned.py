@@ -15,8 +15,7 @@ from tpuctl.lib.codec import from_data, to_data
 
 @dataclass(frozen=True)
 class PinnedEnvironment:
-    """What a run keeps for all its attempts. `lock` and `probe` are texts; an environment that is only verified
-    has no lock.
+    """What a run keeps for all its attempts. `lock` and `probe` are texts.
 
     Wheels are below the gs:// prefix `wheelhouse`, or where there is none in the store, from where one host
     gets them and the others copy them.
@@ -86,7 +85,7 @@ def contents_for(pinned: PinnedEnvironment, minor: str) -> list[Wheel]:
     """All files that a host with Python `minor` needs, by digest: wheels, uv, an interpreter, extra files.
     `url` is where the machine finds it that fills the wheelhouse."""
     spec, lock = pinned.spec, pinned.packages
-    if spec.install_from is InstallFrom.INDEX or spec.unmanaged:
+    if spec.install_from is InstallFrom.INDEX:
         return []
     found = wheels_for(lock, minor)
     found += [each for each in (lock.installer, archive_of(pinned)) if each is not None]

@@ -16,7 +16,7 @@ from pathlib import Path
 from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom
-from tpuctl.errors import TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import TpuctlError, UnreachableError
 
 GLIBC = "x86_64-manylinux_2_35"
 """Ubuntu 22.04, which all images of TPU VMs are."""
@@ -171,12 +171,10 @@ def lock_environment(name: str, folder: Path, *, python: bool) -> tuple[Environm
     """Resolves the environment `name`; with `python` also an interpreter for hosts. Returns what was read, the
     lock, and what a person should know. The lock is checked by the version table before it is returned.
 
-    Raises what `read_environment` and `resolve_environment` do, and UsageError for what has no lock.
+    Raises what `read_environment` and `resolve_environment` do.
     """
     found = read_environment(name, folder, locked=False)
     spec, notes = found.spec, [each.message for each in found.complaints]
-    if spec.unmanaged:
-        raise UsageError(f"environment {name} is only verified: it has no lock")
     lock = resolve_environment(spec)
     if python and spec.python_archive is None and len(spec.python) == 1:
         interpreter = find_python(spec.python[0])

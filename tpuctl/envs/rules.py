@@ -140,9 +140,9 @@ def _pairs(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, st
         found.append(Complaint("requirements", "the backend is torch_xla, and torch-xla is not required"))
     if spec.backend is Backend.TORCH_TPU and "torch-tpu" not in versions:
         found.append(Complaint("requirements", "the backend is torch_tpu, and torch-tpu is not required"))
-    if spec.backend is Backend.JAX and spec.unmanaged is None and "jax" not in versions:
+    if spec.backend is Backend.JAX and "jax" not in versions:
         found.append(Complaint("requirements", "the backend is jax, and jax is not required"))
-    if spec.backend is not Backend.CPU and spec.unmanaged is None and "libtpu" not in versions:
+    if spec.backend is not Backend.CPU and "libtpu" not in versions:
         text = f"the backend is {spec.backend}, and libtpu is not required: it would run on the CPU"
         found.append(Complaint("requirements", text, _libtpu_hint(table, versions)))
     return found
@@ -160,10 +160,9 @@ def _libtpu_hint(table: VersionTable, versions: Mapping[str, str]) -> str | None
 def _pythons(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, str]) -> list[Complaint]:
     """Pythons for which there is no wheel."""
     found = []
-    minors = [minor for minor in spec.python if not minor.startswith("/")]
     for name in ("jax", "libtpu", "torch-xla", "torch-tpu"):
         row = table.row(name, versions[name]) if name in versions else None
-        for minor in minors if row is not None and "python" in row else ():
+        for minor in spec.python if row is not None and "python" in row else ():
             python = row["python"]  # type: ignore[index]
             if isinstance(python, str) and not _within(f"{minor}.0", python):
                 text = f"{name} {versions[name]} needs Python {python}, not {minor}"

@@ -90,8 +90,12 @@ def check_environment_name(name: str) -> str:
 
 
 def _check_python(value: str) -> None:
-    if not value.startswith("/"):
-        check_minor(value)
+    if value.startswith("/"):
+        raise UsageError(
+            f"{value}: an interpreter or environment that is on the hosts already cannot be used yet",
+            hint='python: "3.12", and its packages as requirements',
+        )
+    check_minor(value)
 
 
 def _check_requirement(text: str) -> None:
@@ -162,15 +166,13 @@ class Kernel(Struct, frozen=True):
 
 
 class EnvironmentSpec(Struct, frozen=True):
-    """What an environment file says. `python` that begins with `/` is an interpreter which tpuctl only
-    verifies; then there is no lock."""
+    """What an environment file says."""
 
     name: Annotated[str, Option("Name of the environment; that of the file.", check=check_environment_name)]
     python: Annotated[
         tuple[str, ...],
         Option(
-            "Version, such as 3.12, or several of which a host may have any; or the folder of an environment "
-            "on the hosts that is only verified.",
+            "Version, such as 3.12, or several of which a host may have any.",
             check=_check_python,
             single=True,
             examples=("3.12",),
@@ -209,12 +211,6 @@ class EnvironmentSpec(Struct, frozen=True):
     ] = ()
     python_archive: Annotated[
         PythonArchive | None, Option("The interpreter, for hosts that lack that version.")
-    ] = None
-    tree_sha256: Annotated[
-        str | None,
-        Option(
-            "With an environment that is only verified: digest of its packages.", check=check_sha256, text=True
-        ),
     ] = None
     files: Annotated[tuple[ExtraFile, ...], Option("Files that replace or complete what packages bring.")] = ()
     os_packages: Annotated[
@@ -272,11 +268,6 @@ class EnvironmentSpec(Struct, frozen=True):
         bool, Option("false: nobody has seen these versions work together; said when it is used.")
     ] = True
 
-    @property
-    def unmanaged(self) -> str | None:
-        """The folder of an environment that is only verified."""
-        return self.python[0] if self.python and self.python[0].startswith("/") else None
-
 
 def parse_environment(marked: Marked | None, name: str) -> tuple[EnvironmentSpec | None, list[Problem]]:
     """The environment that a file describes, and all that is wrong with it by itself. Without a problem there
@@ -301,20 +292,10 @@ def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str
     found: list[tuple[str, str, str | None]] = []
     if spec.name != name:
         found.append(("name", f"its name is {spec.name}, and the file's is {name}", f"name: {name}"))
-    if spec.unmanaged is None:
-        if spec.tree_sha256 is not None:
-            found.append(("tree_sha256", "tree_sha256 goes with a folder as python", None))
-        if not spec.python:
-            found.append(("python", "python names no version", 'python: "3.12"'))
-        if spec.python_archive is not None and len(spec.python) > 1:
-            found.append(("python_archive", "an archive goes with one version", f'python: "{spec.python[0]}"'))
-    else:
-        if len(spec.python) > 1:
-            found.append(("python", "a folder stands alone", f"python: {spec.unmanaged}"))
-        for held in ("requirements", "files", "python_archive"):
-            if getattr(spec, held):
-                text = f"{held} go with a version of Python: what is in {spec.unmanaged} is only verified"
-                found.append((held, text, 'python: "3.12"'))
+    if not spec.python:
+        found.append(("python", "python names no version", 'python: "3.12"'))
+    if spec.python_archive is not None and len(spec.python) > 1:
+        found.append(("python_archive", "an archive goes with one version", f'python: "{spec.python[0]}"'))
     taken: set[str] = set()
     for file in spec.files:
         if file.to in taken:

@@ -61,9 +61,7 @@ def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts t
 
 def _row(found: Any) -> dict[str, Any]:
     spec = found.spec
-    lock = (
-        "only verified" if spec.unmanaged else "none" if found.lock is None else "old" if found.stale else "yes"
-    )
+    lock = "none" if found.lock is None else "old" if found.stale else "yes"
     return {
         "name": spec.name,
         "backend": str(spec.backend),
