@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import ROOT, Session, open_session
 
 RUN = ("run", "ok.py", "--on", "big", "--no-checkpoint")
 
@@ -19,9 +19,21 @@ def session() -> Iterator[Session]:
         (session.work / "big.sh").write_text("#" * 300_000)
         (session.work / "ok.py").write_text("print('ok')\n")
         (session.work / "letter").write_text("32 spot Cloud TPU v4 chips in zone us-central2-b\n")
+        for name, more in (("newer", "generations: [v6e]"), ("untried", "generations: [v4]\nverified: false")):
+            write_environment(session, name, more)
         session.type("grant", "import", "letter")
         session.type("up", "v4-16", "big", "--spot")
         yield session
+
+
+def write_environment(session: Session, name: str, more: str) -> None:
+    """The environment `jax-tpu` with its lock under another name, and other terms."""
+    folder, shipped = session.work / "envs", ROOT / "manifests" / "env"
+    folder.mkdir(exist_ok=True)
+    lines = (shipped / "jax-tpu.yaml").read_text().replace("name: jax-tpu", f"name: {name}").splitlines()
+    kept = [line for line in lines if not line.startswith(("generations:", "verified:"))]
+    (folder / f"{name}.yaml").write_text("\n".join([*kept, more, ""]))
+    (folder / f"pylock.{name}.toml").write_text((shipped / "pylock.jax-tpu.toml").read_text())
 
 
 def everything(session: Session) -> tuple[str, str]:
@@ -33,6 +45,8 @@ def everything(session: Session) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ((*RUN, "--env", "newer"), "environment newer is for v6e, not for v4"),
+        (("env", "apply", "newer", "--on", "big"), "environment newer is for v6e, not for v4"),
         (("up", "v4-33", "--spot"), "v4-33"),
         (("up", "v4-12", "--spot"), "v4-12"),
         (("up", "h100-8", "--spot"), "h100-8"),
@@ -145,3 +159,12 @@ def test_the_json_form_is_one_object_on_stdout_and_nothing_else(session):
     assert error["code"] == "usage"
     assert "v4-33" in error["message"]
     assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    "words", [(*RUN, "--dry-run", "--env", "untried"), ("env", "plan", "untried", "--on", "big")]
+)
+def test_an_environment_that_nobody_has_seen_work_is_used_with_a_warning(
+    session: Session, words: tuple[str, ...]
+):
+    assert "environment untried is verified: false: nobody has seen it work" in session.type(*words).stderr

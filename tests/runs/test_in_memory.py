@@ -20,7 +20,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
 from tpuctl.model.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
 from tpuctl.model.timeouts import STEP_MAX_S
-from tpuctl.model.verdict import Blind
+from tpuctl.model.verdict import Blind, Blocked
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import advance_run, find_end, request_stop
 from tpuctl.runs.stops import confirm_stop, stop_error
@@ -280,6 +280,33 @@ def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, ser
     assert max(took) <= STEP_MAX_S
     attempt = get_run(services, run.id).record.attempt
     assert (attempt.number, [row["packages"] for row in attempt.hosts]) == (1, ["numpy==2.0.0"] * 2)
+
+
+@pytest.mark.parametrize("trouble", ["no python", "silent"])
+def test_an_environment_that_cannot_be_installed_now_ends_no_step_with_an_error(place, services, trouble):
+    spec = make_pinned(
+        {"numpy": ("2.0.0", "0" * 64)}, "3.12" if trouble == "no python" else "3.10", name="small"
+    )
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "in its environment")
+    stored = find_run(services, run.id)
+    blob = services.store.put_blob(render_frozen(spec))
+    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
+    place.hosts.answer_s = 3.0
+    while get_run(services, run.id).record.attempt is None:
+        advance_run(services, run.id)
+    advance_run(services, run.id)
+    assert get_run(services, run.id).record.attempt.hosts, "all have said who they are"
+    if trouble == "silent":
+        place.hosts.all()[1].hang()
+    verdict = advance_run(services, run.id).verdict
+    if trouble == "silent":
+        assert "worker 1" in verdict.why
+    else:
+        assert isinstance(verdict, Blocked)
+        assert "environment small needs Python 3.12, which this host has not" in verdict.why
+        assert verdict.hint.startswith("tpuctl env lock small")
 
 
 def test_steps_that_meet_hosts_too_slow_for_them_end_in_time_and_start_nothing(place, services):

@@ -33,7 +33,7 @@ from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import list_runs
-from tpuctl.transfer.prepare import deliver_files
+from tpuctl.transfer.prepare import deliver_files, require_all
 
 
 class HostEnvironment:
@@ -62,12 +62,13 @@ class HostEnvironment:
 
     def ensure(
         self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None
-    ) -> str:
-        """Installs and verifies where that is not done; says what is waited for, or nothing when all is there.
+    ) -> str | Blocked:
+        """Installs and verifies where that is not done; says what is waited for, what only a person can change
+        (such as a Python that is not there), or nothing when all is there.
 
         Adds the columns of the environment to `rows`, one per target. Sends nothing after `until`; the hosts
         answer by then, too, where the agent's calls end with it.
-        Raises PartialError when an install failed or when hosts differ.
+        Raises PartialError when hosts do not answer, when an install failed or when hosts differ.
         """
         began = self._services.clock.now()
         verdict = provision(
@@ -83,6 +84,10 @@ class HostEnvironment:
         ended = self._services.clock.now()
         if isinstance(verdict, Wait):
             return verdict.why
+        if isinstance(verdict, Blocked):
+            return verdict
+        if isinstance(verdict, Unanswered):
+            require_all(verdict.replies, "say what is installed")
         if not isinstance(verdict, Provisioned):
             raise trouble(verdict, self._run.slice_name, self._pinned.spec.name)
         for row, found in zip(rows, verdict.rows, strict=True):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tpuctl.config.load import find_project_file
 from tpuctl.envs.lock import Lock, asked_digest, cuda_builds, file_name, parse_lock, render_lock, versions_of
-from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_versions
+from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_slice, check_versions
 from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
-from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.errors import BadManifestError, NotFoundError, UsageError
 from tpuctl.lib.input_files import is_file, read_text
 
 if TYPE_CHECKING:
@@ -140,6 +140,20 @@ def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
             check_file(found, item.source, item.sha256)
     lock = render_lock(require_lock(found))
     return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"))
+
+
+def check_use(spec: EnvironmentSpec, accelerator_type: str) -> str | None:
+    """What is to be said before an environment is used on a slice of that type. Raises UsageError where it is
+    not for its generation of TPUs."""
+    from tpuctl.model.data import load_accelerators
+
+    known = load_accelerators().types.get(accelerator_type)
+    complaint = check_slice(spec, known.generation) if known is not None else None
+    if complaint is not None:
+        raise UsageError.of("env", complaint.message, "tpuctl env ls   # others; or add it to its generations")
+    if spec.verified:
+        return None
+    return f"environment {spec.name} is verified: false: nobody has seen it work on TPUs"
 
 
 def check_file(found: Environment, source: str, sha256: str) -> Path:

@@ -16,7 +16,8 @@ from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import environment_folder
+from tpuctl.envs.load import check_use, environment_folder
+from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import (
     BadConfigError,
     LeaseHeldError,
@@ -164,6 +165,8 @@ def _resolve_run(
         environment = frozen_environment(config, request, directory)
     except NotFoundError as error:
         raise UsageError.of("env", error.message, error.hint) from error
+    if environment is not None and on in slices:
+        check_use(parse_frozen(environment).spec, slices[on].spec.accelerator_type)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment)
     spec = replace(spec, environment_folder=str(environment_folder(directory)))
     check_alone(spec)

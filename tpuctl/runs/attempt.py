@@ -18,6 +18,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
+from tpuctl.model.verdict import Blocked
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
@@ -124,6 +125,8 @@ class AttemptHosts:
                 return Answered(tuple(rows))
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
             waiting = self._environment.ensure(self.targets, rows, self._until)
+            if isinstance(waiting, Blocked):
+                return Stuck(waiting.why, waiting.hint or "")
             if waiting:
                 return waiting
             if self.late():

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import environment_folder, load_environment
+from tpuctl.envs.load import check_use, environment_folder, load_environment
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
@@ -69,6 +69,10 @@ def prepare_run(
     """
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(config, request, directory)
+    if environment is not None:
+        notice = check_use(parse_frozen(environment).spec, target.spec.accelerator_type)
+        if notice is not None:
+            services.emit(Warn("", notice))
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
     files = str(environment_folder(directory))
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice, environment_folder=files)

@@ -13,6 +13,7 @@ from tpuctl.cli.options import DryRun, Json, OnSlice, Timeout
 if TYPE_CHECKING:
     from tpuctl.envs.load import Environment
     from tpuctl.envs.pinned import PinnedEnvironment
+    from tpuctl.model.records import SliceRecord
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment.")]
 
@@ -21,9 +22,15 @@ def _pinned(context: AppContext, name: str) -> tuple[Environment, PinnedEnvironm
     from tpuctl.envs.load import environment_folder, pin, read_environment
 
     found = read_environment(name, environment_folder())
-    if not found.spec.verified:
-        context.console.caveat(f"environment {name} is verified: false: nobody has seen it work on TPUs")
     return found, pin(found, context.config.wheelhouse)
+
+
+def _check_use(context: AppContext, found: Environment, record: SliceRecord) -> None:
+    from tpuctl.envs.load import check_use
+
+    notice = check_use(found.spec, record.spec.accelerator_type)
+    if notice is not None:
+        context.console.caveat(notice)
 
 
 def apply(
@@ -45,7 +52,7 @@ def apply(
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
-        _check_generation(pinned, record.spec.accelerator_type)
+        _check_use(context, found, record)
         fill_wheelhouse(context, pinned, found.folder)
         deadline = None if timeout is None else context.clock.now() + timeout
         applied = apply_environment(context, record, pinned, deadline=deadline)
@@ -60,8 +67,10 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False)
     from tpuctl.workers.exec import resolve_slice
 
     with open_context(ctx) as context:
-        _, pinned = _pinned(context, name)
-        rows = plan_environment(context, resolve_slice(context, on, flag="--on"), pinned)
+        found, pinned = _pinned(context, name)
+        record = resolve_slice(context, on, flag="--on")
+        _check_use(context, found, record)
+        rows = plan_environment(context, record, pinned)
         columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
         context.console.table(rows, columns)
 
@@ -75,25 +84,15 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
     from tpuctl.workers.exec import resolve_slice
 
     with open_context(ctx) as context:
-        _, pinned = _pinned(context, name)
+        found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
-        hosts, found = verify_environment(context, record, pinned)
-        if context.console.json_mode and not found:
+        _check_use(context, found, record)
+        hosts, differences = verify_environment(context, record, pinned)
+        if context.console.json_mode and not differences:
             context.console.data({"hosts": hosts, "differences": []})
-        if found:
-            raise drift_error(record.name, found)
+        if differences:
+            raise drift_error(record.name, differences)
         context.console.say(f"{hosts} hosts of {record.name} are as {name} says, and alike")
-
-
-def _check_generation(pinned: PinnedEnvironment, accelerator: str) -> None:
-    from tpuctl.envs.rules import check_slice
-    from tpuctl.errors import UsageError
-    from tpuctl.model.data import load_accelerators
-
-    known = load_accelerators().types.get(accelerator)
-    complaint = check_slice(pinned.spec, known.generation) if known is not None else None
-    if complaint is not None:
-        raise UsageError(complaint.message, hint="tpuctl env ls   # others; or add it to its generations")
 
 
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
