@@ -186,8 +186,12 @@ def test_what_the_environment_sets_itself_is_no_drift() -> None:
 
 def test_a_plan_blocks_without_a_python_and_without_room_and_is_empty_where_all_is_there() -> None:
     assert KIND.plan(parse_facts(host())) == ()
-    old = KIND.plan(parse_facts(host(pythons=[{"path": "/usr/bin/python3", "version": "3.10.12"}])))
-    assert isinstance(old, Blocked)
+    other = {"pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}]}
+    assert KIND.plan(parse_facts(host(**other))) == (), "its own interpreter is there"
+    gone = [{"key": KEY, "mark": MARK, "changed": ["bin/python"], "changes": 1}]
+    for envs in ([], gone):
+        old = KIND.plan(parse_facts(host(envs=envs, **other)))
+        assert isinstance(old, Blocked)
     assert "needs Python 3.11, which this host has not" in old.why
     assert "tpuctl env lock mine" in str(old.hint)
     (operation,) = KIND.plan(parse_facts(host(envs=[])))

@@ -37,6 +37,7 @@ LOGIN_FILES = (
     "/etc/profile.d/*",
 )
 FILE_MAX = 1 << 20
+INTERPRETER = "bin/python"
 
 
 def envs_facts(_request):
@@ -57,6 +58,12 @@ def environment(folder, name):
     except ValueError:
         mark = None  # damaged: as good as none
     changed = changed_files(folder) if mark is not None else []
+    if (
+        mark is not None
+        and INTERPRETER not in changed
+        and not os.path.exists(os.path.join(folder, INTERPRETER))
+    ):
+        changed.insert(0, INTERPRETER)  # the link is as it was, and leads nowhere
     return {"key": name, "mark": mark, "changed": changed[:CHANGED_MAX], "changes": len(changed)}
 
 

@@ -11,6 +11,8 @@ from tpuctl.hosts.facts import Environment, Facts
 
 MIB = 1 << 20
 SHOWN_FILES = 3
+INTERPRETER = "bin/python"
+"""Counts as changed in an environment whose interpreter is not on the host any more."""
 
 
 def find_environment(facts: Facts, key: str) -> Environment | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
+from tpuctl.hosts.facts import Section
 from tpuctl.hosts.provision import (
     Deliver,
     Failures,
@@ -203,10 +204,15 @@ def verify_environment(
     return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
 
 
-def look_at_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTarget]) -> list[Seen]:
-    """The facts that `compare_hosts` wants."""
+def look_at_hosts(
+    services: Services,
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    sections: Collection[Section] = LOOKED_AT,
+) -> list[Seen]:
+    """Some facts of hosts; those that `compare_hosts` wants."""
     began = services.clock.now()
-    answers = agent.facts(targets, {"sections": sorted(LOOKED_AT)})
+    answers = agent.facts(targets, {"sections": sorted(sections)})
     ended = services.clock.now()
     seen = []
     for answer in answers:
@@ -224,7 +230,7 @@ def plan_environment(
     kind = EnvironmentKind(pinned, record.name, services.environment_installer)
     groups: dict[tuple[str, str], list[int]] = {}
     agent = HostAgent(services.remote, services.agent_source)
-    for each in look_at_hosts(services, agent, host_targets(services, record)):
+    for each in look_at_hosts(services, agent, host_targets(services, record), kind.sections):
         groups.setdefault(_planned(kind, each), []).append(each.worker)
     return [
         {"workers": fold_workers(workers), "does": does, "why": why} for (does, why), workers in groups.items()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tpuctl.envs.facts import MIB, SHOWN_FILES, find_environment, find_interpreter, free_bytes, host_columns
+from tpuctl.envs.facts import (
+    INTERPRETER,
+    MIB,
+    SHOWN_FILES,
+    find_environment,
+    find_interpreter,
+    free_bytes,
+    host_columns,
+)
 from tpuctl.envs.pinned import (
     PinnedEnvironment,
     archive_of,
@@ -74,8 +82,13 @@ class EnvironmentKind:
         return f"{', '.join(found.changed[:SHOWN_FILES])} changed"
 
     def minor(self, facts: Facts) -> str | None:
-        """The Python for it: one that comes with the environment, else the first that the host has."""
+        """The Python for it: one with which it is installed, else one that comes with the environment, else the
+        first that the host has."""
         wanted = self._pinned.spec.python
+        for minor in wanted:
+            found = find_environment(facts, environment_key(self._pinned, minor))
+            if found is not None and found.mark is not None and INTERPRETER not in found.changed:
+                return minor
         if len(wanted) == 1 and archive_of(self._pinned) is not None:
             return wanted[0]
         return find_interpreter(facts, wanted)

@@ -34,7 +34,6 @@ NO_ANSWER = "answer"
 LOOKED_AT = frozenset(
     {
         Section.HOST,
-        Section.PYTHONS,
         Section.SPACE,
         Section.CHIPS,
         Section.ENVS,
@@ -42,7 +41,7 @@ LOOKED_AT = frozenset(
         Section.VARIABLES,
     }
 )
-"""The facts that are compared."""
+"""The facts that are compared. Not which Pythons there are: a host starts each one to find out."""
 
 
 @dataclass(frozen=True)
