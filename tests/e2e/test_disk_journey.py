@@ -96,16 +96,17 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     call(session, "POST", disks, {"name": "data-g3", "sourceDisk": source, "labels": labels})
     done = session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty", status=3)
     assert "needs recovery: it was copied while its file system was being written" in done.stderr
+    assert "tpuctl disk repair" in done.stderr
     on(session, "big", "! grep -q /mnt/dirty /proc/mounts")
+    session.type("disk", "detach", "data-g3", "--to", "big")
+    session.type("disk", "repair", "data-g3", "--on", "dev")
+    session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")
+    assert sums(session, "big", "/mnt/dirty/set") == sums(session, "dev", "/mnt/data/set")
 
 
 @pytest.mark.soak
 def test_a_hold_ends_by_itself_when_the_command_dies(session: Session) -> None:
     """Killed while the file system is held: the host's own watchdog lets it go on."""
-    dirty = [row["name"] for row in session.json("disk", "ls") if row["name"] == "data-g3"]
-    for name in dirty:
-        session.type("disk", "detach", name, "--to", "big")
-        session.type("disk", "rm", name, "--yes")
     look = "test -e /run/tpuctl-held-data && echo held || true; "
     look += "grep -q ' /mnt/data ext4 rw' /proc/mounts && echo rw || true"
     for at in range(4, 40):

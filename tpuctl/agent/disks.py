@@ -147,7 +147,8 @@ def find_copy(parameters, job):
             return each["path"]
     if dirty:
         raise Failed(
-            "%s needs recovery: it was copied while its file system was being written" % dirty[0],
+            "%s needs recovery: it was copied while its file system was being written; detach it and repair it "
+            "on a slice of one host with `tpuctl disk repair`" % dirty[0],
             permanent=True,
         )
     raise Failed("no disk has the label %s and the word of this copy yet" % parameters["label"])
@@ -223,6 +224,30 @@ def release_disk(parameters, job):
         job.run(note["back"], root=True, seconds=60)
         job.run(["rm", "-f", state], root=True)
     return {"released": parameters["word"]}
+
+
+def repair_disk(parameters, job):
+    """Replays the journal of the copy `label`, which nobody has mounted, and writes its `word`."""
+    taken = {mount["device"] for mount in mounts()}
+    found = [
+        each
+        for each in devices()
+        if each["label"] == parameters["label"] and not each["read_only"] and each["device"] not in taken
+    ]
+    if len(found) != 1:
+        raise Failed("%d disks with the label %s can be repaired here" % (len(found), parameters["label"]))
+    device = found[0]["path"]
+    # 1: what was wrong is corrected, e2fsck(8).
+    job.run(["sh", "-c", 'e2fsck -p "$1"; test $? -le 1', "sh", device], root=True, seconds=1800)
+    place = os.path.join(job.folder, "look")
+    os.makedirs(place, exist_ok=True)
+    job.run(["mount", "-t", "ext4", device, place], root=True, seconds=300)
+    try:
+        script = 'printf "%s\\n" "$1" > "$2"'
+        job.run(["sh", "-c", script, "sh", parameters["word"], os.path.join(place, WORD)], root=True)
+    finally:
+        job.run(["umount", place], root=True, seconds=120)
+    return {"repaired": parameters["word"]}
 
 
 def mount_of(label):

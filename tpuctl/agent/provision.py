@@ -28,6 +28,7 @@ OPERATIONS = {
     "unmount_disk": "disks",
     "hold_disk": "disks",
     "release_disk": "disks",
+    "repair_disk": "disks",
 }
 GRACE_S = 5.0
 FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with those of today

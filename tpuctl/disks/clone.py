@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.hosts import Held, Mounted
+from tpuctl.disks.hosts import Mounted, Once
 from tpuctl.disks.make import (
     ask_for,
     bring_about,
@@ -230,7 +230,7 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
         copy()
         return
     writer = writers[0][0]
-    held = Held(master.fs_label, record.token)
+    held = Once("hold_disk", master.fs_label, record.token)
     record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
     [row] = bring_hosts(services, writer, [held], workers=[0])
     how = row.get("how", "")
@@ -240,7 +240,7 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
     try:
         copy()
     finally:
-        bring_hosts(services, writer, [Held(master.fs_label, record.token, verb="release_disk")], workers=[0])
+        bring_hosts(services, writer, [Once("release_disk", master.fs_label, record.token)], workers=[0])
 
 
 def _wait_snapshot(services: Services, name: str) -> None:

@@ -13,6 +13,12 @@ from tpuctl.model.verdict import Blocked
 HOLD_S = 120
 """How long a file system is held still at most: a copy of one moment begins within seconds."""
 GIB = 1 << 30
+TITLES = {
+    "hold_disk": ("held", "holding the file system still"),
+    "release_disk": ("released", "letting the file system go on"),
+    "repair_disk": ("repaired", "replaying the journal of the copy"),
+}
+"""Operation → the key of its result, and what it does in words."""
 NO_ROOT = "mounting needs root on the hosts, and this user has none"
 ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
 
@@ -94,16 +100,17 @@ class Unmounted(Struct, frozen=True):
         return {}
 
 
-class Held(Struct, frozen=True):
-    """A file system that was held still once for the copy `word`. That it was is in the results of its job."""
+class Once(Struct, frozen=True):
+    """Something that is done once with the file system `label` for the copy `word`: what came of it is in the
+    results of its job."""
 
+    verb: str
     label: str
     word: str
-    verb: str = "hold_disk"
 
     @property
     def name(self) -> str:
-        return f"file system {self.label} {'held' if self.verb == 'hold_disk' else 'released'}"
+        return f"file system {self.label}: {TITLES[self.verb][1]}"
 
     @property
     def sections(self) -> frozenset[Section]:
@@ -111,7 +118,7 @@ class Held(Struct, frozen=True):
 
     def result(self, facts: Facts) -> Mapping[str, str]:
         """What the host said when it was done; empty before."""
-        key = "held" if self.verb == "hold_disk" else "released"
+        key = TITLES[self.verb][0]
         for job in facts.jobs or ():
             for result in job.results:
                 if isinstance(result, dict) and result.get(key) == self.word:
@@ -122,8 +129,7 @@ class Held(Struct, frozen=True):
         if self.result(facts):
             return ()
         parameters = {"label": self.label, "word": self.word, "seconds": HOLD_S}
-        title = "holding the file system still" if self.verb == "hold_disk" else "letting it go on"
-        return _without_root(facts) or [Operation(self.verb, title, parameters)]
+        return _without_root(facts) or [Operation(self.verb, TITLES[self.verb][1], parameters)]
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         return self.result(facts)

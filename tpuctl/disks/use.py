@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.hosts import Mounted, Unmounted
+from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_record, operation_error, save_record, wait_for
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
@@ -121,6 +121,33 @@ def leave_disk(
         place = place_of(services, target)
         detach(services, place.zone, place.node, name)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
+
+
+def repair_disk(
+    services: Services, rules: DiskRules, name: str, *, on: str | None, dry_run: bool
+) -> dict[str, Any]:
+    """Replays the journal of a copy that nobody held still, on a slice of one host, and detaches it again. What
+    programs had not brought to the disk at that moment stays lost."""
+    record = get_record(services, name)
+    if not record.generation:
+        raise UsageError(
+            f"{name} is no copy: its journal is replayed when it is mounted", hint="tpuctl disk mount"
+        )
+    disk = get_disk(services, record)
+    if disk.users:
+        raise UsageError(f"{name} is used by {disk.users[0]}", hint=f"tpuctl disk detach {name}")
+    target = choose_slice(services, on)
+    place = place_of(services, target)
+    refuse(rules.check_attach(disk, DiskMode.READ_WRITE, place))
+    told = {"name": name, "on": target.name, "said": f"would repair {name} on {target.name}"}
+    if dry_run:
+        return told
+    word = f"{name}-repaired-{int(services.store.now())}"
+    attach(services, place.zone, place.node, DataDisk(record.request.zone, name, DiskMode.READ_WRITE))
+    bring_hosts(services, target, [Once("repair_disk", record.fs_label, word)])
+    save_record(services, replace(get_record(services, name), token=word))
+    detach(services, place.zone, place.node, name)
+    return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}
 
 
 def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from tpuctl.cli.commands.disk.create import create
 from tpuctl.cli.commands.disk.gc import gc
 from tpuctl.cli.commands.disk.ls import ls, show
 from tpuctl.cli.commands.disk.mount import mount, umount
+from tpuctl.cli.commands.disk.repair import repair
 from tpuctl.cli.commands.disk.resize import resize
 from tpuctl.cli.commands.disk.rm import rm
 from tpuctl.cli.commands.disk.snapshot import snapshot
@@ -23,5 +24,5 @@ def disk() -> None:
     """Develop on a disk, clone it, train on all hosts."""
 
 
-for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, gc, rm):
+for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, repair, gc, rm):
     app.command(_verb.__name__)(_verb)

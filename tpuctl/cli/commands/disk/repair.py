@@ -1,0 +1,34 @@
+"""`disk repair`: replays the journal of a copy that was made while programs wrote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, rules_of
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet
+
+
+def repair(
+    ctx: typer.Context,
+    name: DiskName,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="SLICE", help="A slice of one host that can have it meanwhile."),
+    ] = None,
+    allow: Allow = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Make a copy whole that was made while programs wrote.
+
+    Its journal is replayed on a slice of one host. What programs had not yet written to the disk is not in it.
+    """
+    from tpuctl.disks.use import repair_disk
+
+    with open_context(ctx) as context:
+        found = repair_disk(context, rules_of(allow), name, on=on, dry_run=dry_run)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
