@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -65,6 +66,8 @@ BAD: list[tuple[str, int, str, str]] = [
     ("clone none --to big", 5, "no disk called none", "tpuctl disk ls"),
     ("clone data --to big --type pd-none", 2, "no disk type pd-none", "--type"),
     ("resize data --size 10 --yes", 2, "disks only grow", "--size 21"),
+    ("repair data", 2, "data is no copy", "tpuctl disk mount"),
+    ("repair none", 5, "no disk called none", "tpuctl disk ls"),
     ("rm none --yes", 5, "no disk called none", "tpuctl disk ls"),
 ]
 
@@ -163,6 +166,20 @@ def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
     session.type("disk", "rm", "one", "two", "--yes")
 
 
+@pytest.mark.parametrize(("at", "when"), [(2, "after"), (4, "before")])
+def test_killed_once_a_second_command_makes_one_disk_and_removes_it(
+    session: Session, at: int, when: str
+) -> None:
+    words = ("disk", "create", "once", "--size", "10", "--zone", ZONE)
+    assert session.type_killed(at, when, *words).returncode != 0
+    session.type(*words)
+    assert "once" in in_the_cloud(session)
+    assert session.type_killed(at - 1, when, "disk", "rm", "once", "--yes").returncode != 0
+    if "once" in named(session):
+        session.type("disk", "rm", "once", "--yes")
+    assert "once" not in in_the_cloud(session)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_change_a_second_command_makes_one_disk_and_removes_it(
@@ -180,32 +197,48 @@ def test_killed_at_every_change_a_second_command_makes_one_disk_and_removes_it(
             session.type("disk", "rm", "kept", "--yes")
         assert "kept" not in named(session)
     assert at > 3
+    assert "kept" in in_the_cloud(session)
     session.type("disk", "rm", "kept", "--yes")
     assert "kept" not in in_the_cloud(session)
 
 
 def in_the_cloud(session: Session) -> set[str]:
     """What Compute Engine has, whatever the store says."""
-    bill = session.json("bill")
+    bill = json.loads(session.type("bill", "--json", status=1).stdout)  # 1: something costs money
     rows = [row for part in bill.values() if isinstance(part, list) for row in part]
     return {row["name"] for row in rows if row.get("kind") == "disk"}
+
+
+def test_a_clone_killed_once_is_finished_by_the_same_command(session: Session) -> None:
+    session.type("disk", "create", "source", "--size", "10", "--zone", ZONE)
+    assert session.type_killed(4, "after", "disk", "clone", "source", "--zone", OTHER).returncode != 0
+    session.type("disk", "clone", "source", "--zone", OTHER)
+    shown = session.json("disk", "show", "source")
+    assert (shown["copies"], shown["snapshots"]) == (["source-g1"], ["source-g1-s"])
+    session.type("disk", "gc", "--keep", "0", "--yes")
+    session.type("disk", "rm", "source", "--yes")
+    assert not {each for each in in_the_cloud(session) if each.startswith("source")}
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session: Session, when: str) -> None:
-    for at in range(1, 40):
+    count = 0
+    for at in range(40):  # 0: killed nowhere, and counted
         name = f"k{when[0]}{at}"
         session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
         killed = session.type_killed(at, when, "disk", "clone", name, "--zone", OTHER)
-        if killed.returncode != 0:
+        if at == 0:
+            count = int(killed.stderr.rpartition("changes: ")[2])
+        assert (killed.returncode == 0) == (at == 0)
+        if at and (when, at) != ("after", count):  # after its last change the copy is there
             session.type("disk", "clone", name, "--zone", OTHER)
         shown = session.json("disk", "show", name)
         assert (shown["copies"], shown["snapshots"]) == ([f"{name}-g1"], [f"{name}-g1-s"])
         session.type("disk", "gc", "--keep", "0", "--yes")
         assert session.json("disk", "show", name)["snapshots"] == []
         session.type("disk", "rm", name, "--yes")
-        if killed.returncode == 0:
+        if at == count:
             break
-    assert at > 5
+    assert count > 5
     assert not {each for each in in_the_cloud(session) if each.startswith(f"k{when[0]}")}

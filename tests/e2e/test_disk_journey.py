@@ -12,6 +12,7 @@ import requests
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
+from tpuctl.disks.hosts import HOLD_S
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
@@ -98,33 +99,72 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     assert "needs recovery: it was copied while its file system was being written" in done.stderr
     assert "tpuctl disk repair" in done.stderr
     on(session, "big", "! grep -q /mnt/dirty /proc/mounts")
+    used = session.type("disk", "repair", "data-g3", "--on", "dev", status=2)
+    assert "data-g3 is used by big-1" in used.stderr
     session.type("disk", "detach", "data-g3", "--to", "big")
+    asked = session.type("disk", "repair", "data-g3", status=2)
+    assert "which slice? there are: big, dev" in asked.stderr
+    assert "--on NAME" in asked.stderr
+    killed = session.type_killed(4, "after", "disk", "repair", "data-g3", "--on", "dev")
+    assert killed.returncode != 0
     session.type("disk", "repair", "data-g3", "--on", "dev")
     session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")
     assert sums(session, "big", "/mnt/dirty/set") == sums(session, "dev", "/mnt/data/set")
 
 
-@pytest.mark.soak
-def test_a_hold_ends_by_itself_when_the_command_dies(session: Session) -> None:
-    """Killed while the file system is held: the host's own watchdog lets it go on."""
-    look = "test -e /run/tpuctl-held-data && echo held || true; "
-    look += "grep -q ' /mnt/data ext4 rw' /proc/mounts && echo rw || true"
+def kill_while_held(session: Session, path: str) -> None:
+    """A clone that dies while it holds the file system of `dev`; something there waits to write."""
     for at in range(4, 40):
-        killed = session.type_killed(
-            at, "after", "disk", "clone", "data", "--to", "big", "--path", "/mnt/third"
-        )
+        killed = session.type_killed(at, "after", "disk", "clone", "data", "--to", "big", "--path", path)
         time.sleep(3)  # what the host was told it does, also without us
-        seen = on(session, "dev", look)[0].split()
-        if "held" in seen or killed.returncode == 0:
+        held = on(session, "dev", "test -e /run/tpuctl-held-data && echo held || true")[0]
+        if held or killed.returncode == 0:
             break
-    assert "held" in seen, "no kill met the hold"
-    deadline = time.monotonic() + 150
-    while seen != ["rw"] and time.monotonic() < deadline:
+    assert held, "no kill met the hold"
+    writer = "until echo on > /mnt/data/goes-on; do sleep 0.2; done"
+    on(session, "dev", f"setsid -f sh -c '{writer}' </dev/null >/dev/null 2>&1")
+    time.sleep(1)
+    assert not goes_on(session), "it was not held"
+
+
+def goes_on(session: Session) -> bool:
+    return on(session, "dev", "cat /mnt/data/goes-on 2>/dev/null || true") == ["on\n"]
+
+
+def check_finished(session: Session, path: str) -> None:
+    """The same command makes the copy of a file system that is held again, and it may be written afterwards."""
+    done = session.type("disk", "clone", "data", "--to", "big", "--path", path)
+    assert "data: held still on dev: " in done.stderr
+    assert sums(session, "big", f"{path}/set") == sums(session, "dev", "/mnt/data/set")
+    on(session, "dev", "test ! -e /run/tpuctl-held-data && echo x > /mnt/data/goes-on && rm /mnt/data/goes-on")
+
+
+def test_a_command_that_died_while_it_held_a_disk_is_finished_by_the_same_one(session: Session) -> None:
+    kill_while_held(session, "/mnt/third")
+    check_finished(session, "/mnt/third")
+
+
+def test_the_watchdogs_of_a_hold_let_go_once_and_in_any_order(session: Session) -> None:
+    """Each way that was tried armed one, and the first to wake was not the one of the way that worked."""
+    kill_while_held(session, "/mnt/fourth")
+    for _ in range(3):
+        on(session, "dev", "sudo pkill -o -x -f 'sleep 120' || true; sleep 1")
+    deadline = time.monotonic() + 10
+    while not goes_on(session) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert goes_on(session)
+    on(session, "dev", "test ! -e /run/tpuctl-held-data")
+    check_finished(session, "/mnt/fourth")
+
+
+@pytest.mark.soak
+def test_a_hold_ends_by_itself_in_its_time_when_the_command_dies(session: Session) -> None:
+    kill_while_held(session, "/mnt/fifth")
+    deadline = time.monotonic() + HOLD_S + 15
+    while not goes_on(session) and time.monotonic() < deadline:
         time.sleep(2)
-        seen = on(session, "dev", look)[0].split()
-    on(session, "dev", "touch /mnt/data/goes-on")
-    session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/third")
-    assert sums(session, "big", "/mnt/third/set") == sums(session, "dev", "/mnt/data/set")
+    assert goes_on(session)
+    check_finished(session, "/mnt/fifth")
 
 
 def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:

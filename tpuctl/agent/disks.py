@@ -22,6 +22,11 @@ DISK = re.compile(r"(sd[a-z]+|nvme\d+n\d+)\Z")
 SECTOR = 512
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
 HELD = "/run/tpuctl-held-"  # what brings a file system back that is held still
+WATCHDOG = """sleep "$1"; state=$2 own=$3; shift 3; tries=60
+ours() { grep -qs "$own" "$state"; }
+while [ $tries -gt 0 ] && ours && ! "$@"; do sleep 1; tries=$((tries - 1)); done
+ours && rm -f "$state"
+"""  # what was tried so often was brought back by somebody else
 UNSAFE = ("noload", "norecovery")
 
 
@@ -177,14 +182,16 @@ def unmount_disk(parameters, job):
 
 def hold_disk(parameters, job):
     """Brings all that was written to the disk `label` and keeps it as it is, for `seconds` at most: unmounted,
-    read-only or frozen, what is possible first. `word` is written before. What brings it back is armed first
-    and belongs to root: no end of this program, and no lost connection, leaves it so for longer."""
+    read-only or frozen, what is possible first. `word` is written before; `id` names this hold. What brings it
+    back is armed first and belongs to root: no end of this program, and no lost connection, leaves it so for
+    longer."""
     label, word = parameters["label"], parameters["word"]
+    state = HELD + label
+    let_go(state, job)  # of a hold whose command died
     held = mount_of(label)
     if held is None:
-        return {"held": word, "how": "it is not mounted"}
+        return {"held": parameters["id"], "how": "it is not mounted"}
     path, device = held
-    state = HELD + label
     script = 'printf "%s\\n" "$1" > "$2" && sync -f "$2"'
     job.run(["sh", "-c", script, "sh", word, os.path.join(path, WORD)], root=True, seconds=60)
     ways = [
@@ -194,48 +201,64 @@ def hold_disk(parameters, job):
     ]
     said = ""
     for how, still, back in ways:
-        arm(state, word, back, parameters["seconds"], job)
+        arm(state, parameters["id"], back, parameters["seconds"], job)
         try:
             job.run(still, root=True, seconds=60)
-            return {"held": word, "how": how, "until": time.time() + parameters["seconds"]}
+            return {"held": parameters["id"], "how": how, "until": time.time() + parameters["seconds"]}
         except Failed as error:
             said = str(error)
             job.run(["rm", "-f", state], root=True)
     raise Failed("%s cannot be held still: %s" % (path, said), permanent=True)
 
 
-def arm(state, word, back, seconds, job):
-    """A process of root's that does `back` after so many seconds, unless that was done."""
-    note = json.dumps({"word": word, "back": back})
+def arm(state, hold, back, seconds, job):
+    """A process of root's that does `back` after so many seconds, unless that was done. It knows its own note:
+    that of a way that was tried before, or of an earlier hold, does nothing."""
+    own = os.urandom(8).hex()
+    note = json.dumps({"id": hold, "armed": own, "back": back})
     job.run(["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", note, state], root=True)
-    watch = 'sleep "$1"; state=$2 word=$3; shift 3; grep -q "$word" "$state" || exit 0; "$@"; rm -f "$state"'
-    argv = as_root(["setsid", "-f", "sh", "-c", watch, "sh", str(seconds), state, word, *back])
+    argv = as_root(["setsid", "-f", "sh", "-c", WATCHDOG, "sh", str(seconds), state, own, *back])
     null = subprocess.DEVNULL
     if subprocess.call(argv, stdin=null, stdout=null, stderr=null, cwd="/") != 0:
         raise Failed("the watchdog of a held disk did not start")
 
 
 def release_disk(parameters, job):
-    """Brings back what `hold_disk` holds of `label`, if the word is the same."""
-    state = HELD + parameters["label"]
-    said = output_of(as_root(["cat", state]))
-    note = json.loads(said) if said else {}
-    if note.get("word") == parameters["word"]:
+    """Brings back what the hold `id` holds of `label`, unless the watchdog did."""
+    let_go(HELD + parameters["label"], job, parameters["id"])
+    return {"released": parameters["id"]}
+
+
+def let_go(state, job, hold=None):
+    """Brings back what is held by the note `state`, of the hold `hold` or of any."""
+    note = note_of(state)
+    if not note or hold not in (None, note["id"]):
+        return
+    try:
         job.run(note["back"], root=True, seconds=60)
-        job.run(["rm", "-f", state], root=True)
-    return {"released": parameters["word"]}
+    except Failed:
+        if note_of(state) == note:  # else the watchdog did it meanwhile
+            raise
+    job.run(["rm", "-f", state], root=True)
+
+
+def note_of(state):
+    said = output_of(as_root(["cat", state]))
+    return json.loads(said) if said else {}
 
 
 def repair_disk(parameters, job):
-    """Replays the journal of the copy `label`, which nobody has mounted, and writes its `word`."""
+    """Replays the journal of the copy `label`, which nobody has mounted, and writes its `word`. `of` disks with
+    that label can be written here; the others are mounted, so the copy is not taken for its master."""
     taken = {mount["device"] for mount in mounts()}
-    found = [
-        each
-        for each in devices()
-        if each["label"] == parameters["label"] and not each["read_only"] and each["device"] not in taken
-    ]
+    label = parameters["label"]
+    known = [each for each in devices() if each["label"] == label and not each["read_only"]]
+    if len(known) < parameters["of"]:
+        raise Failed("no disk to repair has the label %s yet" % label)
+    found = [each for each in known if each["device"] not in taken]
     if len(found) != 1:
-        raise Failed("%d disks with the label %s can be repaired here" % (len(found), parameters["label"]))
+        why = "%d disks with the label %s are not mounted here, and the copy has to be the only one"
+        raise Failed(why % (len(found), label), permanent=True)
     device = found[0]["path"]
     # 1: what was wrong is corrected, e2fsck(8).
     job.run(["sh", "-c", 'e2fsck -p "$1"; test $? -le 1', "sh", device], root=True, seconds=1800)
@@ -247,7 +270,7 @@ def repair_disk(parameters, job):
         job.run(["sh", "-c", script, "sh", parameters["word"], os.path.join(place, WORD)], root=True)
     finally:
         job.run(["umount", place], root=True, seconds=120)
-    return {"repaired": parameters["word"]}
+    return {"repaired": parameters["id"]}
 
 
 def mount_of(label):

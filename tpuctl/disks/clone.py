@@ -230,9 +230,9 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
         copy()
         return
     writer = writers[0][0]
-    held = Once("hold_disk", master.fs_label, record.token)
+    label, word, this_time = master.fs_label, record.token, services.ids.new_id()
     record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
-    [row] = bring_hosts(services, writer, [held], workers=[0])
+    [row] = bring_hosts(services, writer, [Once("hold_disk", label, word, this_time)], workers=[0])
     how = row.get("how", "")
     services.emit(Note(master.name, f"held still on {writer.name}: {how}"))
     if how == "it is not mounted":
@@ -240,7 +240,7 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
     try:
         copy()
     finally:
-        bring_hosts(services, writer, [Once("release_disk", master.fs_label, record.token)], workers=[0])
+        bring_hosts(services, writer, [Once("release_disk", label, word, this_time)], workers=[0])
 
 
 def _wait_snapshot(services: Services, name: str) -> None:

@@ -102,11 +102,14 @@ class Unmounted(Struct, frozen=True):
 
 class Once(Struct, frozen=True):
     """Something that is done once with the file system `label` for the copy `word`: what came of it is in the
-    results of its job."""
+    results of its job. `id` names this time, for hosts remember jobs of earlier commands. `of` disks with the
+    label can be written there."""
 
     verb: str
     label: str
     word: str
+    id: str
+    of: int = 1
 
     @property
     def name(self) -> str:
@@ -121,14 +124,20 @@ class Once(Struct, frozen=True):
         key = TITLES[self.verb][0]
         for job in facts.jobs or ():
             for result in job.results:
-                if isinstance(result, dict) and result.get(key) == self.word:
+                if isinstance(result, dict) and result.get(key) == self.id:
                     return {name: str(value) for name, value in result.items()}
         return {}
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if self.result(facts):
             return ()
-        parameters = {"label": self.label, "word": self.word, "seconds": HOLD_S}
+        parameters = {
+            "label": self.label,
+            "word": self.word,
+            "id": self.id,
+            "of": self.of,
+            "seconds": HOLD_S,
+        }
         return _without_root(facts) or [Operation(self.verb, TITLES[self.verb][1], parameters)]
 
     def row(self, facts: Facts) -> Mapping[str, str]:

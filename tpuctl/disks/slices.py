@@ -13,15 +13,15 @@ from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.state.repository import get_slice, list_slices
 
 
-def choose_slice(services: Services, name: str | None) -> SliceRecord:
-    """The slice called so; the only one there is where none is named. Raises UsageError."""
+def choose_slice(services: Services, name: str | None, option: str = "--to") -> SliceRecord:
+    """The slice called so; the only one there is where none is named with `option`. Raises UsageError."""
     if name is not None:
         return get_slice(services, name).record
     live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
     if len(live) == 1:
         return live[0]
     known = ", ".join(each.name for each in live) or "none"
-    raise UsageError(f"which slice? there are: {known}", hint="--to NAME")
+    raise UsageError(f"which slice? there are: {known}", hint=f"{option} NAME")
 
 
 def place_of(services: Services, record: SliceRecord) -> Place:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import bring_about, get_record, operation_error, save_record, wait_for
+from tpuctl.disks.make import bring_about, get_record, list_records, operation_error, save_record, wait_for
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import choose_slice, holders, place_of
@@ -134,20 +134,33 @@ def repair_disk(
             f"{name} is no copy: its journal is replayed when it is mounted", hint="tpuctl disk mount"
         )
     disk = get_disk(services, record)
-    if disk.users:
-        raise UsageError(f"{name} is used by {disk.users[0]}", hint=f"tpuctl disk detach {name}")
-    target = choose_slice(services, on)
+    target = choose_slice(services, on, "--on")
     place = place_of(services, target)
+    entry = DataDisk(record.request.zone, name, DiskMode.READ_WRITE)
+    if disk.users and entry not in place.disks:  # attached so by a repair that was interrupted
+        raise UsageError(f"{name} is used by {disk.users[0]}", hint=f"tpuctl disk detach {name}")
     refuse(rules.check_attach(disk, DiskMode.READ_WRITE, place))
     told = {"name": name, "on": target.name, "said": f"would repair {name} on {target.name}"}
     if dry_run:
         return told
-    word = f"{name}-repaired-{int(services.store.now())}"
-    attach(services, place.zone, place.node, DataDisk(record.request.zone, name, DiskMode.READ_WRITE))
-    bring_hosts(services, target, [Once("repair_disk", record.fs_label, word)])
+    this_time = services.ids.new_id()
+    word = f"{name}-{this_time}"
+    attach(services, place.zone, place.node, entry)
+    bring_hosts(
+        services,
+        target,
+        [Once("repair_disk", record.fs_label, word, this_time, _writable(services, target, record.fs_label))],
+    )
     save_record(services, replace(get_record(services, name), token=word))
     detach(services, place.zone, place.node, name)
     return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}
+
+
+def _writable(services: Services, target: SliceRecord, label: str) -> int:
+    """How many disks whose file system has this label the slice can write."""
+    labels = {each.name: each.fs_label for each in list_records(services)}
+    attached = place_of(services, target).disks
+    return sum(each.mode is DiskMode.READ_WRITE and labels.get(each.name) == label for each in attached)
 
 
 def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) -> dict[str, Any]:
