@@ -112,8 +112,8 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     assert sums(session, "big", "/mnt/dirty/set") == sums(session, "dev", "/mnt/data/set")
 
 
-def kill_while_held(session: Session, path: str) -> None:
-    """A clone that dies while it holds the file system of `dev`; something there waits to write."""
+def kill_while_held(session: Session, path: str) -> str:
+    """A clone that dies while it holds the file system of `dev`; what its writer wrote last."""
     for at in range(4, 40):
         killed = session.type_killed(at, "after", "disk", "clone", "data", "--to", "big", "--path", path)
         time.sleep(3)  # what the host was told it does, also without us
@@ -121,14 +121,23 @@ def kill_while_held(session: Session, path: str) -> None:
         if held or killed.returncode == 0:
             break
     assert held, "no kill met the hold"
-    writer = "until echo on > /mnt/data/goes-on; do sleep 0.2; done"
-    on(session, "dev", f"setsid -f sh -c '{writer}' </dev/null >/dev/null 2>&1")
+    before = written(session)
     time.sleep(1)
-    assert not goes_on(session), "it was not held"
+    assert written(session) == before, "it was not held"
+    return before
 
 
-def goes_on(session: Session) -> bool:
-    return on(session, "dev", "cat /mnt/data/goes-on 2>/dev/null || true") == ["on\n"]
+def written(session: Session) -> str:
+    """When the writer last brought a file to its end."""
+    return on(session, "dev", "stat -c '%i %z' /mnt/data/busy")[0]
+
+
+def check_goes_on(session: Session, before: str, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while written(session) == before and time.monotonic() < deadline:
+        time.sleep(1)
+    assert written(session) != before
+    on(session, "dev", "test ! -e /run/tpuctl-held-data")
 
 
 def check_finished(session: Session, path: str) -> None:
@@ -136,7 +145,7 @@ def check_finished(session: Session, path: str) -> None:
     done = session.type("disk", "clone", "data", "--to", "big", "--path", path)
     assert "data: held still on dev: " in done.stderr
     assert sums(session, "big", f"{path}/set") == sums(session, "dev", "/mnt/data/set")
-    on(session, "dev", "test ! -e /run/tpuctl-held-data && echo x > /mnt/data/goes-on && rm /mnt/data/goes-on")
+    on(session, "dev", "test ! -e /run/tpuctl-held-data && touch /mnt/data/goes-on")
 
 
 def test_a_command_that_died_while_it_held_a_disk_is_finished_by_the_same_one(session: Session) -> None:
@@ -144,26 +153,18 @@ def test_a_command_that_died_while_it_held_a_disk_is_finished_by_the_same_one(se
     check_finished(session, "/mnt/third")
 
 
-def test_the_watchdogs_of_a_hold_let_go_once_and_in_any_order(session: Session) -> None:
-    """Each way that was tried armed one, and the first to wake was not the one of the way that worked."""
-    kill_while_held(session, "/mnt/fourth")
-    for _ in range(3):
-        on(session, "dev", "sudo pkill -o -x -f 'sleep 120' || true; sleep 1")
-    deadline = time.monotonic() + 10
-    while not goes_on(session) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert goes_on(session)
-    on(session, "dev", "test ! -e /run/tpuctl-held-data")
+def test_the_watchdogs_of_a_hold_let_go_in_any_order(session: Session) -> None:
+    """Each way that was tried armed one, as did earlier holds; the way that worked has the last to wake."""
+    before = kill_while_held(session, "/mnt/fourth")
+    on(session, "dev", f"while sudo pkill -o -x -f 'sleep {HOLD_S}'; do sleep 0.5; done")
+    check_goes_on(session, before, 10)
     check_finished(session, "/mnt/fourth")
 
 
 @pytest.mark.soak
 def test_a_hold_ends_by_itself_in_its_time_when_the_command_dies(session: Session) -> None:
-    kill_while_held(session, "/mnt/fifth")
-    deadline = time.monotonic() + HOLD_S + 15
-    while not goes_on(session) and time.monotonic() < deadline:
-        time.sleep(2)
-    assert goes_on(session)
+    before = kill_while_held(session, "/mnt/fifth")
+    check_goes_on(session, before, HOLD_S + 15)
     check_finished(session, "/mnt/fifth")
 
 

@@ -206,7 +206,14 @@ def attach_copy(
     record = save_record(services, replace(get_record(services, record.name), path=path))
     entry = DataDisk(record.request.zone, record.name, DiskMode.READ_ONLY)
     attach(services, place.zone, place.node, entry, deadline=deadline)
-    kind = Mounted(record.name, path, record.fs_label, read_only=True, word=record.token)
+    kind = Mounted(
+        record.name,
+        path,
+        record.fs_label,
+        read_only=True,
+        word=record.token,
+        asked_by=services.ids.new_id(),
+    )
     bring_hosts(services, target, [kind], deadline=deadline)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 

@@ -24,7 +24,8 @@ ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
 
 
 class Mounted(Struct, frozen=True):
-    """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written."""
+    """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written.
+    `asked_by` names the command: a failure of an earlier one is not its own."""
 
     disk: str
     path: str
@@ -33,6 +34,7 @@ class Mounted(Struct, frozen=True):
     word: str = ""
     size_gib: int = 0
     blank: bool = False
+    asked_by: str = ""
 
     @property
     def name(self) -> str:
@@ -56,6 +58,7 @@ class Mounted(Struct, frozen=True):
             "read_only": self.read_only,
             "size": self.size_gib * GIB,
             "format": self.blank,
+            "asked_by": self.asked_by,
         }
         return [Operation("mount_disk", f"mounting disk {self.disk} at {self.path}", parameters)]
 
@@ -73,11 +76,12 @@ class Mounted(Struct, frozen=True):
 
 
 class Unmounted(Struct, frozen=True):
-    """That disk not at `path`; another one that is mounted there stays."""
+    """That disk not at `path`; another one that is mounted there stays. `asked_by` as of Mounted."""
 
     path: str
     read_only: bool
     word: str = ""
+    asked_by: str = ""
 
     @property
     def name(self) -> str:
@@ -91,9 +95,8 @@ class Unmounted(Struct, frozen=True):
         there = _at(facts, self.path)
         if there is None or there.read_only != self.read_only or (self.word and there.word != self.word):
             return ()
-        return _without_root(facts) or [
-            Operation("unmount_disk", f"unmounting {self.path}", {"path": self.path})
-        ]
+        parameters = {"path": self.path, "asked_by": self.asked_by}
+        return _without_root(facts) or [Operation("unmount_disk", f"unmounting {self.path}", parameters)]
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         del facts

@@ -81,7 +81,14 @@ def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: Di
     read_only = mode is DiskMode.READ_ONLY
     size = record.request.size_gib
     kind = Mounted(
-        record.name, path, record.fs_label, read_only, record.token, size, record.blank and not read_only
+        record.name,
+        path,
+        record.fs_label,
+        read_only,
+        record.token,
+        size,
+        record.blank and not read_only,
+        services.ids.new_id(),
     )
     # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
     record = save_record(services, replace(get_record(services, record.name), path=path))
@@ -115,7 +122,7 @@ def leave_disk(
     if dry_run:
         return told
     path = record.path or default_path(record)
-    kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token)
+    kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token, services.ids.new_id())
     bring_hosts(services, target, [kind])
     if detached:
         place = place_of(services, target)
