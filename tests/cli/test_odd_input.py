@@ -53,7 +53,7 @@ def type_bytes(session: Session, *words: str | bytes) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "x" * 300, "--on", "a", "--no-checkpoint"), b"there is no file"),
+        (("run", "x" * 300, "--on", "a", "--no-checkpoint"), b"the name of a file is too long"),
         (("run", "ok.py", "--on", NO_TEXT, "--no-checkpoint"), rb"'\xff\xfe'"),
         (("run", b"f\xff.py", "--on", "a", "--no-checkpoint"), rb"'f\xff.py'"),
         (("exec", "a", "--", "echo", NO_TEXT), rb"'\xff\xfe'"),

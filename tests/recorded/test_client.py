@@ -16,6 +16,7 @@ from google.oauth2.credentials import Credentials
 from tests.recorded.stories import EVIDENCE, Exchange, exchange, stories
 from tests.support.replay import replaying
 from tpuctl.cloud.compute import GoogleInventory
+from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
@@ -29,6 +30,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.model.cloud import NodeState, QueuedState, ResourceKind, Tier
+from tpuctl.model.disks import ComputeOperation, DiskRequest
 from tpuctl.model.records import SliceSpec
 
 ZONE = "us-central1-a"
@@ -36,12 +38,13 @@ PLAIN = "tpuvirtualmachine-minimal-x1y2z3"
 
 
 class Client:
-    """The four ports that ask Google, against one server."""
+    """The five ports that ask Google, against one server."""
 
     def __init__(self, endpoint: str, project: str) -> None:
         credentials = Credentials(token="t")
         places = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
         self.cloud: ports.Cloud = GoogleCloud(project, endpoint, credentials)
+        self.disks: ports.Disks = GoogleDisks(project, endpoint, credentials)
         self.inventory: ports.Inventory = GoogleInventory(project, endpoint, endpoint, credentials)
         self.objects: ports.Objects = GoogleObjects(project, endpoint, credentials)
         self.project: ports.ProjectApi = GoogleProject(
@@ -51,6 +54,7 @@ class Client:
 
 PORTS: Mapping[str, type] = {
     "cloud": ports.Cloud,
+    "disks": ports.Disks,
     "inventory": ports.Inventory,
     "objects": ports.Objects,
     "project": ports.ProjectApi,
@@ -115,6 +119,12 @@ def ended(answer: str, *, code: int | None = None) -> Case:
         return found.name, found.done, found.error.code if found.error else None
 
     return Case("cloud.find_operation", [answer], look, returns=(name, True, code))
+
+
+def of_compute(answer: str, *, done: bool) -> ComputeOperation:
+    """An operation of Compute Engine, found again by its own link."""
+    link = str(exchange(answer).body["selfLink"])
+    return ComputeOperation("/compute/v1/" + link.partition("/compute/v1/")[2], done)
 
 
 def refused(answer: str, kind: type[TpuctlError], message: str, hint: str = "", **changes: Any) -> Case:
@@ -318,6 +328,61 @@ CASES: Sequence[Case] = (
         lambda c: [(b.name, b.location, b.state) for b in c.inventory.list_assets(ResourceKind.BUCKET).items],
         returns=[("gcsfs-testing", "us", "empty")],
     ),
+    # Disks and snapshots.
+    Case(
+        "disks.create_disk",
+        ["compute/disk:insert"],
+        lambda c: c.disks.create_disk(DiskRequest("disk-x1y2z3", ZONE, "pd-standard", 500, {}), "k"),
+        returns=of_compute("compute/disk:insert", done=False),
+    ),
+    Case(
+        "disks.find_disk",
+        ["compute/disk:get"],
+        lambda c: c.disks.find_disk(ZONE, "disk-x1y2z3"),
+        sees={"name": "disk-x1y2z3", "zone": ZONE, "type": "pd-standard", "size_gib": 500, "status": "READY"},
+    ),
+    Case(
+        "disks.delete_disk",
+        ["compute/disk:delete"],
+        lambda c: c.disks.delete_disk(ZONE, "disk-x1y2z3"),
+        returns=of_compute("compute/disk:delete", done=False),
+    ),
+    Case(
+        "disks.list_disks",
+        ["compute/aggregated_disks:list"],
+        lambda c: [(d.zone, d.status) for d in c.disks.list_disks().items],
+        returns=[("us-central1-a", "READY"), ("us-central1-a", "READY")],
+    ),
+    Case(
+        "disks.create_snapshot",
+        ["compute/snapshot:create"],
+        lambda c: c.disks.create_snapshot(ZONE, "disk-s1y2z3", "snapshot-x1y2z3", {}, "k"),
+        returns=of_compute("compute/snapshot:create", done=False),
+    ),
+    Case(
+        "disks.find_operation",
+        ["compute/snapshot:created"],
+        lambda c: c.disks.find_operation(of_compute("compute/snapshot:create", done=False)),
+        returns=of_compute("compute/snapshot:created", done=True),
+    ),
+    Case(
+        "disks.find_snapshot",
+        ["compute/snapshot:get"],
+        lambda c: c.disks.find_snapshot("snapshot-x1y2z3"),
+        sees={"status": "READY", "disk_gib": 500, "stored_bytes": 0, "source_disk": "disk-s1y2z3"},
+    ),
+    Case(
+        "disks.find_snapshot",
+        ["compute/snapshot:absent"],
+        lambda c: c.disks.find_snapshot("snapshot-x1y2z3"),
+        returns=None,
+    ),
+    Case(
+        "disks.delete_snapshot",
+        ["compute/snapshot:delete"],
+        lambda c: c.disks.delete_snapshot("snapshot-x1y2z3"),
+        returns=of_compute("compute/snapshot:delete", done=False),
+    ),
     Case(
         "project.project_info",
         ["compute/project:get"],
@@ -447,13 +512,15 @@ CASES: Sequence[Case] = (
 
 UNRECORDED: Mapping[str, str] = {
     "cloud.list_host_beats": "the same call as list_host_keys with a query path, of which nothing is known",
+    "cloud.list_disk_changes": "no list of operations is recorded; each has the form of one that was read",
+    "cloud.set_data_disks": "no change of a node's disks is recorded",
+    "disks.list_snapshots": "no list of snapshots is recorded; each has the form of one that was read",
+    "disks.resize_disk": "the answer is an operation, as of the other changes",
     "project.clock_ahead": "reads the Date of any answer, as objects.server_time does from a recorded one",
 }
 """Calls of the client without an answer of Google's, and why."""
 
 FOR_THE_SIMULATOR = {
-    "compute/disk": "tpuctl lists disks only",
-    "compute/snapshot": "tpuctl lists snapshots only",
     "compute/address": "tpuctl lists addresses only",
     "compute/zone": "tpuctl does not ask",
     "service_usage/disabled": "of an API that tpuctl does not use",

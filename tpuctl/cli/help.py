@@ -53,7 +53,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "env lock": ("tpuctl env lock mine",),
     "env derive": (
         "tpuctl env derive jax-tpu patched --with libtpu==0.0.50",
-        "tpuctl env derive torch-xla patched --file lib/python3.12/site-packages/_XLAC.so=build/_XLAC.so",
+        "tpuctl env derive torch-xla mine --file lib/_XLAC.so=build/_XLAC.so",
     ),
     "env apply": ("tpuctl env apply jax-tpu --on big",),
     "env verify": ("tpuctl env verify jax-tpu --on big",),

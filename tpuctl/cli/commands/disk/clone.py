@@ -35,7 +35,7 @@ def clone(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Copy a disk as it is now, and mount the copy read-only on every host of a slice.
+    """Copy a disk, and mount the copy read-only on a whole slice.
 
     The file system is held still for the moment of the copy, for two minutes at most. After an interruption the
     same command goes on.

@@ -20,7 +20,9 @@ def resize(
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Make a disk larger; it never becomes smaller again. Its file system grows by resize2fs on its host."""
+    """Make a disk larger; it never becomes smaller again.
+
+    Its file system grows by resize2fs on its host."""
     from tpuctl.disks.use import resize_disk
 
     with open_context(ctx) as context:

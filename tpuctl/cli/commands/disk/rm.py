@@ -19,7 +19,9 @@ def rm(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Delete disks, with all that is on them. One that is attached is refused."""
+    """Delete disks, with all that is on them.
+
+    One that is attached is refused."""
     from tpuctl.disks.use import check_removable, remove_disk
 
     with open_context(ctx) as context:

@@ -43,7 +43,7 @@ app.command("gc")(gc)
 
 @app.command("ls")
 def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """List the environments of this project and those that come with tpuctl."""
+    """List environments: those of the project and the presets."""
     from tpuctl.envs.load import environment_names, read_environment
 
     shared = invocation(ctx)

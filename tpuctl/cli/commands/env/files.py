@@ -106,7 +106,7 @@ def derive(
     ] = None,
     no_lock: NoLock = False,
 ) -> None:
-    """Write an environment file like another one, with other versions or files.
+    """Copy an environment file with other versions or files.
 
     DEST is a path inside the environment, such as lib/python3.12/site-packages/_XLAC.so. SRC is copied beside
     the new file if it is a path here.

@@ -76,9 +76,10 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False)
 
 
 def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
-    """Ask every host what it has, and show in what hosts differ from the environment or from each other.
+    """Show in what hosts differ from the environment.
 
-    One question per host. Each difference comes with the command that mends it.
+    Hosts are compared with each other, too. One question per host. Each difference comes with the command that
+    mends it.
     """
     from tpuctl.envs.install import drift_error, verify_environment
     from tpuctl.workers.exec import resolve_slice
@@ -96,7 +97,9 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
 
 
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
-    """Remove environments from hosts that neither a run nor the newest two need.
+    """Remove environments that hosts no longer need.
+
+    What a run needs stays, and the newest two.
 
     The one that was used last and the one before stay, to go back to.
     """
