@@ -319,7 +319,7 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
     [
         (("install", "--on", "ada@vm", "--yes"), "the simulator answers on this machine only"),
         (("uninstall", "--on", "ada@vm"), "the simulator answers on this machine only"),
-        (("--project", "my-project", "install", "--on", "ada@vm"), "no such option"),
+        (("--project", "my-project", "install", "--on", "ada@vm"), "--project stands before the command"),
         (("install", "--on", "-oProxyCommand=id", "--yes"), "not a machine to log in to"),
         (("install", "--on", "ada@vm", "--systemd"), "exclude each other"),
         (("install", "--every", "0"), "--every"),

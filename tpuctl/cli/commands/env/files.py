@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.envs.load import Environment
+    from tpuctl.envs.spec import EnvironmentSpec, ExtraFile
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")]
 NoLock = Annotated[
@@ -75,7 +76,9 @@ def _ask_backend(console: Console, known: list[str]) -> str:
     return str(typer.prompt(f"What computes ({', '.join(known)})", default=known[0], err=True))
 
 
-def _derived(base: Environment, name: str, versions: list[str], files: list[Any], python: str | None) -> Any:
+def _derived(
+    base: Environment, name: str, versions: list[str], files: list[ExtraFile], python: str | None
+) -> EnvironmentSpec:
     from tpuctl.envs.write import derive as derived
 
     changes = {"python": (python,)} if python is not None else {}
@@ -84,8 +87,8 @@ def _derived(base: Environment, name: str, versions: list[str], files: list[Any]
     return _with_verified(spec, base.spec.verified and untouched)
 
 
-def _with_verified(spec: Any, verified: bool) -> Any:
-    from dataclasses import replace
+def _with_verified(spec: EnvironmentSpec, verified: bool) -> EnvironmentSpec:
+    from msgspec.structs import replace
 
     return replace(spec, verified=verified)
 
@@ -125,7 +128,7 @@ def derive(
     _write(console, folder, new_environment(found, spec), name, no_lock=no_lock)
 
 
-def _extra_file(folder: Path, name: str, words: str) -> Any:
+def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
     """One `--file`; a file of this machine is copied beside the environment's."""
     from tpuctl.envs.spec import ExtraFile
     from tpuctl.envs.write import copy_beside
