@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tests.e2e.fleet.life import SMALL, Life, Plan, half_a_day, live, week
 from tests.e2e.fleet.observer import Broken
@@ -119,7 +120,7 @@ def test_what_nobody_meant_to_create_is_noticed(fleet):
     spec = from_data(SliceSpec, record["spec"])
     labels = {OWNER_LABEL: record["name"], INCARNATION_LABEL: "99"}
     with pytest.raises(Broken, match="the intent says"):
-        fleet.place.machine("c").cloud.create_node(f"{record['name']}-99", replace(spec, labels=labels))
+        fleet.place.machine("c").cloud.create_node(f"{record['name']}-99", structs.replace(spec, labels=labels))
 
 
 def test_two_of_one_slice_are_noticed(fleet):
