@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.test_census import ZONE, deletions, make_node, names
 from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
 from tpuctl.inventory.reap import survey
 from tpuctl.inventory.resources import Fate
@@ -24,18 +22,6 @@ from tpuctl.watch.reconciler import run_pass, take_down
 from tpuctl.workers.exec import execute
 
 PARENT = f"projects/sim-project/locations/{ZONE}"
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def take_over(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import bring_up
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
+from tests.support.sim import RunningSim
 from tpuctl.errors import QuotaError, UsageError
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
@@ -22,18 +20,6 @@ from tpuctl.watch.reconciler import take_down
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def make_node(sim: RunningSim, name: str, labels: dict[str, str], zone: str = ZONE) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
@@ -45,18 +45,6 @@ V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, ch
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
 INSTANT = {each.name: 0.0 for each in fields(Delays)}
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def changes(sim: RunningSim) -> list[str]:

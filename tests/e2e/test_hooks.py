@@ -50,12 +50,6 @@ def sim(tmp_path_factory) -> Iterator[RunningSim]:
         yield running
 
 
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
-
-
 def lose_and_recover(sim: RunningSim, services: SimServices, name: str, number: int = 1) -> None:
     """One preemption, and passes until the slice is ready again."""
     sim.preempt(f"{name}-{number}")

@@ -69,6 +69,19 @@ def beat_reads(place: MemoryPlace) -> int:
     return len(found)
 
 
+def expect_old_heartbeats_to_condemn_nobody(place, hosts):
+    """A machine that reaches no host sees heartbeats that stand still, and changes nothing for that."""
+    for host in hosts:
+        host.publish(BEAT, "of a supervisor that a reboot ended")
+    cut_off = place.machine(process=2, reaches=lambda _host: False)
+    before = mutations(place)
+    with pytest.raises(PendingError):
+        bring_up(cut_off, "big")
+    (line,) = passes(place, cut_off, 2 * HOUR)
+    assert line.result == "blind"
+    assert mutations(place) == before
+
+
 def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
     services = place.machine()
     run_id = running(place, services)
@@ -111,15 +124,7 @@ def test_a_heartbeat_of_a_lost_run_says_nothing_once_its_hosts_have_answered_aga
     passes(place, services, 30 * MINUTE)
     assert get_run(services, run_id).record.state is RunState.GAVE_UP
     assert get_slice(services, "big").record.state is SliceState.READY
-    for host in hosts:
-        host.publish(BEAT, "of a supervisor that a reboot ended")
-    cut_off = place.machine(process=2, reaches=lambda _host: False)
-    before = mutations(place)
-    with pytest.raises(PendingError):
-        bring_up(cut_off, "big")
-    (line,) = passes(place, cut_off, 2 * HOUR)
-    assert line.result == "blind"
-    assert mutations(place) == before
+    expect_old_heartbeats_to_condemn_nobody(place, hosts)
 
 
 def test_a_lost_run_that_was_stopped_after_its_hosts_had_answered_again_condemns_nobody(place):
@@ -145,15 +150,7 @@ def test_a_lost_run_that_was_stopped_after_its_hosts_had_answered_again_condemns
     request_stop(services, run_id)
     advance_run(services, run_id)
     assert get_run(services, run_id).record.state is RunState.STOPPED
-    for host in hosts:
-        host.publish(BEAT, "of a supervisor that a reboot ended")
-    cut_off = place.machine(process=2, reaches=lambda _host: False)
-    before = mutations(place)
-    with pytest.raises(PendingError):
-        bring_up(cut_off, "big")
-    (line,) = passes(place, cut_off, 2 * HOUR)
-    assert line.result == "blind"
-    assert mutations(place) == before
+    expect_old_heartbeats_to_condemn_nobody(place, hosts)
 
 
 def test_a_person_is_told_what_to_type_about_silent_hosts_of_which_nothing_else_is_known(place):

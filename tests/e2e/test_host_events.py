@@ -3,18 +3,16 @@ preempted with notice. The run goes on, is charged to the right budget, and the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import require_tier, wait_until
-from tests.support.jobs import bring_up, submit
-from tests.support.services import SimServices, sim_services
+from tests.support.hosts import require_tier
+from tests.support.jobs import bring_up, meanwhile, submit
+from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.model.records import Cause, Policy, RunRecord, RunState
-from tpuctl.runs.follow import follow_run
 from tpuctl.state.repository import list_attempts
 from tpuctl.views.slices import manifest_of
 
@@ -42,27 +40,11 @@ def sim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningSim]:
         yield running
 
 
-@pytest.fixture
-def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
-
-
 def followed(services: SimServices, happen: Callable[[], object], ending: str = "dies") -> RunRecord:
     """A run under which something happens once all its workers have said a word, followed to its end."""
     policy = Policy(max_failures=0, max_restarts=0, grace_s=1.0)
     run = submit(services, "big", PROGRAM, variables={"ENDING": ending}, policy=policy)
-
-    def work() -> None:
-        wait_until(lambda: all(services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)), 60.0)
-        happen()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        return follow_run(services, run.id, deadline=services.clock.now() + 7200)
-    finally:
-        thread.join()
+    return meanwhile(services, run, happen)
 
 
 def went_on(services: SimServices, run: RunRecord, cause: Cause, incarnations: tuple[int, int]) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import alive, require_tier, shared_folder, wait_until
-from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.hosts import alive, require_tier, shared_folder
+from tests.support.jobs import bring_up, meanwhile, run_to_end, submit
 from tests.support.real_lab import RealClock
-from tests.support.services import SimServices, sim_services
+from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.targets import host_targets
@@ -35,12 +34,6 @@ def sim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningSim]:
         yield running
 
 
-@pytest.fixture
-def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
-
-
 isolated = pytest.mark.parametrize("sim", ["isolated"], indirect=True)
 """For what needs root on a host, or a file system of its own."""
 
@@ -54,21 +47,6 @@ def on_worker(services: SimServices, worker: int, script: str) -> str:
     )
     assert result.ok, (result, said)
     return b"".join(said).decode().strip()
-
-
-def meanwhile(services: SimServices, run: RunRecord, act: Callable[[], object]) -> RunRecord:
-    """Follows a run to its end; once all workers have said a word, `act` is done."""
-
-    def work() -> None:
-        wait_until(lambda: all(services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)), 60.0)
-        act()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        return follow_run(services, run.id, deadline=services.clock.now() + 7200)
-    finally:
-        thread.join()
 
 
 DEAF = """

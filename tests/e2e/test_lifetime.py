@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, limit, submit
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
 from tpuctl.errors import ConflictError
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.slices.lifetime import HostActivity
@@ -22,18 +20,6 @@ from tpuctl.watch.lifetime import apply_lifetime, read_activity
 from tpuctl.watch.reconciler import run_pass
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def quiet(_services, record) -> list[HostActivity | None]:

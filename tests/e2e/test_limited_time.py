@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.support.builders import a_spec
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
+from tests.support.sim import RunningSim
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import SliceSpec, SliceState
 from tpuctl.model.verdict import Blocked
@@ -26,18 +21,6 @@ FLEXIBLE = a_spec(
     chips=1,
     run_duration_s=3600.0,
 )
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim: RunningSim, tmp_path: Path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def ask(services: SimServices, spec: SliceSpec) -> None:

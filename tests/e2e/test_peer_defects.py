@@ -15,9 +15,8 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.jobs import bring_up, run_to_end, submit
-from tests.support.services import SimServices, sim_services
 from tests.support.session import Session, open_session
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.errors import DeniedError, PartialError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.data import load_accelerators
@@ -36,18 +35,6 @@ def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
     while not check():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.02)
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,18 +28,6 @@ def blocked_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 class FailingFor:

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from tests.e2e.test_census import ZONE, make_node
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
 from tpuctl.engine.events import Waiting, Warn
 from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.model import timeouts
@@ -24,18 +23,6 @@ from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.support.hosts import shared_folder
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
@@ -27,18 +27,6 @@ from tpuctl.state.repository import get_run, get_slice, list_attempts, save
 from tpuctl.views.slices import decisions, manifest_of
 from tpuctl.watch.reconciler import run_pass, take_down
 from tpuctl.workers.exec import execute
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import SPEC, bring_up, submit
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
 from tpuctl.engine.events import Note
 from tpuctl.errors import StaleRecordError, TpuctlError
 from tpuctl.model.cloud import NodeInfo, QueuedInfo, QueuedState
@@ -23,18 +21,6 @@ from tpuctl.slices.states import SliceEvent
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows, slice_status
 from tpuctl.watch.reconciler import run_pass, take_down
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ nothing is lost and nothing is there twice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError
 from tpuctl.model.records import MOVED
@@ -24,12 +23,6 @@ URI = "gs://sim-bucket/fleet"
 OBJECT_CHANGES = {"write", "delete"}
 CHANGES = 9
 """Of moving two documents, two entries and two blobs: the claim and the mark, the announcement and its end."""
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
 
 
 class Move:

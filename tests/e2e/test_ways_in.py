@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import bring_up
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.services import SimServices
 from tpuctl.config.proxy import proxy_words
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError
@@ -33,18 +32,6 @@ from tpuctl.state.repository import get_slice, save
 from tpuctl.watch.reconciler import take_down
 from tpuctl.workers.exec import execute
 from tpuctl.workers.forward import forward_port
-
-
-@pytest.fixture
-def sim(tmp_path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def services(sim, tmp_path) -> Iterator[SimServices]:
-    with sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def another_key() -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
 from tests.support.builders import a_bundle
+from tests.support.hosts import wait_until
 from tests.support.services import SimServices
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
@@ -57,3 +60,18 @@ def submit(services: SimServices, slice_name: str, program: str, **request: Any)
 def run_to_end(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
     run = submit(services, slice_name, program, **request)
     return follow_run(services, run.id, deadline=services.clock.now() + 3600)
+
+
+def meanwhile(services: SimServices, run: RunRecord, act: Callable[[], object]) -> RunRecord:
+    """Follows a run to its end; once all workers have said a word, `act` is done."""
+
+    def work() -> None:
+        wait_until(lambda: all(services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)), 60.0)
+        act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        return follow_run(services, run.id, deadline=services.clock.now() + 7200)
+    finally:
+        thread.join()
