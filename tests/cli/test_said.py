@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import wait_until
 from tests.support.session import Session, open_session
 
 
@@ -66,6 +68,8 @@ def call_api(session: Session, verb: str, name: str) -> None:
         headers={"authorization": f"Bearer {info.token}"},
     )
     urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
+    if verb == "DELETE":
+        wait_until(lambda: Path(name).name not in session.type("sim", "status").stdout)
 
 
 def test_status_has_words_for_people_and_keys_for_programs(session: Session) -> None:

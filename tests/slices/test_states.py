@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice
+from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
 from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState
 from tpuctl.model.records import SliceState
 from tpuctl.slices import states as lifecycle
@@ -94,6 +94,16 @@ def test_an_operation_that_never_ends_does_not_hide_a_ready_node():
 def test_a_node_of_another_slice_life_or_fleet_is_foreign(label):
     info = SliceInfo(node=a_node(labels={**LABELS, label: "other"}))
     assert classify_slice(a_slice(), info).event is SliceEvent.FOREIGN
+
+
+def test_a_multislice_of_which_one_node_is_deleted_already_is_still_ours():
+    """Else what is left of it counted as somebody else's, and the slice as gone."""
+    life = an_incarnation(cloud_ready_at=1.0, node_uid="11,12")
+    record = a_slice(state=SliceState.DELETING, incarnation=life)
+    left = SliceInfo(node=a_node(uid="12", state=NodeState.DELETING))
+    assert classify_slice(record, left).event is SliceEvent.DELETING
+    another = SliceInfo(node=a_node(uid="12,13"))
+    assert classify_slice(record, another).event is SliceEvent.FOREIGN
 
 
 def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():

@@ -22,6 +22,14 @@ T = TypeVar("T")
 def guarded(shared: Invocation, work: Callable[[], T]) -> T:
     """Runs `work`; whatever it raises is reported and leaves as `typer.Exit` with the right status."""
     try:
+        return _run_reported(shared, work)
+    except OSError as error:  # the report itself: stdout takes no help and no document, stderr may
+        shared.json = False
+        raise _refused_here(shared, error) from error
+
+
+def _run_reported(shared: Invocation, work: Callable[[], T]) -> T:
+    try:
         return work()
     except typer.Exit:
         raise

@@ -274,7 +274,7 @@ def _foreign(incarnation: Incarnation, ours: Mapping[str, str], info: SliceInfo)
     for found in (info.node, info.queued):
         if found is None or _adopted(incarnation, found):
             continue
-        known = isinstance(found, NodeInfo) and bool(found.uid) and found.uid == incarnation.node_uid
+        known = isinstance(found, NodeInfo) and _among(found.uid, incarnation.node_uid)
         for label, value in ours.items():
             there = found.labels.get(label)
             # A label that somebody took off does not make the node that we knew another's.
@@ -285,7 +285,7 @@ def _foreign(incarnation: Incarnation, ours: Mapping[str, str], info: SliceInfo)
 
 def _adopted(incarnation: Incarnation, found: NodeInfo | QueuedInfo) -> bool:
     if isinstance(found, NodeInfo):
-        return bool(incarnation.adopted_uid) and found.uid == incarnation.adopted_uid
+        return _among(found.uid, incarnation.adopted_uid)
     return bool(incarnation.adopted_request) and found.create_time == incarnation.adopted_request
 
 
@@ -293,9 +293,15 @@ def _other_node(incarnation: Incarnation, info: SliceInfo) -> str:
     """Why the node is not the one that was ready: ids are the server's and never used again. Before a
     node is ready, a queued resource may try several."""
     known = incarnation.node_uid if incarnation.cloud_ready_at is not None else None
-    if known and info.node is not None and info.node.uid != known:
+    if known and info.node is not None and not _among(info.node.uid, known):
         return f"{info.node.name} has id {info.node.uid}, not {known}: it is another node of that name"
     return ""
+
+
+def _among(found: str, known: str | None) -> bool:
+    """Whether the ids of the nodes `found` are all among the `known` ones: while a multislice is deleted, some
+    of its nodes are gone before the others."""
+    return bool(found and known) and set(found.split(",")) <= set((known or "").split(","))
 
 
 def _health(node: NodeInfo) -> str:

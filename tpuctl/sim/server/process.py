@@ -36,8 +36,6 @@ SIGNAL_POLL_S = 0.1
 
 def wait_for_end(stopped: threading.Event) -> None:
     """Blocks until a signal or the admin door ends the server."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
     # A signal that comes while this thread is about to wait is noticed when the wait ends: so it must end.
     while not stopped.wait(SIGNAL_POLL_S):
         pass
@@ -57,6 +55,8 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
     root.mkdir(mode=0o700, exist_ok=True)
     buckets = state_dir / BUCKETS_FOLDER
     simulator = Simulator(root, options, world_id=world_id, token=token, buckets=buckets)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody is told whom to send one
+        signal.signal(number, lambda *_: simulator.stopped.set())
     write_gcloud_account(state_dir / GCLOUD_ACCOUNT, authorized_user(token, f"{simulator.endpoint}/token"))
     save_info(
         state_dir,
