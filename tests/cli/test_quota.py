@@ -72,6 +72,7 @@ def test_of_several_zones_one_with_room_is_enough(session: Session) -> None:
     try:
         done = session.type(*words)
         assert "perhaps too little of IN_USE_ADDRESSES in us-central1" in done.stderr
+        assert done.stderr.count('before gcloud: `eval "$(tpuctl sim env)"`') == 1
         session.type("sim", "quota", "IN_USE_ADDRESSES/europe-west4=0")
         done = session.type(*words, status=7)
         assert "IN_USE_ADDRESSES in us-central1" in done.stderr

@@ -199,13 +199,19 @@ def put(text: str) -> None:
     print(text, flush=True)
 
 
-class Console:
-    """Where one command writes. `label` (`sim`) marks every header and status line."""
+_GCLOUD = re.compile(r"\bgcloud (?:alpha|beta|compute|projects|resource-manager|services|storage) ")
 
-    def __init__(self, *, json_mode: bool, quiet: bool, label: str = "") -> None:
+
+class Console:
+    """Where one command writes. `label` (`sim`) marks every header and status line; `gcloud_first` is what a
+    shell needs before gcloud means the same cloud."""
+
+    def __init__(self, *, json_mode: bool, quiet: bool, label: str = "", gcloud_first: str = "") -> None:
         self.json_mode = json_mode
         self.quiet = quiet
         self.label = label
+        self._gcloud_first = gcloud_first
+        self._names_gcloud = False
         self.out: TextIO = sys.stdout
         self.err: TextIO = sys.stderr
         self.before_line: Callable[[], None] = lambda: None
@@ -230,6 +236,7 @@ class Console:
 
     def line(self, text: str = "") -> None:
         """One line of data."""
+        self._notice_gcloud(text)
         self.before_line()
         self.out.write(_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text) + "\n")
         self.out.flush()
@@ -272,12 +279,22 @@ class Console:
         """A line on stderr, at a terminal on several if it is long; `word` gives it its colour."""
         if self.json_mode:
             return
+        self._notice_gcloud(text)
         shown = hang(kind + text, self.err, first=self.mark, indent=len(self.mark) + 2)
         body = shown.removeprefix(self.mark)
         self.before_line()
         painted = paint(body, word, colour=bool(word) and wants_colour(self.err))
         self.err.write(f"{self.mark}{painted}\n")
         self.err.flush()
+
+    def _notice_gcloud(self, text: str) -> None:
+        self._names_gcloud |= bool(_GCLOUD.search(text)) and self._gcloud_first not in text
+
+    def close(self) -> None:
+        """Says once what has to come before the commands of gcloud that were shown."""
+        if self._gcloud_first and self._names_gcloud:
+            self._names_gcloud = False
+            self.say(f"before gcloud: `{self._gcloud_first}`")
 
     def data(self, value: Any) -> None:
         """A JSON document on stdout."""

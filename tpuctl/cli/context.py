@@ -126,7 +126,14 @@ class AppContext:
 
     @cached_property
     def console(self) -> Console:
-        return Console(json_mode=self.shared.json, quiet=self.shared.quiet, label=self.config.label or "")
+        console = Console(
+            json_mode=self.shared.json,
+            quiet=self.shared.quiet,
+            label=self.config.label or "",
+            gcloud_first=self.config.gcloud_first,
+        )
+        self._closing.callback(console.close)
+        return console
 
     @cached_property
     def emit(self) -> Renderer:
