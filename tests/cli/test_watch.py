@@ -302,7 +302,8 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
             ("preempted", "small"),
             ("recovered", "small"),
         ]
-        assert events[0]["id"].endswith(f"slices/small/{node.rpartition('-')[2]}/preempted")
+        assert "/slices/small/" in events[0]["id"]
+        assert len({event["id"] for event in events}) == 2
         assert "hook diary: told recovered" in (folder(session) / "watch.log").read_text()
         assert [row["name"] for row in session.json("watch", "hooks")] == ["diary"]
         # A mistake in the hooks does not keep the watchdog from its work, and is said.

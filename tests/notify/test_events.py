@@ -1,4 +1,4 @@
-"""What hooks may be, what they are told, and that it is told once."""
+"""What hooks may be, what they are told, and under which ids."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 
 from tpuctl.config.hooks import Occasion, parse_hooks
+from tpuctl.engine.ports import Document
 from tpuctl.errors import BadConfigError
 from tpuctl.notify.events import (
-    REMEMBERED,
-    Ledger,
-    Seen,
-    forget_resolved,
+    Cursor,
+    Read,
     is_history,
-    mark_failed,
-    mark_told,
     render_event,
     run_happenings,
     slice_happenings,
@@ -26,17 +23,23 @@ from tpuctl.watch.heartbeat import Trouble
 PAGER = {"name": "pager", "events": ["needs-human"], "command": ["/bin/page", "me"]}
 
 
-def journal(*actions: str) -> list[dict[str, Any]]:
+def journal(*actions: str) -> list[Document]:
     """`action@node` entries, one a second."""
     pairs = [action.split("@") for action in actions]
     return [
-        {"at": float(n), "action": action, "reason": "because", "incarnation": node}
+        Document(
+            f"journal/slices/big/{n:016d}",
+            n,
+            {"at": float(n), "action": action, "reason": "because", "incarnation": node},
+        )
         for n, (action, node) in enumerate(pairs)
     ]
 
 
 def told(*actions: str) -> list[str]:
-    return [happening.token for happening in slice_happenings("slices/big", journal(*actions))]
+    """`POSITION/event`, the position without zeros in front."""
+    found = slice_happenings("slices/big", journal(*actions))
+    return [f"{int(happening.id)}/{happening.occasion}" for happening in found]
 
 
 LIFE = ("up@", "create@big-1", "booting@big-1", "ready@big-1")
@@ -48,34 +51,28 @@ def test_a_first_life_is_nothing_to_tell() -> None:
 
 
 def test_a_loss_and_the_recovery_are_told_in_order() -> None:
-    assert told(*LIFE, *LOSS, "ready@big-2") == ["1/preempted", "2/recovered"]
+    assert told(*LIFE, *LOSS, "ready@big-2") == ["4/preempted", "8/recovered"]
 
 
-def test_what_a_crash_wrote_down_twice_is_told_once() -> None:
+def test_what_a_crash_wrote_down_twice_is_told_once_under_the_first_position() -> None:
     again = (*LIFE, "preempted@big-1", *LOSS, "ready@big-2", "ready@big-2")
-    assert told(*again) == ["1/preempted", "2/recovered"]
+    assert told(*again) == ["4/preempted", "9/recovered"]
 
 
 def test_a_failed_create_of_a_new_slice_is_no_loss_but_one_of_a_live_slice_is() -> None:
     assert told("up@", "create-failed@big-1", "ready@big-2") == []
-    assert told(*LIFE, "create-failed@big-1", "ready@big-2") == ["2/recovered"]
+    assert told(*LIFE, "create-failed@big-1", "ready@big-2") == ["5/recovered"]
 
 
 def test_a_slice_that_was_taken_down_and_up_again_has_not_recovered() -> None:
     assert told(*LIFE, "preempted@big-1", "down@big-1", "gone@big-1", "up@big-1", "ready@big-2") == [
-        "1/preempted"
+        "4/preempted"
     ]
 
 
 @pytest.mark.parametrize("action", ["refused", "removed"])
 def test_what_only_a_person_can_solve(action: str) -> None:
-    assert told(*LIFE, f"{action}@big-1") == ["1/needs-human"]
-
-
-def test_old_incarnations_are_not_remembered_for_ever() -> None:
-    lives = [f"preempted@big-{n}" for n in range(1, 100)]
-    tokens = told(*LIFE, *lives)
-    assert (tokens[0], len(tokens)) == (f"{100 - REMEMBERED}/preempted", REMEMBERED)
+    assert told(*LIFE, f"{action}@big-1") == ["4/needs-human"]
 
 
 @pytest.mark.parametrize(("state", "count"), [("gave-up", 1), ("failed", 1), ("succeeded", 0), ("stopped", 0)])
@@ -96,32 +93,29 @@ def test_a_block_is_told_at_once_and_a_failure_when_it_lasts() -> None:
         Trouble("b", "failed", "w", 1.0, 2),
         Trouble("c", "blind", "w", 1.0, 3),
     )
-    pending = trouble_happenings([blocked, blip, lasting], Ledger())
+    pending = trouble_happenings([blocked, blip, lasting], ())
     assert [(each.subject, each.occasion) for each in pending] == [
         ("a", Occasion.NEEDS_HUMAN),
         ("c", Occasion.NEEDS_HUMAN),
     ]
-    ledger = mark_told(mark_told(Ledger(), pending[0], "m1"), pending[1], "m2")
-    assert trouble_happenings([blocked, lasting], ledger) == []
+    cursor = Cursor().after(pending[0], "m1").after(pending[1], "m2")
+    assert trouble_happenings([blocked, lasting], cursor.troubled) == []
     # m1 no longer sees its own; m2's stays until somebody sees it settled.
-    assert forget_resolved(ledger, "m1", [], set()).troubled == {"c": "m2"}
-    assert forget_resolved(ledger, "m1", [blocked], {"c"}).troubled == {"a": "m1"}
+    assert cursor.without_resolved("m1", [], set()).troubled == {"c": "m2"}
+    assert cursor.without_resolved("m1", [blocked], {"c"}).troubled == {"a": "m1"}
 
 
-def test_tries_are_counted_for_one_happening_at_a_time() -> None:
+def test_what_was_told_of_a_slice_is_followed_by_the_rest_of_it() -> None:
     first, second = slice_happenings("slices/big", journal(*LIFE, *LOSS, "ready@big-2"))
-    ledger = Ledger(seen={"slices/big": Seen(1)})
-    twice = mark_failed(mark_failed(ledger, first, "x"), first, "y")
-    assert (twice.tries, twice.error) == (2, "y")
-    assert mark_failed(twice, second, "z").tries == 1
-    done = mark_told(twice, first, "m")
-    assert (done.tries, done.seen["slices/big"].told) == (0, ("1/preempted",))
+    cursor = Cursor(read={"slices/big": Read(7), "slices/small": Read(9, "x")}, tries=3).after(first, "m")
+    assert cursor.read == {"slices/big": Read(0, first.id), "slices/small": Read(9, "x")}
+    assert (cursor.tries, second.id > first.id) == (0, True)
 
 
 def test_an_event_says_the_same_on_every_machine() -> None:
     [happening] = slice_happenings("slices/big", journal("removed@big-7"))
     event = render_event(happening, store_id="s1", project="p", profile="default", host="vm")
-    assert event["id"] == "s1/slices/big/7/needs-human"
+    assert event["id"] == "s1/slices/big/0000000000000000"
     assert (event["kind"], event["name"], event["event"]) == ("slice", "big", "needs-human")
     assert event["text"] == "tpuctl (p): big needs-human: removed: because"
 

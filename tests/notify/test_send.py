@@ -19,7 +19,8 @@ from tpuctl.config.load import load_config, load_hooks
 from tpuctl.errors import BadConfigError
 from tpuctl.notify.send import MAX_OUTPUT, send_event
 
-EVENT = {"id": "s1/slices/big/2/recovered", "event": "recovered", "name": "big", "text": "ü; $(touch /tmp/x)"}
+ID = "s1/slices/big/0000000000000187"
+EVENT = {"id": ID, "event": "recovered", "name": "big", "text": "ü; $(touch /tmp/x)"}
 
 
 def hook(**values: Any) -> Hook:
@@ -37,7 +38,7 @@ def test_a_command_gets_the_event_on_stdin_and_in_variables_and_no_shell(tmp_pat
     trouble, log = send(hook(command=["/bin/sh", "-c", script, "sh", str(out), "$HOME; `id`"]))
     assert trouble == ""
     assert json.loads(out.read_text()) == EVENT
-    assert log == ["- hook pager: recovered s1/slices/big/2/recovered big $HOME; `id`"]
+    assert log == [f"- hook pager: recovered {ID} big $HOME; `id`"]
 
 
 @pytest.mark.parametrize(

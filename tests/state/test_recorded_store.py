@@ -33,7 +33,7 @@ def test_every_record_of_an_earlier_version_is_read_and_written_as_it_was():
         again = json.loads(json.dumps(to_data(from_data(kind, data))))
         assert as_recorded(again, data) == {name: data[name] for name in data if name in again}, key
     assert {kind.__name__ for _, kind, _ in typed} >= {
-        *("Attempt", "CapacityNote", "Grant", "Heartbeat", "Holding", "Ledger", "Retired", "RunRecord"),
+        *("Attempt", "CapacityNote", "Cursor", "Grant", "Heartbeat", "Holding", "Retired", "RunRecord"),
         "SliceRecord",
     }
 

@@ -12,7 +12,7 @@ from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError
 from tpuctl.model.capacity import CapacityNote
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.money.grants import Grant
-from tpuctl.notify.events import Ledger
+from tpuctl.notify.events import Cursor
 from tpuctl.slices.lifetime import IdleWatch
 from tpuctl.slices.liveness import Heartbeats
 from tpuctl.state.gc_plan import Retired
@@ -32,7 +32,7 @@ KINDS: Mapping[str, type] = {
     "attempts": Attempt,
     "capacity": CapacityNote,
     "grants": Grant,
-    "hooks": Ledger,
+    "hooks": Cursor,
     "host-beats": Heartbeats,
     "idle": IdleWatch,
     "leases": Holding,

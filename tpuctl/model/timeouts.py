@@ -135,8 +135,6 @@ HOOK_TIMEOUT_S = 30.0
 """Default time for a hook's command or webhook."""
 HOOKS_MAX_S = 150.0
 """After so long no further event is sent in one pass, for its heartbeat waits; the next pass sends the rest."""
-HOOK_CLAIM_S = 300.0
-"""How long a machine has a hook to itself while it sends: HOOKS_MAX_S and the longest that a hook may take."""
 HOOK_TRIES = 5
 """Passes in which an event is tried before it is given up, so that later ones get their turn."""
 HOOK_MEMORY_S = 7 * 86400.0

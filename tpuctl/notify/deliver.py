@@ -1,8 +1,7 @@
-"""Telling hooks what happened: once in total for each hook, also with several machines and after a crash.
+"""Telling hooks what happened: each event at least once for each hook, whichever machine saw it.
 
-One document per hook holds what it was told and who is telling it now. It is claimed by compare-and-set before
-anything is sent and written after each sending, so that two machines with the same hook do not both send, and a
-crash in between repeats one event with the same id. Machines with different hooks do not hinder each other.
+One document per hook says how far it has come. It is written after each sending: a crash in between repeats the
+event with the same id, and loses none. Who sends has the hook's lease, so that two machines seldom both do.
 """
 
 from __future__ import annotations
@@ -14,23 +13,20 @@ from msgspec.structs import replace
 from tpuctl.config.hooks import Hook, Occasion
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, DamagedRecordError
+from tpuctl.errors import ConflictError, DamagedRecordError, LeaseHeldError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import SliceState
 from tpuctl.notify.events import (
+    Cursor,
     Happening,
-    Ledger,
-    Seen,
-    forget_resolved,
+    Read,
     is_history,
-    mark_failed,
-    mark_told,
     run_happenings,
     slice_happenings,
-    subjects_in_journal,
     trouble_happenings,
 )
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import decode
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
@@ -60,11 +56,11 @@ def tell_hooks(
     }
     notes = []
     deadline = services.clock.now() + timeouts.HOOKS_MAX_S
-    for hook in sorted(hooks, key=lambda each: bool(hook_state(services, each).error)):
+    for hook in sorted(hooks, key=lambda each: bool(hook_cursor(services, each).error)):
         try:
             notes += _Telling(services, hook, documents, lines, troubles, send, deadline).work()
-        except ConflictError:
-            continue  # another machine has just begun to tell this hook
+        except (LeaseHeldError, ConflictError):
+            continue  # another machine tells this hook
     return notes
 
 
@@ -96,124 +92,91 @@ class _Telling:
         self._troubles = _by_cause(troubles, documents)
         self._send = send
         self._deadline = deadline
-        self._generation = 0
-        self._ledger = Ledger()
+        document = services.store.get(hook.key)
+        self._generation = 0 if document is None else document.generation
+        self._cursor = Cursor() if document is None else decode(Cursor, document)
 
     def work(self) -> list[str]:
-        document = self._services.store.get(self._hook.key)
-        if document is None:
-            everything = {key: self._look(found) for key, found in self._documents.items()}
-            self._save(Ledger(seen={key: _all_told(*look) for key, look in everything.items()}))
-        else:
-            self._generation = document.generation
-            self._ledger = decode(Ledger, document)
-        if self._is_held():
-            return []
-        machine = self._services.machine
-        free = replace(self._ledger, holder="", expires=0.0)
-        fresh = self._with_news(forget_resolved(free, machine, self._troubles, self._resolved))
-        pending = self._pending(fresh)
-        if not pending or self._services.clock.now() >= self._deadline:
-            if not pending and fresh != self._ledger:
-                self._save(fresh)
-            return []
-        return self._tell_all(fresh, pending)
-
-    def _is_held(self) -> bool:
-        holder, me = self._ledger.holder, self._services.lease_owner
-        if holder in {"", me} or self._services.store.now() >= self._ledger.expires:
-            return False
-        return self._services.process_alive(holder)
-
-    def _with_news(self, ledger: Ledger) -> Ledger:
-        """The ledger with the generations of all records that are there; those that are gone are forgotten.
-
-        What is pending of a changed record is found before its new generation counts as looked at.
-        """
-        self._changed = {
-            key: self._look(document)
-            for key, document in self._documents.items()
-            if key not in ledger.seen or ledger.seen[key].generation != document.generation
-        }
-        seen = {key: found for key, found in ledger.seen.items() if key in self._documents}
-        for key, (generation, happenings) in self._changed.items():
-            told = seen[key].told if key in seen else ()
-            # What this hook does not want counts as told, also if it should want it later.
-            seen[key] = Seen(
-                generation,
-                tuple(
-                    each.token
-                    for each in happenings
-                    if each.token in told or each.occasion not in self._hook.events
-                ),
-            )
-        return ledger if seen == ledger.seen else replace(ledger, seen=seen)
-
-    def _look(self, document: Document) -> tuple[int, list[Happening]]:
-        """The generation first: what is written down after it is found when the next one is looked at."""
-        if document.key.startswith("runs/"):
-            return document.generation, run_happenings(document.key, document.data)
-        journal = [entry.data for entry in self._services.store.list(f"journal/{document.key}/")]
-        return document.generation, slice_happenings(document.key, journal)
-
-    def _pending(self, ledger: Ledger) -> list[Happening]:
-        found = [
-            happening
-            for key, (_, happenings) in self._changed.items()
-            for happening in happenings
-            if happening.token not in ledger.seen[key].told
-        ]
-        known = subjects_in_journal(found)
-        found += [each for each in trouble_happenings(self._troubles, ledger) if each.subject not in known]
-        wanted = [happening for happening in found if happening.occasion in self._hook.events]
-        return sorted(wanted, key=lambda happening: happening.at)
-
-    def _tell_all(self, fresh: Ledger, pending: list[Happening]) -> list[str]:
-        """Under the claim. Records whose news could not be told keep their old generation and are looked at
-        again in the next pass."""
-        store, clock = self._services.store, self._services.clock
-        expires = store.now() + timeouts.HOOK_CLAIM_S
-        unfinished = {
-            happening.subject: self._ledger.seen.get(happening.subject, Seen(0)) for happening in pending
-        }
-        held = {
-            key: replace(found, generation=unfinished[key].generation) if key in unfinished else found
-            for key, found in fresh.seen.items()
-        }
-        self._save(replace(fresh, seen=held, holder=self._services.lease_owner, expires=expires))
+        if self._cursor.read is None:
+            self._save(replace(self._cursor, read=self._read_to_the_end(self._changed())))
+        services, old = self._services, self._cursor
+        self._cursor = old.without_resolved(services.machine, self._troubles, self._resolved)
+        changed = self._changed()
+        pending = self._pending(changed)
         notes: list[str] = []
-        for happening in pending:
-            if clock.now() >= self._deadline:
-                break
-            trouble = self._send(self._hook, happening)
-            if trouble:
-                notes.append(f"hook {self._hook.name}: {happening.subject} {happening.occasion}: {trouble}")
-                failed = mark_failed(self._ledger, happening, trouble)
-                if failed.tries < timeouts.HOOK_TRIES:
-                    self._save(failed)
-                    break
-                self._save(mark_told(failed, happening, self._services.machine))
-                continue
-            self._save(replace(mark_told(self._ledger, happening, self._services.machine), error=""))
-        self._release(fresh, pending)
+        if pending and (services.clock.now() >= self._deadline or not self._tell(pending, notes)):
+            return notes
+        # What this hook does not want counts as told, also if it should want it later.
+        cursor = replace(self._cursor, read=self._read_to_the_end(changed))
+        if cursor != old:
+            self._save(cursor)
         return notes
 
-    def _release(self, fresh: Ledger, pending: list[Happening]) -> None:
-        left = {each.subject for each in pending if not self._was_told(each)}
-        seen = {
-            key: found if key in left else replace(found, generation=fresh.seen[key].generation)
-            for key, found in self._ledger.seen.items()
+    def _changed(self) -> dict[str, list[Happening]]:
+        """What there is to tell of each subject whose record was written since it was read to the end."""
+        known = self._cursor.read or {}
+        return {
+            key: self._happenings(document)
+            for key, document in self._documents.items()
+            if key not in known or known[key].generation != document.generation
         }
-        self._save(replace(self._ledger, seen=seen, holder="", expires=0.0))
 
-    def _was_told(self, happening: Happening) -> bool:
-        seen = self._ledger.seen.get(happening.subject)
-        return happening.subject in self._ledger.troubled if seen is None else happening.token in seen.told
+    def _read_to_the_end(self, changed: Mapping[str, Sequence[Happening]]) -> dict[str, Read]:
+        """Subjects that are gone are forgotten."""
+        known = self._cursor.read or {}
+        return {
+            key: Read(document.generation, changed[key][-1].id if changed[key] else "")
+            if key in changed
+            else known[key]
+            for key, document in self._documents.items()
+        }
 
-    def _save(self, ledger: Ledger) -> None:
+    def _happenings(self, document: Document) -> list[Happening]:
+        """The record was read before: what is written down from now on is found in its next generation."""
+        if document.key.startswith("runs/"):
+            return run_happenings(document.key, document.data)
+        return slice_happenings(document.key, self._services.store.list(f"journal/{document.key}/"))
+
+    def _pending(self, changed: Mapping[str, Sequence[Happening]]) -> list[Happening]:
+        """What this hook wants and was not told, in the order of their ids: so it is for each subject."""
+        known = self._cursor.read or {}
+        found = [
+            happening
+            for key, happenings in changed.items()
+            for happening in happenings
+            if key not in known or happening.id > known[key].last
+        ]
+        in_journal = {
+            each.subject.rpartition("/")[2] for each in found if each.occasion is Occasion.NEEDS_HUMAN
+        }
+        found += trouble_happenings(self._troubles, in_journal | self._cursor.troubled.keys())
+        return sorted(
+            (each for each in found if each.occasion in self._hook.events), key=lambda happening: happening.id
+        )
+
+    def _tell(self, pending: Sequence[Happening], notes: list[str]) -> bool:
+        """Whether all were told, or given up on; what went wrong is added to `notes`."""
+        services, hook = self._services, self._hook
+        with take_lease(services, hook.key):
+            found = services.store.get(hook.key)
+            if found is None or found.generation != self._generation:
+                raise ConflictError(f"another machine told {hook.name} meanwhile")
+            for happening in pending:
+                if services.clock.now() >= self._deadline:
+                    return False
+                trouble = self._send(hook, happening)
+                if trouble:
+                    notes.append(f"hook {hook.name}: {happening.subject} {happening.occasion}: {trouble}")
+                    if self._cursor.tries + 1 < timeouts.HOOK_TRIES:
+                        self._save(replace(self._cursor, tries=self._cursor.tries + 1, error=trouble))
+                        return False
+                self._save(replace(self._cursor.after(happening, services.machine), error=trouble))
+        return True
+
+    def _save(self, cursor: Cursor) -> None:
         """Raises ConflictError when another machine wrote first: then it is at work on this hook."""
-        written = self._services.store.put(self._hook.key, to_data(ledger), if_generation=self._generation)
-        self._generation, self._ledger = written.generation, ledger
+        written = self._services.store.put(self._hook.key, to_data(cursor), if_generation=self._generation)
+        self._generation, self._cursor = written.generation, cursor
 
 
 def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) -> list[Trouble]:
@@ -228,14 +191,10 @@ def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) ->
     return list(found.values())
 
 
-def _all_told(generation: int, happenings: Sequence[Happening]) -> Seen:
-    return Seen(generation, tuple(happening.token for happening in happenings))
-
-
-def hook_state(services: Services, hook: Hook) -> Ledger:
-    """What a hook was told so far."""
+def hook_cursor(services: Services, hook: Hook) -> Cursor:
+    """How far a hook has come, and its last error."""
     document = services.store.get(hook.key)
-    return Ledger() if document is None else decode(Ledger, document)
+    return Cursor() if document is None else decode(Cursor, document)
 
 
 def sample_happening(services: Services) -> Happening:

@@ -36,12 +36,12 @@ def hooks(
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the hooks of your configuration file, or try one."""
-    from tpuctl.notify.deliver import hook_state, sample_happening
+    from tpuctl.notify.deliver import hook_cursor, sample_happening
 
     with open_context(ctx) as context:
         known = load_user_hooks(context)
         if test is None:
-            rows = [_row(hook, hook_state(context, hook).error) for hook in known]
+            rows = [_row(hook, hook_cursor(context, hook).error) for hook in known]
             context.console.table(rows, HOOKS, empty="no hooks; add them to ~/.config/tpuctl/config.yaml")
             return
         found = next((hook for hook in known if hook.name == test), None)
