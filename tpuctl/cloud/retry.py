@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tpuctl.cloud import errors
 from tpuctl.errors import NoCapacityError, QuotaError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.lib.retry import retry
+from tpuctl.lib.retry import RETRY_MAX_S, retry
 
 READ_TRIES = 4
 READ_PAUSE_S = 0.5
@@ -30,7 +30,8 @@ def read(
         except Exception as error:  # every vendor and transport error becomes ours
             raise of_read(translate(error, what)) from error
 
-    return retry(once, (TransientError,), tries=READ_TRIES, pause_s=READ_PAUSE_S, sleep=time.sleep)
+    tries, pause_s = READ_TRIES, READ_PAUSE_S
+    return retry(once, (TransientError,), tries=tries, pause_s=pause_s, sleep=time.sleep, max_s=RETRY_MAX_S)
 
 
 def of_read(error: TpuctlError) -> TpuctlError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,17 +19,20 @@ def retry(
     passing: tuple[type[Exception], ...],
     *,
     tries: int,
-    pause_s: float,
-    sleep: Callable[[float], None],
+    pause_s: float = 0.0,
+    growth: float = 2.0,
+    sleep: Callable[[float], None] = time.sleep,
+    max_s: float = math.inf,
 ) -> T:
-    """The answer of `call`, which may be repeated without harm, after at most `tries`. Each pause is twice the
-    one before. Raises what it raised last, or at once if that is none of `passing`."""
+    """The answer of `call`, which may be repeated without harm, after at most `tries`. Each pause is `growth`
+    times the one before; none comes after `max_s`. Raises what it raised last, or at once if that is none of
+    `passing`."""
     began = time.monotonic()
     for done in range(tries - 1):
         try:
             return call()
         except passing:
-            if time.monotonic() - began > RETRY_MAX_S:
+            if time.monotonic() - began > max_s:
                 raise
-            sleep(pause_s * 2.0**done)
+            sleep(pause_s * growth**done)
     return call()

@@ -13,6 +13,7 @@ from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleReco
 from tpuctl.hosts.deadline import HOST_TIME_S, OBSERVE_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.protocol import WorkerState, WorkerView
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait
@@ -42,22 +43,29 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
     """
-    asked = False
-    # Waits are counted, not hours: a laptop that was closed in between has not waited.
-    for left in reversed(range(_REQUEST_TRIES)):
-        try:
-            with take_lease(services, run.slice_name):
-                return _request_run(services, run, named=named)
-        except (LeaseHeldError, StaleRecordError):
-            if not left:
-                raise
-            services.clock.sleep(timeouts.POLL_FIRST_S)
-        except ConflictError:
-            other = active_run(services, run.slice_name)
-            if asked or other is None or not find_end(services, other.id).state.final:
-                raise
-            asked = True
-    raise AssertionError("unreachable")
+
+    def once() -> RunRecord:
+        with take_lease(services, run.slice_name):
+            return _request_run(services, run, named=named)
+
+    def ask() -> RunRecord:
+        # Waits are counted, not hours: a laptop that was closed in between has not waited.
+        return retry(
+            once,
+            (LeaseHeldError, StaleRecordError),
+            tries=_REQUEST_TRIES,
+            pause_s=timeouts.POLL_FIRST_S,
+            growth=1.0,
+            sleep=services.clock.sleep,
+        )
+
+    try:
+        return ask()
+    except ConflictError:
+        other = active_run(services, run.slice_name)
+        if other is None or not find_end(services, other.id).state.final:
+            raise
+    return ask()
 
 
 def find_end(services: Services, run_id: str) -> RunRecord:

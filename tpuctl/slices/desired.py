@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -10,6 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
+from tpuctl.lib.retry import retry
 from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
@@ -60,13 +62,8 @@ def request_slice(
         zones=zones if len(zones) > 1 else (),
         fleet=fleet,
     )
-    for left in reversed(range(_REQUEST_TRIES)):
-        try:
-            return _request_slice(services, wanted, limits, admit)
-        except StaleRecordError:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    asked = partial(_request_slice, services, wanted, limits, admit)
+    return retry(asked, (StaleRecordError,), tries=_REQUEST_TRIES)
 
 
 def _request_slice(
@@ -268,7 +265,8 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
 
     A record that another process changes at the same moment is read again: what it says does not matter here.
     """
-    for left in reversed(range(_DOWN_TRIES)):
+
+    def once() -> SliceRecord:
         stored = get_slice(services, name)
         record = stored.record
         any_user = record.any_user or all_users
@@ -278,9 +276,6 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
         said = " with --all-users" if all_users else ""
         record_decision(services, record.key, "down", f"asked for by {services.user}{said}")
         wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
-        try:
-            return save(services, stored, wanted).record
-        except StaleRecordError:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+        return save(services, stored, wanted).record
+
+    return retry(once, (StaleRecordError,), tries=_DOWN_TRIES)

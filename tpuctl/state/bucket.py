@@ -35,7 +35,7 @@ from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
 from tpuctl.state.entries import check_entry, is_entry
-from tpuctl.state.retry import TRIES, patiently, pause_after
+from tpuctl.state.retry import patiently
 
 T = TypeVar("T")
 
@@ -301,9 +301,10 @@ class BucketStore:
         uri, nonce = self._doc(key), secrets.token_hex(8)
         entry = {"nonce": nonce, "data": data}
         content = json.dumps(entry, ensure_ascii=False, sort_keys=True).encode()
-        for remaining in reversed(range(TRIES)):
+
+        def once() -> int:
             try:
-                generation = self._objects.write(uri, content, if_generation=if_generation)
+                return self._objects.write(uri, content, if_generation=if_generation)
             except (ConflictError, TransientError, RateLimitedError) as error:
                 ours = self._written_by_us(key, nonce)
                 if ours is not None:
@@ -313,13 +314,11 @@ class BucketStore:
                         f"{key} in the store was changed by another tpuctl",
                         details={"key": key, "expected": if_generation},
                     ) from error
-                if remaining == 0:
-                    raise
-                self._sleep(pause_after(remaining))
-            else:
-                self._cache.keep(uri, generation, json.loads(content))
-                return generation
-        raise AssertionError("unreachable")
+                raise
+
+        generation = self._patiently(once)
+        self._cache.keep(uri, generation, json.loads(content))
+        return generation
 
     def _written_by_us(self, key: str, nonce: str) -> int | None:
         """The generation of our own write whose answer did not arrive; None when it did not take effect."""
