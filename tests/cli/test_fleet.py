@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
+    with open_session(*REAL_PACE) as opened:
         yield opened
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tpuctl.state.sqlite import SqliteStore
 
 DAY_S = 86400.0
@@ -17,7 +17,7 @@ DAY_S = 86400.0
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
+    with open_session(*REAL_PACE) as opened:
         yield opened
 
 

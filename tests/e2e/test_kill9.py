@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hosts import shared_folder
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tests.support.soak import soak
 
 PROGRAM = """
@@ -20,7 +20,7 @@ with open(os.environ["TALLY"], "a") as tally:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         (session.work / "main.py").write_text(PROGRAM)
         yield session
 

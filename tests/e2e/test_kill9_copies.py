@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 
 HOSTS = 8
 TIMEOUT_S = 60.0
@@ -47,7 +47,7 @@ def kill(client: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_hosts_complete_what_a_killed_client_had_them_begin(tmp_path: Path) -> None:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         (session.work / "main.py").write_text("print('whole', len(open('weights', 'rb').read()))\n")
         (session.work / "weights").write_bytes(os.urandom(8 << 20))
         session.type("up", "v4-64", "big", "--spot", "--pay", "--zone", "us-central2-b")

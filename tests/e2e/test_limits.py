@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tpuctl.state.repository import load_slice
 from tpuctl.state.sqlite import SqliteStore
 
@@ -25,7 +25,7 @@ HOW = ("--spot", "--pay", "--zone", "us-central2-b")
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         (session.work / "main.py").write_text("print('hello')\n")
         yield session
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tpuctl.model.data import read_table
 
 
@@ -29,7 +29,7 @@ def disagreeing_table(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     table = disagreeing_table(tmp_path_factory.mktemp("table"))
-    with open_session("--instant", "--catalog", table) as opened:
+    with open_session(*REAL_PACE, "--catalog", table) as opened:
         yield opened
 
 
@@ -127,7 +127,7 @@ def test_a_fleet_file_takes_zones_beyond_the_tables_and_names_the_line_of_a_slip
 
 
 def test_a_table_that_is_none_is_refused_before_the_simulator_starts(tmp_path: Path) -> None:
-    with open_session() as session:
+    with open_session(*REAL_PACE) as session:
         session.type("sim", "down")
         (session.work / "bad.yaml").write_text("generations: [1]\n")
         refused = session.type("sim", "up", "--catalog", "bad.yaml", status=2)

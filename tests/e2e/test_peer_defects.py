@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.jobs import bring_up, run_to_end, submit
-from tests.support.session import Session, open_session
+from tests.support.session import REAL_PACE, Session, open_session
 from tests.support.sim import RunningSim
 from tpuctl.errors import DeniedError, PartialError
 from tpuctl.hosts.targets import host_targets
@@ -39,7 +39,7 @@ def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as made:
+    with open_session(*REAL_PACE) as made:
         yield made
 
 
