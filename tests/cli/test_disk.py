@@ -144,7 +144,7 @@ def test_an_attachment_that_fails_says_why(session: Session, preset: str, said: 
 
 def test_a_quota_of_disks_is_said_with_what_to_do(session: Session) -> None:
     session.type("sim", "fault", "disk-quota")
-    done = session.type("disk", "create", "large", "--zone", ZONE, status=1)
+    done = session.type("disk", "create", "large", "--zone", ZONE, status=7)
     assert "Quota 'SSD_TOTAL_GB' exceeded" in done.stderr
     assert "tpuctl quota" in done.stderr
     session.type("disk", "rm", "large", "--yes")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tpuctl.disks.plan import STEPS, Seen, Step, fs_label, owner_labels, see
-from tpuctl.disks.rules import DiskRules, Place, Policy, refuse
+from tpuctl.disks.rules import DiskRules, Finding, Place, Policy, refuse, warnings
 from tpuctl.errors import UsageError
 from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
@@ -95,9 +96,75 @@ def test_new_disks_are_judged_as_the_table_says(kind: str, size: int, throughput
     assert said(RULES.check_new(kind, size, throughput)) == wanted
 
 
-def test_every_rule_is_met_by_a_case() -> None:
-    new = {"size", "throughput"}
-    assert {rule for case in CASES for rule in case[4]} | new == set(TABLE["rules"])
+Judge = Callable[[DiskRules], Sequence[Finding]]
+
+
+def attaching(mode: DiskMode, disk: dict[str, Any] | None = None, **place: Any) -> Judge:
+    return lambda rules: rules.check_attach(a_disk(**(disk or {})), mode, a_place(**place))
+
+
+def making(kind: str, size: int, throughput: int | None = None) -> Judge:
+    return lambda rules: rules.check_new(kind, size, throughput)
+
+
+def with_disks(count: int) -> tuple[DataDisk, ...]:
+    return tuple(DataDisk("z", f"d{n}", RO) for n in range(count))
+
+
+ML = {"type": "hyperdisk-ml", "access_mode": "READ_ONLY_MANY"}
+MET: dict[str, tuple[Judge, Judge]] = {
+    "type": (
+        attaching(RO, {"type": "pd-standard"}, generation="v5e"),
+        attaching(RO, {"type": "pd-standard"}),
+    ),
+    "type-untested": (attaching(RW, {"type": "pd-extreme"}), attaching(RW, {"type": "pd-ssd"})),
+    "zone": (attaching(RW, {"zone": "y"}), attaching(RW, {"zone": "y"}, zone="y")),
+    "one-writer": (attaching(RW, {"users": ("other",)}), attaching(RO, {"users": ("other",)})),
+    "both-modes": (
+        attaching(RO, {"users": ("n",)}, disks=(DataDisk("z", "d", RW),)),
+        attaching(RW, {"users": ("n",)}, disks=(DataDisk("z", "d", RW),)),
+    ),
+    "pod-read-only": (attaching(RW, hosts=2), attaching(RO, hosts=2)),
+    "read-only-type": (
+        attaching(RO, {"type": "hyperdisk-balanced"}, generation="v6e"),
+        attaching(RW, {"type": "hyperdisk-balanced"}, generation="v6e"),
+    ),
+    "access-mode": (attaching(RW, ML, generation="v6e"), attaching(RO, ML, generation="v6e")),
+    "readers": (attaching(RO, hosts=11), attaching(RO, hosts=10)),
+    "disks": (attaching(RO, disks=with_disks(127)), attaching(RO, disks=with_disks(126))),
+    "not-ready": (attaching(RO, {"status": "RESTORING"}), attaching(RO)),
+    "size": (making("pd-balanced", 9), making("pd-balanced", 10)),
+    "throughput": (making("hyperdisk-ml", 100, 399), making("hyperdisk-ml", 100, 400)),
+}
+"""Rule of the table → a case that meets it and one that just does not."""
+
+
+def table_with(rule: str, policy: str) -> dict[str, Any]:
+    return {**TABLE, "rules": {**TABLE["rules"], rule: {**TABLE["rules"][rule], "policy": policy}}}
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("rule", list(TABLE["rules"]))
+def test_every_rule_allows_warns_and_denies_as_its_row_says(rule: str, policy: Policy) -> None:
+    rules = DiskRules(table_with(rule, str(policy)))
+    met, spared = MET[rule]
+    assert said(spared(rules)) == {}
+    findings = met(rules)
+    assert said(findings) == {rule: str(policy)}
+    assert bool(warnings(findings)) == (policy is Policy.WARN)
+    if policy is not Policy.DENY:
+        refuse(findings)
+        return
+    with pytest.raises(UsageError) as caught:
+        refuse(findings)
+    assert f"--allow {rule}" in str(caught.value.hint)
+    assert caught.value.details == {"rule": rule}
+    refuse(met(DiskRules(table_with(rule, "deny"), [rule])))
+
+
+def test_every_rule_has_its_cases_and_its_source() -> None:
+    assert set(MET) == set(TABLE["rules"])
+    assert all(row["source"] and row["policy"] in list(Policy) for row in TABLE["rules"].values())
 
 
 def test_every_type_of_every_generation_is_judged_as_its_row_says() -> None:

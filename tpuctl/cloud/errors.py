@@ -19,27 +19,10 @@ from tpuctl.errors import (
     DeniedError,
     InvalidRequestError,
     NoAnswerError,
-    NoCapacityError,
-    NotFoundError,
-    QuotaError,
-    RateLimitedError,
     TpuctlError,
-    TransientError,
 )
 from tpuctl.model.data import load_error_table
-from tpuctl.model.error_table import ErrorKind, classify, find_hint
-
-_CLASSES: dict[ErrorKind, type[TpuctlError]] = {
-    ErrorKind.STOCKOUT: NoCapacityError,
-    ErrorKind.QUOTA: QuotaError,
-    ErrorKind.SIDE_QUOTA: QuotaError,
-    ErrorKind.RATE_LIMIT: RateLimitedError,
-    ErrorKind.DENIED: DeniedError,
-    ErrorKind.NOT_FOUND: NotFoundError,
-    ErrorKind.CONFLICT: ConflictError,
-    ErrorKind.INVALID: InvalidRequestError,
-    ErrorKind.TRANSIENT: TransientError,
-}
+from tpuctl.model.error_table import ERRORS, classify, find_hint
 
 _CONNECTION_ERRORS = (
     auth.TransportError,
@@ -111,7 +94,7 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     details = {"status": http_status, "kind": str(kind), **tell_details(told)}
     if status is not None:
         details["rpc"] = status
-    return _CLASSES[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
+    return ERRORS[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
 
 
 def _said(error: api.GoogleAPICallError) -> str:

@@ -13,6 +13,7 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, NotFoundError, TpuctlError
 from tpuctl.model.cloud import NodeInfo, OperationInfo
+from tpuctl.model.data import load_error_table
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.state.journal import record_decision
@@ -56,38 +57,46 @@ def change_disks(
     def step() -> Outcome:
         wait = f"{node}: {what}"
         others: list[List] = []
-        if begun:
-            operation = services.cloud.find_operation(begun[-1].name)
-            if operation is not None and not operation.done:
-                return Outcome(Wait(wait), acted=False)
-            if operation is not None and operation.error is not None:
-                return Outcome(Failed(TpuctlError(f"{node}: {operation.error.message}")), acted=False)
-            for name, disks in services.cloud.list_disk_changes(zone, node).items():
-                if name in seen[-1][1] or name == begun[-1].name:
+        operation = services.cloud.find_operation(begun[-1].name) if begun else None
+        if operation is not None and not operation.done:
+            return Outcome(Wait(wait), acted=False)
+        if operation is not None and operation.error is not None:
+            return Outcome(Failed(_refused(node, operation.error.message)), acted=False)
+        changes = services.cloud.list_disk_changes(zone, node)
+        if seen:  # a call of ours whose answer was lost counts as another's: what it wanted is wanted still
+            ours = {each.name for each in begun}
+            for name, disks in changes.items():
+                if name in seen[-1][1] or name in ours:
                     continue
                 if disks is None:
                     return Outcome(Wait(f"{node}: another change of its disks"), acted=False)
                 others.append(disks)
-        known = frozenset(services.cloud.list_disk_changes(zone, node))
+        known = frozenset(name for name, disks in changes.items() if disks is not None)
         found = _node(services, zone, node)
         now = found.data_disks
         merged = now
         for theirs in others:
             merged = merge(seen[-1][0], merged, theirs)
         wanted = change(merged)
-        begun.clear()
         if wanted == now:
             return Outcome(Done(), acted=False)
         record_decision(services, f"nodes/{node}", what, f"data disks of {node} in {zone}")
         services.emit(StepStarted(node, what, f"it has {len(now)} data disks"))
+        seen.append((now, known))
+        begun.clear()
         try:
             begun.append(services.cloud.set_data_disks(zone, node, wanted))
         except BusyError as error:
+            seen.pop()
             return Outcome(Wait(error.message), acted=False)
-        seen.append((now, known))
         return Outcome(Wait(wait), acted=False)
 
     converge(services, node, step, deadline=deadline)
+
+
+def _refused(node: str, message: str) -> TpuctlError:
+    rule = load_error_table().match(message)
+    return TpuctlError(f"{node}: {message}", hint=rule.hint if rule is not None else None)
 
 
 def _node(services: Services, zone: str, name: str) -> NodeInfo:

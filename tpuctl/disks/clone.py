@@ -23,6 +23,7 @@ from tpuctl.disks.make import (
     new_record,
     save_record,
     take_snapshot,
+    wait_snapshot,
 )
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
@@ -184,7 +185,7 @@ def clone(
                     record,
                     lambda: take_snapshot(services, master, record.snapshot, record.generation),
                 )
-            _wait_snapshot(services, record.snapshot)
+            wait_snapshot(services, record.snapshot, deadline=deadline)
         else:
             _still(services, master, record, lambda: bring_about(services, record.name, deadline=deadline))
     record = get_record(services, record.name)
@@ -248,19 +249,6 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
         copy()
     finally:
         bring_hosts(services, writer, [Once("release_disk", label, word, this_time)], workers=[0])
-
-
-def _wait_snapshot(services: Services, name: str) -> None:
-    from tpuctl.engine.reconcile import Outcome, converge
-    from tpuctl.model.verdict import Done, Wait
-
-    def step() -> Outcome:
-        found = services.disks.find_snapshot(name)
-        if found is not None and found.status == "READY":
-            return Outcome(Done(), acted=False)
-        return Outcome(Wait(f"snapshot {name} is {found.status if found else 'on its way'}"), acted=False)
-
-    converge(services, f"snapshot {name}", step)
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:

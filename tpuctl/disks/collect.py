@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.disks.make import bring_about, get_record, list_records, save_record, wait_for
+from tpuctl.disks.make import bring_about, get_record, list_records, perform, save_record
 from tpuctl.engine.services import Services
 from tpuctl.lib.names import label_value
 from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
-from tpuctl.model.disks import DiskRecord
+from tpuctl.model.disks import ComputeOperation, DiskRecord
+from tpuctl.model.verdict import Done, Verdict, Wait
 from tpuctl.state.journal import record_decision
 
 
@@ -45,11 +46,16 @@ def collect(services: Services, records: Sequence[DiskRecord]) -> None:
 
 def remove_snapshot(services: Services, record: DiskRecord) -> None:
     """Only one that carries our labels goes."""
-    found = services.disks.find_snapshot(record.snapshot)
     ours = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(record.owner)}
-    if found is None or any(found.labels.get(key) != value for key, value in ours.items()):
-        return
-    record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
-    operation = services.disks.delete_snapshot(record.snapshot)
-    if operation is not None:
-        wait_for(services, operation)
+
+    def look() -> Verdict | None:
+        found = services.disks.find_snapshot(record.snapshot)
+        if found is None or any(found.labels.get(key) != value for key, value in ours.items()):
+            return Done()
+        return Wait(f"snapshot {record.snapshot} is DELETING") if found.status == "DELETING" else None
+
+    def call() -> ComputeOperation | None:
+        record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
+        return services.disks.delete_snapshot(record.snapshot)
+
+    perform(services, f"snapshot {record.snapshot}", look, call)

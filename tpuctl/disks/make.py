@@ -13,8 +13,10 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
+from tpuctl.model.data import load_error_table
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, SnapshotInfo
-from tpuctl.model.verdict import Done, Failed, Wait
+from tpuctl.model.error_table import ERRORS
+from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import decode
 
@@ -69,59 +71,76 @@ def ask_for(services: Services, record: DiskRecord) -> DiskRecord:
     return save_record(services, record)
 
 
-def bring_about(services: Services, name: str, *, deadline: float | None = None) -> DiskInfo | None:
-    """Works until the disk is as its record says: made and READY, or gone (None)."""
-    operation: list[ComputeOperation] = []
-    seen: list[DiskInfo | None] = [None]
+Look = Callable[[], Verdict | None]
+
+
+def perform(
+    services: Services,
+    subject: str,
+    look: Look,
+    call: Callable[[], ComputeOperation | None],
+    *,
+    failed: Callable[[], object] = lambda: None,
+    deadline: float | None = None,
+) -> None:
+    """Looks, calls where `look` has nothing to say (None), and looks until it says Done. Only what is there
+    counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`."""
+    begun: list[ComputeOperation] = []
 
     def step() -> Outcome:
-        record = get_record(services, name)
-        disk = services.disks.find_disk(record.request.zone, name)
-        seen[0] = disk
-        failed = _failure(services, operation)
-        if failed is not None:
-            return Outcome(Failed(failed), acted=False)
-        state = see(record, disk, services.store.identity())
-        what = STEPS[record.wanted, state]
-        if what is Step.CREATE:
-            if operation:  # asked for, and not shown yet
-                return Outcome(Wait(f"disk {name} to appear"), acted=False)
-            operation.append(_create(services, record))
-            return Outcome(Wait("its creation"), acted=True)
-        if what is Step.DELETE:
-            operation.extend(_delete(services, record, disk))
-            return Outcome(Wait("its deletion"), acted=False)
+        found = services.disks.find_operation(begun[-1]) if begun else None
+        if found is not None and found.error:
+            failed()
+            return Outcome(Failed(operation_error(found)), acted=False)
+        verdict = look()
+        if verdict is not None:
+            return Outcome(verdict, acted=False)
+        if begun:
+            return Outcome(Wait(f"{subject}: what was asked for to be shown"), acted=False)
+        operation = call()
+        begun.extend([] if operation is None else [operation])
+        return Outcome(Wait(subject), acted=operation is not None)
+
+    converge(services, subject, step, deadline=deadline)
+
+
+def bring_about(services: Services, name: str, *, deadline: float | None = None) -> DiskInfo | None:
+    """Works until the disk is as its record says: made and READY, or gone (None)."""
+    record = get_record(services, name)
+    seen: list[DiskInfo | None] = [None]
+
+    def look() -> Verdict | None:
+        seen[0] = disk = services.disks.find_disk(record.request.zone, name)
+        status = disk.status if disk is not None else ""
+        what = STEPS[record.wanted, see(record, disk, services.store.identity())]
+        if what in (Step.CREATE, Step.DELETE):
+            return None
         if what is Step.TAKEN:
             hint = f"gcloud compute disks describe {name} --zone={record.request.zone}, or another name"
-            error = ConflictError(f"disk {name} in {record.request.zone} exists and is not ours", hint=hint)
-            return Outcome(Failed(error), acted=False)
+            return Failed(
+                ConflictError(f"disk {name} in {record.request.zone} exists and is not ours", hint=hint)
+            )
         if what is Step.FAIL:
-            return Outcome(Failed(TpuctlError(f"disk {name} is {disk.status if disk else ''}")), acted=False)
-        if what is Step.WAIT:
-            status = disk.status if disk is not None else "on its way"
-            return Outcome(Wait(f"disk {name} is {status}"), acted=False)
-        return Outcome(Done(), acted=False)
+            return Failed(TpuctlError(f"disk {name} is {status}", hint=f"tpuctl disk rm {name}"))
+        return Done() if what is Step.DONE else Wait(f"disk {name} is {status}")
 
-    converge(services, f"disk {name}", step, deadline=deadline)
+    def call() -> ComputeOperation | None:
+        return _create(services, record) if record.wanted else _delete(services, record, seen[0])
+
+    def failed() -> None:
+        """The request of the next command is another one: this one has failed for good."""
+        save_record(services, replace(get_record(services, name), created_at=services.store.now()))
+
+    perform(services, f"disk {name}", look, call, failed=failed, deadline=deadline)
     return seen[0]
 
 
-def _failure(services: Services, operation: list[ComputeOperation]) -> TpuctlError | None:
-    """Why the last call failed after it was taken, if it did."""
-    if not operation:
-        return None
-    found = services.disks.find_operation(operation[-1])
-    return None if found is None or not found.error else operation_error(found)
-
-
 def operation_error(operation: ComputeOperation) -> TpuctlError:
-    """An operation of Compute Engine that failed, in its own words."""
-    hint = None
-    if operation.code == "RESOURCE_OPERATION_RATE_EXCEEDED":
-        hint = "a source can be copied six times an hour: wait ten minutes and type it again"
-    elif operation.code == "QUOTA_EXCEEDED":
-        hint = "tpuctl quota; remove disks (tpuctl disk gc) or ask for more"
-    return TpuctlError(operation.error, hint=hint, details={"code": operation.code})
+    """An operation of Compute Engine that failed, in its own words, with what the table of messages advises."""
+    rule = load_error_table().match(f"{operation.code}: {operation.error}")
+    made = TpuctlError if rule is None else ERRORS[rule.kind]
+    hint = rule.hint if rule is not None else None
+    return made(operation.error, hint=hint, details={"code": operation.code})
 
 
 def _create(services: Services, record: DiskRecord) -> ComputeOperation:
@@ -134,11 +153,11 @@ def _create(services: Services, record: DiskRecord) -> ComputeOperation:
     return services.disks.create_disk(request, f"{record.key}/{record.created_at}")
 
 
-def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> list[ComputeOperation]:
+def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> ComputeOperation | None:
     """Deletes what two reads agree on and proves ours. Raises UsageError for one that is used."""
     again = services.disks.find_disk(record.request.zone, record.name)
     if first is None or again is None or again.uid != first.uid:
-        return []
+        return None
     if again.users:
         raise UsageError(
             f"disk {record.name} is used by {', '.join(again.users)}",
@@ -147,10 +166,9 @@ def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> l
     record_decision(services, record.key, "delete", f"not wanted any more ({record.request.zone})")
     services.emit(StepStarted(f"disk {record.name}", "delete", "not wanted any more"))
     try:
-        found = services.disks.delete_disk(record.request.zone, record.name)
+        return services.disks.delete_disk(record.request.zone, record.name)
     except InvalidRequestError as error:
         raise UsageError(error.message, hint=f"tpuctl disk detach {record.name}") from error
-    return [] if found is None else [found]
 
 
 def take_snapshot(services: Services, record: DiskRecord, name: str, generation: int) -> SnapshotInfo | None:
@@ -162,38 +180,38 @@ def take_snapshot(services: Services, record: DiskRecord, name: str, generation:
         if any(found.labels.get(key) != value for key, value in labels.items()):
             raise ConflictError(f"snapshot {name} exists and is not this one", hint="another --name")
         return found
-    why = f"of disk {record.name}"
-    record_decision(services, record.key, f"snapshot {name}", why)
-    services.emit(StepStarted(f"disk {record.name}", f"make snapshot {name}", why))
-    key = f"snapshots/{name}/{record.created_at}"
-    zone = record.request.zone
-    operation = services.disks.create_snapshot(zone, record.name, name, labels, key)
-    ended = wait_for(services, operation, lambda: _shows(services, name))
-    if ended is not None and ended.error:
-        raise operation_error(ended)
+    asked_at = services.store.now()
+
+    def look() -> Verdict | None:
+        shown = services.disks.find_snapshot(name)
+        if shown is None:
+            return None
+        return Done() if shown.status in ("UPLOADING", "READY") else Wait(f"snapshot {name} is {shown.status}")
+
+    def call() -> ComputeOperation:
+        why = f"of disk {record.name}"
+        record_decision(services, record.key, f"snapshot {name}", why)
+        services.emit(StepStarted(f"disk {record.name}", f"make snapshot {name}", why))
+        zone, key = record.request.zone, f"snapshots/{name}/{asked_at}"
+        return services.disks.create_snapshot(zone, record.name, name, labels, key)
+
+    perform(services, f"snapshot {name}", look, call)
     return services.disks.find_snapshot(name)
 
 
-def _shows(services: Services, name: str) -> bool:
-    found = services.disks.find_snapshot(name)
-    return found is not None and found.status in ("UPLOADING", "READY")
-
-
-def wait_for(
-    services: Services, operation: ComputeOperation, enough: Callable[[], bool] = lambda: False
-) -> ComputeOperation | None:
-    """Waits until an operation is done, or `enough()` says that no more is needed."""
-    ended: list[ComputeOperation | None] = [None]
+def wait_snapshot(services: Services, name: str, *, deadline: float | None = None) -> None:
+    """Until a snapshot can be restored. Raises NotFoundError where there is none."""
 
     def step() -> Outcome:
-        ended[0] = services.disks.find_operation(operation)
-        over = ended[0] is None or ended[0].done
-        if over or enough():
-            return Outcome(Done(), acted=False)
-        return Outcome(Wait("an operation of Compute Engine"), acted=False)
+        found = services.disks.find_snapshot(name)
+        if found is None:
+            raise NotFoundError(f"no snapshot called {name}", hint="tpuctl disk ls")
+        if found.status in ("READY", "FAILED"):
+            error = TpuctlError(f"snapshot {name} is {found.status}")
+            return Outcome(Done() if found.status == "READY" else Failed(error), acted=False)
+        return Outcome(Wait(f"snapshot {name} is {found.status}"), acted=False)
 
-    converge(services, "disks", step)
-    return ended[0]
+    converge(services, f"snapshot {name}", step, deadline=deadline)
 
 
 def new_record(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import bring_about, get_record, list_records, operation_error, save_record, wait_for
+from tpuctl.disks.make import bring_about, get_record, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import choose_slice, holders, place_of
@@ -16,8 +16,9 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.text import counted
-from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord
+from tpuctl.model.disks import ComputeOperation, DataDisk, DiskInfo, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
 
 
@@ -183,11 +184,15 @@ def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) 
         return told
     if dry_run:
         return {**told, "said": f"would make {name} {size_gib} GiB large, from {disk.size_gib}"}
-    record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
-    operation = services.disks.resize_disk(record.request.zone, name, size_gib)
-    ended = wait_for(services, operation)
-    if ended is not None and ended.error:
-        raise operation_error(ended)
+
+    def look() -> Verdict | None:
+        return Done() if get_disk(services, record).size_gib >= size_gib else None
+
+    def call() -> ComputeOperation:
+        record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
+        return services.disks.resize_disk(record.request.zone, name, size_gib)
+
+    perform(services, f"disk {name}", look, call)
     save_record(services, replace(record, request=replace(record.request, size_gib=size_gib)))
     return told
 

@@ -13,6 +13,18 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    RateLimitedError,
+    TpuctlError,
+    TransientError,
+)
+
 
 class ErrorKind(StrEnum):
     """What a caller does about it."""
@@ -26,6 +38,20 @@ class ErrorKind(StrEnum):
     CONFLICT = "conflict"
     INVALID = "invalid"
     TRANSIENT = "transient"
+
+
+ERRORS: Mapping[ErrorKind, type[TpuctlError]] = {
+    ErrorKind.STOCKOUT: NoCapacityError,
+    ErrorKind.QUOTA: QuotaError,
+    ErrorKind.SIDE_QUOTA: QuotaError,
+    ErrorKind.RATE_LIMIT: RateLimitedError,
+    ErrorKind.DENIED: DeniedError,
+    ErrorKind.NOT_FOUND: NotFoundError,
+    ErrorKind.CONFLICT: ConflictError,
+    ErrorKind.INVALID: InvalidRequestError,
+    ErrorKind.TRANSIENT: TransientError,
+}
+"""What a kind is raised as."""
 
 
 class MessageRule(Struct, frozen=True):

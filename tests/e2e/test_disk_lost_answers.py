@@ -1,0 +1,105 @@
+"""Every change of a disk takes effect and its answer is lost: it is done once, and no command ends for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_disk_lists import Box
+from tests.support.services import SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.disks.attach import attach, detach
+from tpuctl.disks.clone import CloneRequest, clone, create_master
+from tpuctl.disks.collect import collect, unused_copies
+from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.use import remove_disk, resize_disk
+from tpuctl.errors import QuotaError
+from tpuctl.model.data import load_disk_rules
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
+
+ZONE, OTHER = "us-central2-b", "us-central1-a"
+RULES = DiskRules(load_disk_rules())
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    with running_sim(tmp_path) as sim, sim_services(sim, tmp_path / "state") as services:
+        made = Box(sim, services)
+        made.set("a")
+        yield made
+
+
+def make(services: SimServices) -> None:
+    create_master(services, RULES, DiskRequest("data", ZONE, "pd-balanced", 10, {}), "data")
+
+
+def live(box: Box) -> None:
+    """The life of a disk and its copy, every command typed once."""
+    services = box.services
+    make(services)
+    attach(services, ZONE, "box", DataDisk(ZONE, "data", DiskMode.READ_ONLY))
+    detach(services, ZONE, "box", "data")
+    resize_disk(services, "data", 20, dry_run=False)
+    clone(services, RULES, CloneRequest("data", zone=OTHER))
+    [snapshot] = services.disks.list_snapshots()
+    assert (snapshot.name, snapshot.disk_gib) == ("data-g1-s", 20)
+    collect(services, unused_copies(services, 0))
+    remove_disk(services, "data")
+
+
+def changes(sim: RunningSim, since: int) -> list[str]:
+    """What took effect, in order."""
+    return [
+        f"{entry.method} {entry.resource.rsplit('/', 1)[-1]}"
+        for entry in list(sim.journal.entries())[since:]
+        if entry.status in ("OK", "DROPPED")
+    ]
+
+
+LIFE = [
+    "disks.insert data",
+    "nodes.patch box",
+    "nodes.patch box",
+    "disks.resize data",
+    "disks.createSnapshot data",
+    "disks.insert data-g1",
+    "disks.delete data-g1",
+    "snapshots.delete data-g1-s",
+    "disks.delete data",
+]
+
+
+METHODS = list(dict.fromkeys(each.split()[0] for each in LIFE))
+
+
+@pytest.mark.parametrize("methods", [*([each] for each in METHODS), METHODS], ids=" ".join)
+def test_an_answer_that_is_lost_costs_time_alone(box: Box, methods: list[str]) -> None:
+    before = len(list(box.sim.journal.entries()))
+    for method in methods:
+        box.sim.fault(kind="drop", method=method, times=0)
+    live(box)
+    assert changes(box.sim, before) == LIFE
+    assert "DROPPED" in {entry.status for entry in box.sim.journal.entries()}
+    assert box.names() == ["a"]
+    assert {each.name for each in box.services.disks.list_disks().items} == {"a", "b", "c"}
+    assert box.services.disks.list_snapshots() == ()
+
+
+def test_what_somebody_attached_meanwhile_stays_although_our_answer_is_lost(box: Box) -> None:
+    make(box.services)
+    services = box.overtaken_by("a", "b")
+    box.sim.fault(kind="drop", method="nodes.patch", skip=1)
+    attach(services, ZONE, "box", DataDisk(ZONE, "data", DiskMode.READ_ONLY))
+    assert sorted(box.names()) == ["a", "b", "data"]
+
+
+def test_what_failed_once_is_asked_for_anew_by_the_next_command(box: Box) -> None:
+    box.sim.fault(preset="disk-quota", times=1)
+    with pytest.raises(QuotaError, match="SSD_TOTAL_GB"):
+        make(box.services)
+    make(box.services)
+    found = box.services.disks.find_disk(ZONE, "data")
+    assert found is not None
+    assert found.status == "READY"
