@@ -14,10 +14,10 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Policy, RunState, SliceSpec, SliceState
+from tpuctl.model.records import RunState, SliceSpec, SliceState
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.spec import RunSpec
 from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

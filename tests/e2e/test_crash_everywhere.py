@@ -33,10 +33,10 @@ from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.model.records import Desired, RunState, SliceSpec, SliceState
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.spec import RunSpec
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

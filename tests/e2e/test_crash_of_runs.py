@@ -13,10 +13,10 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
-from tpuctl.model.records import Limits, Policy, RunRecord, RunState, SliceState
+from tpuctl.model.records import Limits, RunRecord, RunState, SliceState
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_run, request_stop
-from tpuctl.runs.spec import RunSpec
 from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

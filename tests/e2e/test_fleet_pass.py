@@ -21,13 +21,13 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import Desired, Policy, RunState, SliceSpec, SliceState
+from tpuctl.model.records import Desired, RunState, SliceSpec, SliceState
 from tpuctl.model.regions import is_near
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.coverage import quote
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.progress import go_on
-from tpuctl.runs.spec import RunSpec
 from tpuctl.runs.submit import check_request
 from tpuctl.sim.world.delays import Delays
 from tpuctl.slices.capacity_notes import list_notes

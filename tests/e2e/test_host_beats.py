@@ -14,7 +14,8 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Cause, Policy, RunState, SliceState
+from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
+from tpuctl.model.run_spec import Policy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.heartbeats import beats_key
 from tpuctl.slices.liveness import Liveness

@@ -12,7 +12,8 @@ from tests.support.hosts import require_tier
 from tests.support.jobs import bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.model.records import Cause, Policy, RunRecord, RunState
+from tpuctl.model.records import Cause, RunRecord, RunState
+from tpuctl.model.run_spec import Policy
 from tpuctl.state.repository import list_attempts
 from tpuctl.views.slices import manifest_of
 

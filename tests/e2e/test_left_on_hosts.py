@@ -17,7 +17,8 @@ from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.records import Cause, Policy, RunRecord, RunState
+from tpuctl.model.records import Cause, RunRecord, RunState
+from tpuctl.model.run_spec import Policy
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.stops import stop_error

@@ -17,7 +17,8 @@ from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.records import AttemptPhase, Cause, Policy, RunState, SliceState
+from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
+from tpuctl.model.run_spec import Policy
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop

@@ -14,9 +14,9 @@ from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, 
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, SliceRecord
+from tpuctl.model.records import CodeState, RunRecord, SliceRecord
+from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.runs.spec import PolicyRequest, RunRequest
 from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.resolve import WantedSlice, resolve_limits, resolve_request
@@ -88,31 +88,20 @@ def recorded(item: WantedSlice) -> SliceRecord:
     return a_slice(name=item.name, spec=item.spec, zones=zones, pay=item.pay, lifetime=lifetime, fleet="lab")
 
 
-def wanted_run(bundle: str = "0" * 64, environment: bytes | None = None, **changes: Any) -> WantedRun:
+def wanted_run(bundle: str = "0" * 64, pinned: bytes = b"pinned", **changes: Any) -> WantedRun:
     request = RunRequest(**{**BASE_RUN, **changes})
     config = resolve([Layer("test", {})], Path("/nowhere"))
+    environment = FrozenEnvironment(request.env, pinned, "/envs") if request.env else None
     spec = resolve_run(request, config, request.on or "", 4, ".", environment)
     return WantedRun("train", spec, bundle)
 
 
 def submitted(item: WantedRun) -> RunRecord:
     """What `apply` writes down of a run."""
-    spec = item.spec
-    print_of = item.fingerprint(spec.policy)
-    environment = None
-    if spec.environment_name:
-        environment = EnvironmentRef(spec.environment_name, "of another file")
     return a_run(
-        slice_name=spec.slice_name,
-        argv=spec.argv,
+        spec=item.spec,
         code=CodeState(bundle=item.bundle),
-        policy=spec.policy,
-        fingerprint=print_of,
-        variables=spec.variables,
-        secrets=spec.secrets,
-        workers=spec.workers or (),
-        environment=environment,
-        checkpoint_dir=spec.checkpoint_dir,
+        fingerprint=item.fingerprint(item.spec.policy),
         fleet="lab",
         fleet_run="train",
     )
@@ -172,8 +161,8 @@ def test_what_differs_of_a_run_is_named():
     there = {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"}
     elsewhere = {"no_checkpoint": False, "checkpoint_dir": "gs://b/y"}
     assert change_of_run(wanted_run(**there), wanted_run(**elsewhere)).differs == ("place of checkpoints",)
-    pinned = wanted_run(env="demo-cpu", environment=b"old")
-    assert change_of_run(pinned, wanted_run(env="demo-cpu", environment=b"new")).differs == (
+    pinned = wanted_run(env="demo-cpu", pinned=b"old")
+    assert change_of_run(pinned, wanted_run(env="demo-cpu", pinned=b"new")).differs == (
         "content of the environment",
     )
 

@@ -15,8 +15,8 @@ from tpuctl.fleet.file import FleetFile, FleetRequest, in_file_words, parse_flee
 from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
+from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.runs.spec import PolicyRequest, RunRequest
 
 SCHEMA = ROOT / "manifests" / "fleet.schema.json"
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))

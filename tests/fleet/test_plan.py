@@ -16,8 +16,8 @@ from tpuctl.fleet.plan import (
     plan_fleet,
     run_id_of,
 )
-from tpuctl.model.records import CodeState, Desired, Lifetime, Limits, Policy, RunRecord, RunState, SliceState
-from tpuctl.runs.spec import RunSpec, fingerprint
+from tpuctl.model.records import CodeState, Desired, Lifetime, Limits, RunRecord, RunState, SliceState
+from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment, Policy, RunSpec, fingerprint
 from tpuctl.slices.resolve import WantedSlice
 
 BUNDLE = "0" * 64
@@ -207,9 +207,17 @@ def test_ids_of_runs_are_the_same_for_the_same_run_and_numbered_when_it_is_repea
 
 
 def test_a_field_at_its_default_is_no_part_of_a_fingerprint():
-    assert fingerprint(REQUEST, BUNDLE) == fingerprint(replace(REQUEST, workers=None), BUNDLE)
+    assert fingerprint(REQUEST, BUNDLE) == fingerprint(replace(REQUEST, workers=()), BUNDLE)
     assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, keep_slice=True), BUNDLE)
-    assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, environment=b"x"), BUNDLE)
+    pinned = EnvironmentRef("jax", "1" * 64)
+    assert fingerprint(REQUEST, BUNDLE) != fingerprint(replace(REQUEST, environment=pinned), BUNDLE)
+
+
+def test_fingerprints_are_those_of_the_versions_before():
+    pinned = FrozenEnvironment("jax", b"x", "/envs").ref
+    with_more = replace(REQUEST, environment=pinned, workers=(0, 1))
+    assert fingerprint(REQUEST, BUNDLE).startswith("f6c0ef8b9bacaeb6")
+    assert fingerprint(with_more, BUNDLE).startswith("71d793c2bcc69642")
 
 
 HALF_A_DAY = change(SLICE, limits=Limits(ttl_s=43_200.0, idle_s=1800.0))

@@ -18,7 +18,8 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import Doubt, EnvironmentRef, Policy, RunState, SliceState
+from tpuctl.model.records import Doubt, RunState, SliceState
+from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
 from tpuctl.runs.follow import follow_run, start_run
@@ -274,7 +275,8 @@ def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, ser
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
     blob = services.store.put_blob(render_frozen(spec))
-    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
+    pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
+    save(services, stored, replace(stored.record, spec=pinned))
     place.hosts.answer_s = answer_s
     took = step_until_running(place, services, run.id, passes=15)
     assert max(took) <= STEP_MAX_S
@@ -292,7 +294,8 @@ def test_an_environment_that_cannot_be_installed_now_ends_no_step_with_an_error(
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
     blob = services.store.put_blob(render_frozen(spec))
-    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
+    pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
+    save(services, stored, replace(stored.record, spec=pinned))
     place.hosts.answer_s = 3.0
     while get_run(services, run.id).record.attempt is None:
         advance_run(services, run.id)
@@ -415,7 +418,8 @@ def test_an_environment_is_installed_on_all_workers_before_the_run(place, servic
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
     blob = services.store.put_blob(render_frozen(spec))
-    save(services, stored, replace(stored.record, environment=EnvironmentRef("small", blob)))
+    pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
+    save(services, stored, replace(stored.record, spec=pinned))
     ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
     assert ended.state is RunState.SUCCEEDED, ended.reason
     assert [row["packages"] for row in ended.attempt.hosts] == ["numpy==2.0.0"] * 2

@@ -8,7 +8,8 @@ from tests.support.jobs import bring_up, run_to_end
 from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
 from tpuctl.model import timeouts
-from tpuctl.model.records import Policy, RunState
+from tpuctl.model.records import RunState
+from tpuctl.model.run_spec import Policy
 from tpuctl.state.gc import prune
 from tpuctl.state.run_logs import LogFiles
 from tpuctl.watch.reconciler import take_down

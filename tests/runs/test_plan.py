@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
 from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Cause, Desired, Policy, RunState, SliceState, WorkerEnd
+from tpuctl.model.records import AttemptPhase, Cause, Desired, RunState, SliceState, WorkerEnd
+from tpuctl.model.run_spec import Policy
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.plan import RunStep, charge, plan_run, worker_ends
 from tpuctl.slices.states import ObservedEvent, SliceEvent

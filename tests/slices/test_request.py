@@ -13,10 +13,10 @@ from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Limits
+from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.money.grants import Grant
 from tpuctl.runs.rules import check_run
-from tpuctl.runs.spec import PolicyRequest, RunRequest
 from tpuctl.slices.resolve import resolve_limits, resolve_request
 
 HOW = {"--no-wait", "--timeout", "--dry-run", "--json", "--quiet", "--help"}

@@ -21,7 +21,6 @@ from tpuctl.model.records import (
     CodeState,
     Desired,
     Incarnation,
-    Policy,
     RunRecord,
     RunState,
     SliceRecord,
@@ -29,6 +28,7 @@ from tpuctl.model.records import (
     SliceState,
     Worker,
 )
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content
 
@@ -114,19 +114,29 @@ def an_attempt(**changes: Any) -> Attempt:
     return Attempt(**{**values, **changes})
 
 
+def a_run_spec(**changes: Any) -> RunSpec:
+    values: dict[str, Any] = {
+        "slice_name": "big",
+        "argv": ("python3", "train.py"),
+        "cwd": ".",
+        "policy": Policy(),
+        "variables": {},
+        "secrets": {},
+    }
+    return RunSpec(**{**values, **changes})
+
+
 def a_run(**changes: Any) -> RunRecord:
     values: dict[str, Any] = {
         "id": "r1",
-        "slice_name": "big",
-        "argv": ("python3", "train.py"),
         "code": CodeState("0" * 64),
         "owner": "ada",
         "created_at": 1900.0,
         "state": RunState.RUNNING,
-        "policy": Policy(),
         "attempt": an_attempt(),
     }
-    return RunRecord(**{**values, **changes})
+    of_spec = {name: changes.pop(name) for name in RunSpec.__struct_fields__ if name in changes}
+    return RunRecord(**{**values, "spec": a_run_spec(**of_spec), **changes})
 
 
 def a_bundle(content: Content) -> CodeBundle:

@@ -12,10 +12,10 @@ from tests.support.builders import a_bundle
 from tests.support.hosts import wait_until
 from tests.support.services import SimServices
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Limits, Policy, RunRecord, SliceRecord, SliceSpec
+from tpuctl.model.records import Limits, RunRecord, SliceRecord, SliceSpec
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.spec import RunSpec
 from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

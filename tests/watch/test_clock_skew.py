@@ -11,7 +11,8 @@ from tests.support.jobs import bring_up, limit, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model import timeouts
-from tpuctl.model.records import Doubt, Lifetime, Policy, RunState, SliceRecord, SliceState
+from tpuctl.model.records import Doubt, Lifetime, RunState, SliceRecord, SliceState
+from tpuctl.model.run_spec import Policy
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.state.repository import get_run, get_slice, save

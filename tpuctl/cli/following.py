@@ -20,7 +20,7 @@ def follow_or_leave(
 
     shared.if_interrupted = goes_on(record.id)
     if not detach:
-        if record.policy.restarts and not record.state.final and _is_first_there(context, record):
+        if record.spec.policy.restarts and not record.state.final and _is_first_there(context, record):
             warn_if_unwatched(context, f"run {record.id}", detached=False)
         follow(context, record.id, timeout=timeout)
         return

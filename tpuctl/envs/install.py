@@ -104,7 +104,7 @@ class HostEnvironment:
     def _refuse_drift(self, seen: Sequence[Seen]) -> None:
         """The gate: no run begins where a host differs from the environment or from its peers."""
         found = compare_hosts(self._pinned, self._run.slice_name, seen, kind=self._kind)
-        allowed = LEFT_TO_OTHERS.union(self._run.allow_drift)
+        allowed = LEFT_TO_OTHERS.union(self._run.spec.allow_drift)
         refused = [each for each in found if each.column not in allowed]
         if refused:
             raise drift_error(self._run.slice_name, refused, "; --allow-drift COLUMN starts it all the same")
@@ -143,9 +143,9 @@ def host_environment(
     services: Services, agent: HostAgent, run: RunRecord, attempt: Attempt
 ) -> HostEnvironment | None:
     """The environment that a run was frozen with, if any."""
-    if run.environment is None:
+    if run.spec.environment is None:
         return None
-    pinned = parse_frozen(services.store.get_blob(run.environment.spec))
+    pinned = parse_frozen(services.store.get_blob(run.spec.environment.spec))
     return HostEnvironment(services, agent, pinned, run, attempt)
 
 

@@ -247,7 +247,8 @@ class _RunItem:
         stored = get_run(services, self._run_id)
         record_decision(services, stored.record.key, "policy", f"changed by the fleet file of {services.user}")
         print_of = self._item.fingerprint(policy)
-        save(services, stored, replace(stored.record, policy=policy, fingerprint=print_of))
+        spec = replace(stored.record.spec, policy=policy)
+        save(services, stored, replace(stored.record, spec=spec, fingerprint=print_of))
         self._update = False
         return Outcome(Wait("the next read"), acted=True)
 
@@ -258,7 +259,8 @@ class _RunItem:
         if not self._slice_is_requested():
             return Outcome(Wait(f"slice {spec.slice_name} to be asked for"), acted=False)
         taken = {run.id for run in list_runs(services)}
-        fresh = freeze_run(services, run_id_of(self._item, taken), spec, self._code)
+        run_id = run_id_of(self._item, taken)
+        fresh = freeze_run(services, run_id, spec, self._code, self._item.environment)
         named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
         self._run_id = request_run(services, named).id
         return Outcome(Wait("its slice"), acted=True)

@@ -22,9 +22,9 @@ from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id,
 from tpuctl.lib.options import Option, flags_of, help_of, hints_of, registry
 from tpuctl.lib.text import suggest
 from tpuctl.model.entrypoint import is_inside
+from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.rules import check_run
-from tpuctl.runs.spec import RunRequest
 
 MAX_RUN_NAME = 40
 """Leaves room for the digest and the number behind it in the id of a run."""

@@ -16,7 +16,7 @@ from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import check_use, environment_folder
+from tpuctl.envs.load import check_use
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import (
     BadConfigError,
@@ -166,12 +166,11 @@ def _resolve_run(
     except NotFoundError as error:
         raise UsageError.of("env", error.message, error.hint) from error
     if environment is not None and on in slices:
-        check_use(parse_frozen(environment).spec, slices[on].spec.accelerator_type)
+        check_use(parse_frozen(environment.content).spec, slices[on].spec.accelerator_type)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment)
-    spec = replace(spec, environment_folder=str(environment_folder(directory)))
     check_alone(spec)
     code[name] = frozen
-    return WantedRun(name, spec, frozen.sha256)
+    return WantedRun(name, spec, frozen.sha256, environment)
 
 
 def plan_changes(

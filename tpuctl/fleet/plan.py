@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -11,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
-from tpuctl.model.records import Desired, Policy, RunRecord, SliceRecord, SliceState
-from tpuctl.runs.spec import RunSpec, fingerprint
+from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
 from tpuctl.slices.lifetime import limit_differences
 from tpuctl.slices.resolve import WantedSlice
 
@@ -58,6 +57,7 @@ class WantedRun(Struct, frozen=True):
     name: str
     spec: RunSpec
     bundle: str
+    environment: FrozenEnvironment | None = None
 
     def fingerprint(self, policy: Policy) -> str:
         """What the record of this run would have as fingerprint under `policy`."""
@@ -65,7 +65,7 @@ class WantedRun(Struct, frozen=True):
 
     def is_same(self, run: RunRecord) -> bool:
         """Whether a recorded run is this one, whatever its policy."""
-        return run.fingerprint == self.fingerprint(run.policy)
+        return run.fingerprint == self.fingerprint(run.spec.policy)
 
 
 class WantedFleet(Struct, frozen=True):
@@ -268,11 +268,11 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
     if active.slice_name in going:
         hint = f"--again {item.name} submits it anew on the new slice"
         return change(Change.NONE, f"run {active.id} ends with its slice", hint)
-    if active.policy != item.spec.policy and not active.stop_asked:
+    if active.spec.policy != item.spec.policy and not active.stop_asked:
         names = tuple(
             name
             for name in Policy.__struct_fields__
-            if getattr(active.policy, name) != getattr(item.spec.policy, name)
+            if getattr(active.spec.policy, name) != getattr(item.spec.policy, name)
         )
         return change(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
     return change(Change.NONE, f"run {active.id} is {active.state}")
@@ -280,24 +280,28 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
 
 def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
     """In what a recorded run is another one than the file's, as far as the record tells."""
-    spec = item.spec
+    old, new = run.spec, item.spec
     pairs = {
-        "command": (run.argv, spec.argv),
+        "command": (old.argv, new.argv),
         "code": (run.code.bundle, item.bundle),
-        "directory": (run.cwd, spec.cwd),
-        "variables": (dict(run.variables), dict(spec.variables)),
-        "secrets": (dict(run.secrets), dict(spec.secrets)),
-        "workers": (run.workers, spec.workers or ()),
-        "environment": (run.environment.name if run.environment else None, spec.environment_name),
-        "allowed drift": (run.allow_drift, spec.allow_drift),
-        "content of the environment": (run.environment.spec if run.environment else None, _digest(spec)),
-        "place of checkpoints": (run.checkpoint_dir, spec.checkpoint_place(run.id)),
+        "directory": (old.cwd, new.cwd),
+        "variables": (dict(old.variables), dict(new.variables)),
+        "secrets": (dict(old.secrets), dict(new.secrets)),
+        "workers": (old.workers, new.workers),
+        "environment": (_name(old), _name(new)),
+        "allowed drift": (old.allow_drift, new.allow_drift),
+        "content of the environment": (_digest(old), _digest(new)),
+        "place of checkpoints": (old.checkpoint_place(run.id), new.checkpoint_place(run.id)),
     }
-    return tuple(name for name, (old, new) in pairs.items() if old != new) or ("settings",)
+    return tuple(name for name, (before, now) in pairs.items() if before != now) or ("settings",)
+
+
+def _name(spec: RunSpec) -> str | None:
+    return spec.environment.name if spec.environment else None
 
 
 def _digest(spec: RunSpec) -> str | None:
-    return None if spec.environment is None else hashlib.sha256(spec.environment).hexdigest()
+    return spec.environment.spec if spec.environment else None
 
 
 def _unlisted(

@@ -17,8 +17,8 @@ from tpuctl.config.settings import SETTINGS, Setting
 from tpuctl.fleet.file import FleetRequest, file_help
 from tpuctl.lib.options import Option, hints_of, registry, required
 from tpuctl.model.cloud import Tier
+from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.runs.spec import PolicyRequest, RunRequest
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES: Mapping[Any, str] = {SliceRequest: "slice", RunRequest: "run", PolicyRequest: "policy"}

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from tpuctl.model import timeouts
 from tpuctl.model.hosts import Endpoint
+from tpuctl.model.run_spec import RunSpec
 from tpuctl.model.slice_spec import SliceSpec as SliceSpec
 
 MOVED = "moved"
@@ -320,20 +320,6 @@ class Attempt(Struct, frozen=True):
         return str(self.number)
 
 
-class Policy(Struct, frozen=True):
-    """How often a run is started again, by cause."""
-
-    max_failures: int = timeouts.MAX_FAILURES
-    max_preemptions: int = timeouts.MAX_PREEMPTIONS
-    max_restarts: int = timeouts.MAX_RESTARTS
-    grace_s: float = timeouts.STOP_GRACE_S
-
-    @property
-    def restarts(self) -> bool:
-        """Whether anything is started again at all."""
-        return max(self.max_failures, self.max_preemptions, self.max_restarts) > 0
-
-
 class CodeState(Struct, frozen=True):
     """Where the frozen bundle came from; `diff` is the blob of the uncommitted changes."""
 
@@ -345,40 +331,18 @@ class CodeState(Struct, frozen=True):
     diff: str | None = None
 
 
-class EnvironmentRef(Struct, frozen=True):
-    """The pinned environment of a run: `spec` is the blob with its definition."""
-
-    name: str
-    spec: str
-
-
 class RunRecord(Struct, frozen=True):
     """One run: frozen at its first start, so that every later attempt from any machine is the same."""
 
     id: str
-    slice_name: str
-    argv: tuple[str, ...]
+    spec: RunSpec
     code: CodeState
     owner: str
     created_at: float
     state: RunState
-    policy: Policy
     fingerprint: str = ""
     """Digest of all that was asked for: the same command again means this run while it is not over."""
-    cwd: str = "."
-    """Directory below the bundle's root in which the command runs."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    environment: EnvironmentRef | None = None
-    allow_drift: tuple[str, ...] = ()
-    """Columns of `env verify` in which hosts may differ when it starts."""
-    workers: tuple[int, ...] = ()
-    """The workers that take part; empty means all."""
-    checkpoint_dir: str | None = None
-    owns_slice: bool = False
-    keep_slice: bool = False
     stop_asked: bool = False
-    grace_s: float | None = None
     attempt: Attempt | None = None
     failures: int = 0
     preemptions: int = 0
@@ -399,3 +363,12 @@ class RunRecord(Struct, frozen=True):
     @property
     def key(self) -> str:
         return f"runs/{self.id}"
+
+    @property
+    def slice_name(self) -> str:
+        return self.spec.slice_name
+
+    @property
+    def checkpoint_place(self) -> str | None:
+        """Where it has its checkpoints, as a `gs://` prefix."""
+        return self.spec.checkpoint_place(self.id)

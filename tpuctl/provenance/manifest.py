@@ -34,19 +34,19 @@ def build_manifest(
             "tpuctl_version": version,
         },
         "command": {
-            "argv": list(run.argv),
-            "cwd": run.cwd,
-            "variables": dict(sorted(run.variables.items())),
-            "secrets": sorted(run.secrets),
-            "checkpoint_dir": run.checkpoint_dir,
+            "argv": list(run.spec.argv),
+            "cwd": run.spec.cwd,
+            "variables": dict(sorted(run.spec.variables.items())),
+            "secrets": sorted(run.spec.secrets),
+            "checkpoint_dir": run.checkpoint_place,
         },
         "code": _code(run),
         "environment": None
-        if run.environment is None
+        if run.spec.environment is None
         else {
-            "name": run.environment.name,
-            "spec_sha256": run.environment.spec,
-            "allowed_drift": list(run.allow_drift),
+            "name": run.spec.environment.name,
+            "spec_sha256": run.spec.environment.spec,
+            "allowed_drift": list(run.spec.allow_drift),
         },
         "slice": _slice(slice_, attempt),
         "hosts": [dict(row) for row in attempt.hosts],

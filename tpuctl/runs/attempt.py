@@ -150,7 +150,7 @@ class AttemptHosts:
     def start(self) -> bool:
         """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt
         already is left alone. Raises PartialError when a worker cannot start it."""
-        secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.secrets.items()}
+        secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.spec.secrets.items()}
         prepend = self._environment_path()
         pinned = self._environment.variables() if self._environment else {}
 
@@ -159,12 +159,12 @@ class AttemptHosts:
             return {
                 **self._ids(),
                 "fence": self._attempt.fence,
-                "argv": list(self._run.argv),
+                "argv": list(self._run.spec.argv),
                 "env": {**pinned, **variables, **{name: held.reveal() for name, held in secrets.items()}},
                 "env_defaults": dict(HOST_DEFAULTS),
                 "path_prepend": prepend.get(target.worker, []),
-                "cwd": self._run.cwd,
-                "grace_s": self._run.policy.grace_s,
+                "cwd": self._run.spec.cwd,
+                "grace_s": self._run.spec.policy.grace_s,
                 "beat_s": timeouts.HOST_BEAT_S,
             }
 
@@ -204,7 +204,7 @@ class AttemptHosts:
     def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
         """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
         pinned = self._environment.variables() if self._environment else {}
-        platforms = {**HOST_DEFAULTS, **pinned, **self._run.variables}["JAX_PLATFORMS"]
+        platforms = {**HOST_DEFAULTS, **pinned, **self._run.spec.variables}["JAX_PLATFORMS"]
         if "tpu" not in platforms:
             return ""
         name, foreign = self._run.slice_name, []
@@ -237,7 +237,7 @@ class AttemptHosts:
                 if (each.state in _ALIVE or each.survivors) and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
-            self._agent.stop(targets, run, attempt, self._run.policy.grace_s)
+            self._agent.stop(targets, run, attempt, self._run.spec.policy.grace_s)
         return list(found)
 
     def _left_over(self, run: str, attempt: str) -> bool:

@@ -120,8 +120,8 @@ class RunEffects:
             fence=self._fence,
             state=AttemptPhase.PREPARING,
             created_at=self._services.store.now(),
-            workers=run.workers or everybody,
-            slices=slice_.spec.slices if run.workers in ((), everybody) else 1,
+            workers=run.spec.workers or everybody,
+            slices=slice_.spec.slices if run.spec.workers in ((), everybody) else 1,
             timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
         )
         self._journal("attempt", f"attempt {number}: {plan.why}")
@@ -269,7 +269,7 @@ class RunEffects:
     def _stop_workers(self, _plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is not None:
-            hosts.stop(self._run.policy.grace_s)
+            hosts.stop(self._run.spec.policy.grace_s)
         return Outcome(Wait("workers to stop"), acted=False)
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
@@ -356,7 +356,7 @@ class RunEffects:
 
     def _release_slice(self, run: RunRecord) -> None:
         """A slice made for this run goes with it."""
-        if not run.owns_slice or run.keep_slice or self._slice is None:
+        if not run.spec.owns_slice or run.spec.keep_slice or self._slice is None:
             return
         if self._slice.desired is Desired.UP and self._slice.run_id == run.id:
             request_down(self._services, run.slice_name)

@@ -101,7 +101,7 @@ def start_run(services: Services, run_id: str, *, deadline: float | None = None)
 
 def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
     stored = find_slice(services, run.slice_name)
-    if stored is None or not run.owns_slice or stored.record.desired is Desired.UP:
+    if stored is None or not run.spec.owns_slice or stored.record.desired is Desired.UP:
         return
     converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
 

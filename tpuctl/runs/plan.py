@@ -221,7 +221,7 @@ def _plan_ending(
     unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
     if attempt.cause is not Cause.PREEMPTED:
         unfinished |= {WorkerState.UNREACHABLE, WorkerState.CLOSED}
-    limit_s = run.policy.grace_s + timeouts.STOP_MAX_S
+    limit_s = run.spec.policy.grace_s + timeouts.STOP_MAX_S
     if attempt.ending_since is not None and now - attempt.ending_since > limit_s:
         return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
     # What outlived a supervisor that could not end it, such as root's, does not end for being told again.
@@ -306,7 +306,7 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     """The run after `attempt` ended: one budget charged, and either final or waiting for the next attempt."""
     ended = replace(run, attempt=attempt)
     cause = attempt.cause
-    policy = run.policy
+    policy = run.spec.policy
     if cause is Cause.SUCCEEDED:
         return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
     if cause is Cause.STOPPED:

@@ -28,9 +28,9 @@ def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[st
     }
     if attempt.slices > 1:
         variables |= _megascale(attempt, worker)
-    if run.checkpoint_dir:
-        variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_dir
-    return {**variables, **run.variables}
+    if run.checkpoint_place:
+        variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_place
+    return {**variables, **run.spec.variables}
 
 
 def _megascale(attempt: Attempt, worker: int) -> dict[str, str]:

@@ -18,11 +18,11 @@ _CLOUDS_DOING = {Cause.PREEMPTED, Cause.HOST_LOST}
 def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunRecord:
     """The run with its count of fruitless attempts after `attempt` ended, and with a question to a person when
     there were too many. Only runs whose checkpoints can be read are judged."""
-    if run.checkpoint_dir is None or run.state.final or attempt.cause not in _CLOUDS_DOING:
+    if run.checkpoint_place is None or run.state.final or attempt.cause not in _CLOUDS_DOING:
         return run
-    prefix = run.checkpoint_dir.removeprefix("gs://").partition("/")[2]
+    prefix = run.checkpoint_place.removeprefix("gs://").partition("/")[2]
     try:
-        times = checkpoint_times(services.objects.list(run.checkpoint_dir), prefix)
+        times = checkpoint_times(services.objects.list(run.checkpoint_place), prefix)
     except TpuctlError as error:
         services.emit(Warn(run.id, f"its checkpoints cannot be read: {error.message}"))
         return run

@@ -108,7 +108,7 @@ def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecor
 def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None:
     """A slice that was wanted for run `asked_for` goes with `run`, which takes its place."""
     stored = find_slice(services, run.slice_name)
-    if stored is not None and run.owns_slice and stored.record.run_id == asked_for != run.id:
+    if stored is not None and run.spec.owns_slice and stored.record.run_id == asked_for != run.id:
         save(services, stored, replace(stored.record, run_id=run.id))
 
 
@@ -130,8 +130,8 @@ def request_stop(services: Services, run_id: str, *, grace_s: float | None = Non
     if run.state.final or run.stop_asked:
         return run
     record_decision(services, run.key, "stop", f"asked for by {services.user}")
-    policy = run.policy if grace_s is None else replace(run.policy, grace_s=grace_s)
-    return save(services, stored, replace(run, stop_asked=True, policy=policy)).record
+    policy = run.spec.policy if grace_s is None else replace(run.spec.policy, grace_s=grace_s)
+    return save(services, stored, replace(run, stop_asked=True, spec=replace(run.spec, policy=policy))).record
 
 
 def end_with_slice(services: Services, run_id: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.model.entrypoint import render_argv
-from tpuctl.runs.spec import RunRequest
+from tpuctl.model.run_spec import RunRequest
 
 
 def check_run(request: RunRequest) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def stop_error(services: Services, run: RunRecord) -> PartialError | None:
 def confirm_stop(services: Services, run_id: str) -> RunRecord:
     """Asks workers again that did not show the end of a run that is over, and ends what they run of it."""
     run = get_run(services, run_id).record
-    give_up_at = services.clock.now() + run.policy.grace_s + timeouts.STOP_MAX_S
+    give_up_at = services.clock.now() + run.spec.policy.grace_s + timeouts.STOP_MAX_S
     while True:
         run = confirm_stop_once(services, run)
         alive = any(end.note in _ALIVE for end in _unproven(run))
@@ -62,7 +62,7 @@ def confirm_stop_once(services: Services, run: RunRecord) -> RunRecord:
     hosts = _hosts(services, run)
     if hosts is None or not _unproven(run):
         return run
-    hosts.stop(run.policy.grace_s)
+    hosts.stop(run.spec.policy.grace_s)
     stored = get_run(services, run.id)
     now = {end.worker: end for end in worker_ends(hosts.observe())}
     unproven = {end.worker for end in _unproven(stored.record)}

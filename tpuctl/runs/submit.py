@@ -17,12 +17,12 @@ from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import CodeState, EnvironmentRef, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
+from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
-from tpuctl.runs.spec import RunRequest, RunSpec, fingerprint
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.state.repository import find_slice, get_run, get_slice
@@ -34,6 +34,7 @@ class Submission(Struct, frozen=True):
 
     spec: RunSpec
     code: CodeBundle
+    environment: FrozenEnvironment | None = None
     wanted: WantedSlice | None = None
 
 
@@ -44,13 +45,16 @@ def freeze_code(
     return freeze(directory, request.script, limit_bytes=config.bundle_limit_mib << 20, without=without)
 
 
-def frozen_environment(config: Config, request: RunRequest, directory: Path) -> bytes | None:
+def frozen_environment(config: Config, request: RunRequest, directory: Path) -> FrozenEnvironment | None:
     """The environment of a run, looked for from `directory`; None where it names none.
 
     Raises NotFoundError or BadManifestError.
     """
     name = request.env or config.env
-    return load_environment(name, environment_folder(directory), config.wheelhouse) if name else None
+    if not name:
+        return None
+    folder = environment_folder(directory)
+    return FrozenEnvironment(name, load_environment(name, folder, config.wheelhouse), str(folder))
 
 
 def prepare_run(
@@ -70,14 +74,13 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(config, request, directory)
     if environment is not None:
-        notice = check_use(parse_frozen(environment).spec, target.spec.accelerator_type)
+        notice = check_use(parse_frozen(environment.content).spec, target.spec.accelerator_type)
         if notice is not None:
             services.emit(Warn("", notice))
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
-    files = str(environment_folder(directory))
-    spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice, environment_folder=files)
+    spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
     check_request(services, spec, zones)
-    return Submission(spec, code, wanted)
+    return Submission(spec, code, environment, wanted)
 
 
 def own_slice_name(services: Services, request: SliceRequest, name: str | None) -> str:
@@ -100,7 +103,7 @@ def submit_run(services: Services, submission: Submission, run_id: str, *, named
     """Writes the run down, after the slice that goes with it. `named`: a person chose the id."""
     if submission.wanted is not None:
         request_wanted(services, submission.wanted, run_id=run_id)
-    record = freeze_run(services, run_id, submission.spec, submission.code)
+    record = freeze_run(services, run_id, submission.spec, submission.code, submission.environment)
     return request_run(services, record, named=named)
 
 
@@ -108,7 +111,7 @@ def refused_run(services: Services, record: RunRecord, error: DeniedError, *, si
     """The refusal, with what became of the run: a slice that was requested for it since then, and of which
     nothing was sent, is not wanted any more, nor is its run; otherwise the run stays submitted."""
     refusal: TpuctlError = error
-    if record.owns_slice:
+    if record.spec.owns_slice:
         made = get_slice(services, record.slice_name).record
         refusal = after_refused_login(services, made, error, first=made.created_at >= since)
         end_with_slice(services, record.id)
@@ -123,14 +126,19 @@ def refused_run(services: Services, record: RunRecord, error: DeniedError, *, si
 
 
 def resolve_run(
-    request: RunRequest, config: Config, slice_name: str, hosts: int | None, cwd: str, environment: bytes | None
+    request: RunRequest,
+    config: Config,
+    slice_name: str,
+    hosts: int | None,
+    cwd: str,
+    environment: FrozenEnvironment | None,
 ) -> RunSpec:
     """What a request comes to on a slice of `hosts` hosts (None: not known yet).
 
     `cwd` is the run's directory in its code. Raises UsageError.
     """
     bucket = None if request.no_checkpoint else config.checkpoint_bucket
-    workers = None
+    workers: tuple[int, ...] = ()
     if request.worker is not None and hosts is not None:
         try:
             workers = parse_workers(request.worker, hosts)
@@ -144,8 +152,7 @@ def resolve_run(
         variables=request.var,
         secrets=request.secret,
         workers=workers,
-        environment_name=request.env or config.env,
-        environment=environment,
+        environment=environment.ref if environment is not None else None,
         allow_drift=request.allow_drift,
         checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
@@ -214,19 +221,23 @@ def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]
     services.emit(Warn(name, f"{text}: checkpoints are slow, and their traffic is billed"))
 
 
-def freeze_run(services: Services, run_id: str, spec: RunSpec, code: CodeBundle) -> RunRecord:
+def freeze_run(
+    services: Services,
+    run_id: str,
+    spec: RunSpec,
+    code: CodeBundle,
+    environment: FrozenEnvironment | None = None,
+) -> RunRecord:
     """Stores code, diff and environment by digest and returns the record that refers to them. What hosts need
     for the environment is brought to where they get it."""
     store = services.store
     bundle = store_content(store, code.content)
-    environment = None
-    if spec.environment is not None and spec.environment_name is not None:
-        fill_wheelhouse(services, parse_frozen(spec.environment), Path(spec.environment_folder))
-        environment = EnvironmentRef(spec.environment_name, store.put_blob(spec.environment))
+    if environment is not None:
+        fill_wheelhouse(services, parse_frozen(environment.content), Path(environment.folder))
+        store.put_blob(environment.content)
     return RunRecord(
         id=run_id,
-        slice_name=spec.slice_name,
-        argv=spec.argv,
+        spec=spec,
         code=CodeState(
             bundle=bundle,
             commit=code.commit,
@@ -238,15 +249,5 @@ def freeze_run(services: Services, run_id: str, spec: RunSpec, code: CodeBundle)
         owner=services.user,
         created_at=services.store.now(),
         state=RunState.WAITING,
-        policy=spec.policy,
         fingerprint=fingerprint(spec, bundle),
-        cwd=spec.cwd,
-        variables=dict(spec.variables),
-        secrets=dict(spec.secrets),
-        environment=environment,
-        allow_drift=spec.allow_drift,
-        workers=spec.workers or (),
-        checkpoint_dir=spec.checkpoint_place(run_id),
-        owns_slice=spec.owns_slice,
-        keep_slice=spec.keep_slice,
     )

@@ -232,7 +232,7 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
         "attempts": run.attempt.number if run.attempt else 0,
         "failures": run.failures,
         "preemptions": run.preemptions,
-        "command": list(run.argv),
+        "command": list(run.spec.argv),
         "created": render_time(run.created_at),
         "ended": render_time(run.ended_at),
         "reason": run.reason,

@@ -119,5 +119,5 @@ def secrets_of_active_runs(services: Services) -> dict[str, str]:
         reference: run.id
         for run in readable_runs(services)[0]
         if not run.state.final
-        for reference in run.secrets.values()
+        for reference in run.spec.secrets.values()
     }

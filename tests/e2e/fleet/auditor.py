@@ -47,7 +47,7 @@ class Auditor:
 
     def _check_start(self, start: Start) -> None:
         run = self._run(start.run)
-        slice_name = run["slice_name"]
+        slice_name = run["spec"]["slice_name"]
         self.attempts += start.worker == 0
         for other in self._on_slice[slice_name]:
             same = (other.run, other.attempt) == (start.run, start.attempt)
@@ -104,9 +104,9 @@ class Auditor:
         truthful = {
             "succeeded": bool(ends) and all(status == 0 for status in ends),
             "failed": EXIT_BUG in ends,
-            "stopped": run["slice_name"] in self.taken_down,
-            "gave-up": run["restarts"] > run["policy"]["max_restarts"]
-            or run["preemptions"] > run["policy"]["max_preemptions"],
+            "stopped": run["spec"]["slice_name"] in self.taken_down,
+            "gave-up": run["restarts"] > run["spec"]["policy"]["max_restarts"]
+            or run["preemptions"] > run["spec"]["policy"]["max_preemptions"],
         }
         if not truthful[run["state"]] or not run["reason"]:
             raise Broken(f"{run['id']} is {run['state']} ({run['reason']}); its workers ended with {ends}")

@@ -12,9 +12,9 @@ from tests.e2e.fleet.weather import MINUTE
 from tests.support.builders import a_bundle
 from tests.support.memory.process import Process, Steps, Wait
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.model.records import Policy, RunRecord
+from tpuctl.model.records import RunRecord
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.runs.reconcile import request_run
-from tpuctl.runs.spec import RunSpec
 from tpuctl.runs.submit import freeze_run
 from tpuctl.transfer.tree import make_tree
 

@@ -17,9 +17,9 @@ from tpuctl.cli.invocation import Invocation, invocation
 from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
 from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import DeniedError, UsageError
+from tpuctl.model.run_spec import PLACE, PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.rules import check_run
-from tpuctl.runs.spec import PLACE, PolicyRequest, RunRequest
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
@@ -165,7 +165,7 @@ def _print_submission(context: AppContext, submission: Submission) -> None:
         "bundle_sha256": code.sha256,
         "commit": code.commit,
         "dirty": code.dirty,
-        "environment": spec.environment_name,
+        "environment": spec.environment.name if spec.environment else None,
         "checkpoint_dir": spec.checkpoint_dir,
         "workers": list(spec.workers) if spec.workers else "all",
     }

@@ -17,10 +17,24 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import WORKERS_HELP
-from tpuctl.model.records import Policy
+from tpuctl.model import timeouts
 
 PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
 """Groups of the flags in help."""
+
+
+class Policy(Struct, frozen=True):
+    """How often a run is started again, by cause."""
+
+    max_failures: int = timeouts.MAX_FAILURES
+    max_preemptions: int = timeouts.MAX_PREEMPTIONS
+    max_restarts: int = timeouts.MAX_RESTARTS
+    grace_s: float = timeouts.STOP_GRACE_S
+
+    @property
+    def restarts(self) -> bool:
+        """Whether anything is started again at all."""
+        return max(self.max_failures, self.max_preemptions, self.max_restarts) > 0
 
 
 class PolicyRequest(Struct, frozen=True):
@@ -133,22 +147,41 @@ class RunRequest(Struct, frozen=True):
     ] = PolicyRequest()
 
 
+class EnvironmentRef(Struct, frozen=True):
+    """The pinned environment of a run: `spec` is the SHA-256 of its definition, the name of that blob."""
+
+    name: str
+    spec: str
+
+
+class FrozenEnvironment(Struct, frozen=True):
+    """The same before it is stored: the definition, and where on this machine the files beside it are."""
+
+    name: str
+    content: bytes
+    folder: str
+
+    @property
+    def ref(self) -> EnvironmentRef:
+        return EnvironmentRef(self.name, hashlib.sha256(self.content).hexdigest())
+
+
 class RunSpec(Struct, frozen=True):
-    """What follows from a request, checked and complete. `workers` None means all."""
+    """What follows from a request, checked and complete: what a record keeps for all attempts."""
 
     slice_name: str
     argv: tuple[str, ...]
     cwd: str
+    """Directory below the code's root in which the command runs."""
     policy: Policy
     variables: Mapping[str, str]
     secrets: Mapping[str, str]
-    workers: tuple[int, ...] | None = None
-    environment_name: str | None = None
-    environment: bytes | None = None
+    """References by name, never what they stand for."""
+    workers: tuple[int, ...] = ()
+    """The workers that take part; empty means all."""
+    environment: EnvironmentRef | None = None
     allow_drift: tuple[str, ...] = ()
-    """Columns in which hosts may differ."""
-    environment_folder: str = ""
-    """Where on this machine the files beside the environment's are; not part of what the run is."""
+    """Columns of `env verify` in which hosts may differ when it starts."""
     checkpoint_dir: str | None = None
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False
@@ -156,6 +189,7 @@ class RunSpec(Struct, frozen=True):
     any_region: bool = False
     """The slice may be hunted in zones away from the checkpoints."""
     owns_slice: bool = False
+    """The slice is brought up for the run and goes with it."""
     keep_slice: bool = False
 
     def checkpoint_place(self, run_id: str) -> str | None:
@@ -170,10 +204,9 @@ def fingerprint(spec: RunSpec, bundle: str) -> str:
 
     What was left at its default is left out, so that a new kind of setting changes no old fingerprint.
     """
-    environment = None if spec.environment is None else hashlib.sha256(spec.environment).hexdigest()
-    written = {**_written(replace(spec, environment=None, environment_folder="")), "bundle": bundle}
-    if environment is not None:
-        written["environment"] = environment
+    written = {**_written(replace(spec, environment=None)), "bundle": bundle}
+    if spec.environment is not None:
+        written |= {"environment_name": spec.environment.name, "environment": spec.environment.spec}
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
