@@ -1,4 +1,7 @@
-"""The demo's training script, for real: two processes, JAX, the simulator's bucket, a kill half-way."""
+"""The demo's training script, for real: two processes, JAX, the simulator's bucket, a kill half-way.
+
+Only in `make soak`: tests/cli/test_demo.py runs the same script on hosts, through a preemption.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tpuctl.envs.load import load_environment
 from tpuctl.envs.pinned import environment_files, parse_frozen
 from tpuctl.sim.world.paths import storage_endpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "templates" / "demo_train.py"

@@ -1,4 +1,6 @@
-"""The examples of training, for real: two hosts, a TERM to one program, a preemption, and the same result."""
+"""The examples of training, for real: two hosts, a TERM to one program, and the same result.
+
+That a run goes on after a preemption, on new hosts, is what the demo shows (tests/cli/test_demo.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.support.session import ROOT, Session, open_session
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXAMPLES = ROOT / "manifests" / "examples"
-PACE = ("--var", "STEPS=120", "--var", "SAVE_EVERY=1000", "--var", "STEP_SECONDS=0.2")
+PACE = ("--var", "STEPS=60", "--var", "SAVE_EVERY=1000")
 """Nothing is saved before the end but by a program that is told to leave."""
 
 
@@ -49,10 +51,11 @@ def program_of_rank(run: str, rank: int) -> int:
 class Followed:
     """`tpuctl run`, as it is followed at a terminal, with what it printed so far."""
 
-    def __init__(self, session: Session, name: str, words: tuple[str, ...]) -> None:
+    def __init__(self, session: Session, name: str, step_s: float, words: tuple[str, ...]) -> None:
         self.log = session.root / f"{name}.log"
         place = ("--checkpoint-dir", f"gs://sim-bucket/{name}")
-        command = ("tpuctl", "run", "--on", "big", "--name", name, *place, *PACE, *words)
+        pace = (*PACE, "--var", f"STEP_SECONDS={step_s}")
+        command = ("tpuctl", "run", "--on", "big", "--name", name, *place, *pace, *words)
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
@@ -79,29 +82,26 @@ class Followed:
 
 
 @pytest.mark.parametrize("name", ["train_jax.py", "train_torch.py"])
-def test_an_example_that_is_asked_to_leave_and_preempted_ends_like_an_unbroken_one(name: str) -> None:
+def test_an_example_that_is_asked_to_leave_ends_like_an_unbroken_one(name: str) -> None:
     words = program(name)
     with open_session("--instant") as session:
         session.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{session.environ['PATH']}"
         shutil.copy(EXAMPLES / name, session.work)
         session.type("up", "v4-16", "big", "--spot", "--pay")
 
-        unbroken = Followed(session, "unbroken", words)
+        unbroken = Followed(session, "unbroken", 0.0, words)
         result = unbroken.wait_for(r"finished: parameters (\w+)")
         assert unbroken.process.wait(timeout=60) == 0, unbroken.text()
 
-        broken = Followed(session, "broken", words)
-        broken.wait_for(r"step 20/120")
+        broken = Followed(session, "broken", 0.1, words)
+        broken.wait_for(r"step 20/60")
         os.kill(program_of_rank("broken", 1), signal.SIGTERM)
         left = broken.wait_for(r"asked to leave at step (\d+)")
         broken.wait_for(rf"resumed from step {left[1]} \(attempt 2\)")
-        broken.wait_for(r"step 50/120")
-        session.type("sim", "preempt", "big-1")
-        broken.wait_for(r"resumed from step (?:[5-9]\d|1[01]\d) \(attempt 3\)")
         assert broken.wait_for(r"finished: parameters (\w+)")[1] == result[1]
         assert broken.process.wait(timeout=60) == 0, broken.text()
 
-        manifests = [session.json("manifest", "broken", "--attempt", str(number)) for number in (1, 2, 3)]
-        assert [each["run"]["cause"] for each in manifests] == ["restart-asked", "preempted", "succeeded"]
+        manifests = [session.json("manifest", "broken", "--attempt", str(number)) for number in (1, 2)]
+        assert [each["run"]["cause"] for each in manifests] == ["restart-asked", "succeeded"]
         row = next(row for row in session.json("runs") if row["id"] == "broken")
-        assert (row["failures"], row["preemptions"]) == (0, 1)
+        assert (row["failures"], row["preemptions"]) == (0, 0)

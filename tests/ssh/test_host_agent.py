@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -321,24 +322,24 @@ def test_a_program_that_writes_into_its_files_does_not_change_the_next_attempt(r
 
 
 def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, home: Path) -> None:
-    for number in range(14):
-        runs.prepare(str(number), bundle=bundle_of(a=str(number)))
-        runs.start("true", attempt=str(number))
-        runs.ended(str(number))
-    runs.prepare("14", bundle=bundle_of(a="running"))
-    runs.start("sleep", "60", attempt="14")
+    for number in ("0", "1"):
+        runs.prepare(number, bundle=bundle_of(a=number))
+        runs.start("true", attempt=number)
+        runs.ended(number)
+    folder = home / ".tpuctl/runs/r1"
+    os.utime(folder / "0", (1, 1))
+    for number in range(2, 11):
+        shutil.copytree(folder / "1", folder / str(number))
+    runs.prepare("11", bundle=bundle_of(a="running"))
+    runs.start("sleep", "60", attempt="11")
     for blob in (home / ".tpuctl/blobs").iterdir():
         os.utime(blob, (1, 1))
-    runs.prepare("15", bundle=bundle_of(a="last"))
+    runs.prepare("12", bundle=bundle_of(a="last"))
     [listed] = runs.agent.attempts(runs.targets)
     assert listed.value is not None
-    assert {one.attempt for one in listed.value} == {str(number) for number in range(4, 16)}
+    assert {one.attempt for one in listed.value} == {str(number) for number in range(1, 13)}
     left = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
-    assert {content for content in left if len(content) < 20} == {
-        *(str(number).encode() for number in range(4, 14)),
-        b"running",
-        b"last",
-    }
+    assert {content for content in left if len(content) < 20} == {b"1", b"running", b"last"}
 
 
 def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs) -> None:

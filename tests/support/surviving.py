@@ -71,7 +71,7 @@ class Repair(StrEnum):
     """Nothing else repairs what a process did that woke up too late."""
 
 
-EVERY = 3
+EVERY = 6
 """Of the accidents beside kills before a call, a sample has one in so many."""
 
 
@@ -83,17 +83,20 @@ class Place:
     at: int
 
 
-def accidents(make: Callable[[], Story], *, sample: bool = False) -> Iterator[Place]:
+def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Iterator[Place]:
     """Every accident that can happen to a story at each of its changing calls.
 
-    A sample has every kill before a call (killed after one is, but for the time, killed before the next), every
-    lost answer, everything at the last call, and a share of the others.
+    The sample of a repair has the kills before every second call, and that of the other repair those before the
+    rest (killed after a call is, but for the time, killed before the next). Both have every lost answer,
+    everything at the last call, and a share of the others.
     """
+    turn = None if sample_of is None else list(Repair).index(sample_of)
     calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
     for at in range(1, calls + 1):
-        yield Place(Accident.BEFORE, at)
+        if turn is None or at == calls or (at + turn) % 2 == 0:
+            yield Place(Accident.BEFORE, at)
         for number, accident in enumerate((Accident.AFTER, Accident.RIVAL, Accident.ASLEEP)):
-            if not sample or at == calls or (at + number) % EVERY == 0:
+            if turn is None or at == calls or (at + 2 * number + turn) % EVERY == 0:
                 yield Place(accident, at)
     for at in range(1, cloud_calls + 1):
         yield Place(Accident.LOST, at)
@@ -130,7 +133,7 @@ def cases(stories: Mapping[str, Callable[[], Story]]) -> list[Any]:
 def survive_all(make: Callable[[], Story], repair: Repair, *, sample: bool = False) -> list[str]:
     """What went wrong, accident by accident: all of them are told, not the first."""
     failed = []
-    for where in accidents(make, sample=sample):
+    for where in accidents(make, repair if sample else None):
         if where.accident is Accident.ASLEEP and repair is Repair.AGAIN:
             continue
         try:
