@@ -30,27 +30,20 @@ WITHOUT_REFERENCES = frozenset(
 
 def parse_prune_age(word: str, flag: str) -> float:
     """Seconds of an age from which blobs may be removed. Raises UsageError for less than is safe."""
-    seconds = parse_duration(word, flag)
-    least = timeouts.PRUNE_AFTER_LEAST_S
-    if seconds < least:
-        text = render_duration(least)
-        raise UsageError(
-            f"{flag} {word} is too short: who stores code now writes down later what it belongs to",
-            hint=f"{flag} {text} or more",
-        )
-    return seconds
+    why = "who stores code now writes down later what it belongs to"
+    return _parse_age(word, flag, timeouts.PRUNE_AFTER_LEAST_S, why)
 
 
 def parse_runs_age(word: str, flag: str) -> float:
     """Seconds since their end from which runs may be removed. Raises UsageError for less than is safe."""
+    return _parse_age(word, flag, timeouts.RUNS_KEPT_LEAST_S, "a manifest is the only proof of a run")
+
+
+def _parse_age(word: str, flag: str, least_s: float, why: str) -> float:
     seconds = parse_duration(word, flag)
-    least = timeouts.RUNS_KEPT_LEAST_S
-    if seconds < least:
-        text = render_duration(least)
-        raise UsageError(
-            f"{flag} {word} is too short: a manifest is the only proof of a run",
-            hint=f"{flag} {text} or more",
-        )
+    if seconds < least_s:
+        hint = f"{flag} {render_duration(least_s)} or more"
+        raise UsageError(f"{flag} {word} is too short: {why}", hint=hint)
     return seconds
 
 

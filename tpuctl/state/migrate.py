@@ -83,15 +83,18 @@ def move_store(
     something did not arrive.
     """
     check_quiet(source, alive)
-    _check_wanted(source)
+    underway = _check_goes_to(source, uri)
     opened = target.claim(source.identity())
-    announce_move(source, uri)
+    if not underway:  # from now on nothing else may change it
+        source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
     if opened:  # only that it ended was not written down; others may have changed or deleted things there since
         count = len(source.list("")) - 1
     else:
         count = copy_store(source, target, report)
         target.open_as(source.identity(), project)
-    finish_move(source, uri)
+    document = source.get(MOVED)
+    if document is not None and not document.data["done"]:
+        source.put(MOVED, {"to": uri, "done": True}, if_generation=document.generation)
     return count
 
 
@@ -130,28 +133,18 @@ def call_off_move(source: Store, open_target: Callable[[str], Target]) -> str | 
     return uri
 
 
-def _check_wanted(source: Store) -> None:
-    """Raises ConflictError when the move is being called off."""
+def _check_goes_to(source: Store, uri: str) -> bool:
+    """Whether `source` is on its way to `uri` already. Raises ConflictError when it went elsewhere before, or
+    the move is being called off."""
     document = source.get(MOVED)
-    if document is not None and document.data.get("called_off"):
-        raise ConflictError(
-            f"the move to {document.data['to']} is being called off", hint="tpuctl config init --call-off"
-        )
-
-
-def announce_move(source: Store, uri: str) -> None:
-    """Writes down that `source` is on its way to `uri`, from when on nothing else may change it.
-
-    Raises ConflictError when it went elsewhere before.
-    """
-    document = source.get(MOVED)
-    if document is not None and document.data["to"] != uri:
-        raise ConflictError(
-            f"this store already moved to {document.data['to']}",
-            hint=f"tpuctl config init --store {document.data['to']} --join",
-        )
     if document is None:
-        source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
+        return False
+    to = document.data["to"]
+    if document.data.get("called_off"):
+        raise ConflictError(f"the move to {to} is being called off", hint="tpuctl config init --call-off")
+    if to != uri:
+        raise ConflictError(f"this store already moved to {to}", hint=f"tpuctl config init --store {to} --join")
+    return True
 
 
 def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> int:
@@ -182,10 +175,3 @@ def _compare(documents: list[Document], target: Target) -> None:
             f"{counted(len(wrong), 'document')} did not arrive unchanged, {wrong[0]} among them",
             hint="is the prefix used by something else? choose another --store",
         )
-
-
-def finish_move(source: Store, uri: str) -> None:
-    """Writes down that everything is at `uri`."""
-    document = source.get(MOVED)
-    if document is not None and not document.data["done"]:
-        source.put(MOVED, {"to": uri, "done": True}, if_generation=document.generation)

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from tpuctl.engine.ports import Store
-from tpuctl.errors import ConflictError
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceState
-from tpuctl.state.repository import load_run, load_slice
+from tpuctl.state.repository import load_run, load_slice, remove_unchanged
 
 _OF_A_RUN = ("manifests", "attempts")
 
@@ -50,10 +49,10 @@ def remove_old(store: Store, old: OldRecords) -> None:
     for run_id in old.runs:
         for group in _OF_A_RUN:
             for document in store.list(f"{group}/{run_id}/"):
-                _remove(store, document.key, document.generation)
+                remove_unchanged(store, document.key, document.generation)
         record = store.get(f"runs/{run_id}")
         if record is not None:
-            _remove(store, record.key, record.generation)
+            remove_unchanged(store, record.key, record.generation)
 
 
 def _journals(keys: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
@@ -95,11 +94,3 @@ def _gone_slices(
             if old:
                 found[subject] = old
     return found
-
-
-def _remove(store: Store, key: str, generation: int) -> None:
-    """Removes a document in exactly that generation; what somebody changed meanwhile stays."""
-    try:
-        store.delete(key, if_generation=generation)
-    except ConflictError:
-        return

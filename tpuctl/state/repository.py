@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from tpuctl.engine.ports import Document
+from tpuctl.engine.ports import Document, Store
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
 from tpuctl.lib.codec import from_data, to_data
@@ -174,6 +174,15 @@ def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
         services.store.put(key, data, if_generation=0)
     except ConflictError:
         return  # written since our look, by whoever took over while this process slept
+
+
+def remove_unchanged(store: Store, key: str, generation: int) -> bool:
+    """Removes a document in exactly that generation; what somebody changed meanwhile stays (False)."""
+    try:
+        store.delete(key, if_generation=generation)
+    except ConflictError:
+        return False
+    return True
 
 
 def list_attempts(services: Services, run_id: str) -> list[Attempt]:

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpuctl.engine.ports import Document, Store
+from tpuctl.engine.ports import Store
 from tpuctl.errors import ConflictError
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import RunRecord, SliceState
+from tpuctl.model.records import SliceState
 from tpuctl.state.gc_plan import Numbers, Retired
-from tpuctl.state.repository import decode, load_run, load_slice
+from tpuctl.state.repository import decode, load_run, load_slice, remove_unchanged
 
 KEY = "retired"
 
 
 def retired_numbers(store: Store, name: str) -> Numbers:
     """Where a slice whose record, or lease, was just found missing goes on counting."""
-    document = store.get(KEY)
-    return Numbers() if document is None else _parse(document).numbers.get(name, Numbers())
+    return _read(store)[0].numbers.get(name, Numbers())
 
 
 def find_ripe(store: Store, after_s: float) -> tuple[str, ...]:
     """The slices that `retire` would remove now."""
-    document = store.get(KEY)
-    return () if document is None else _judged(store, _parse(document)).ripe(store.now(), after_s)
+    old, generation = _read(store)
+    return old.watch(_gone(store), store.now()).ripe(store.now(), after_s) if generation else ()
 
 
 def retire(store: Store, after_s: float) -> list[str]:
@@ -36,33 +35,29 @@ def retire(store: Store, after_s: float) -> list[str]:
 
     Returns their names. Any crash leaves a state from which the next call goes on.
     """
-    document = store.get(KEY)
-    old = Retired() if document is None else _parse(document)
-    new = _judged(store, old)
+    old, generation = _read(store)
+    new = old.watch(_gone(store), store.now())
     ripe = new.ripe(store.now(), after_s)
     leftover = _leftovers(store, old)
     new = new.keep_numbers({name: _numbers_of(store, name) for name in (*ripe, *leftover)})
     if new != old:
-        generation = 0 if document is None else document.generation
         try:
             store.put(KEY, to_data(new), if_generation=generation)
         except ConflictError:
             return []  # another one is at it
-    removed = [name for name in ripe if _remove(store, f"slices/{name}", new.resting[name].generation)]
+    removed = [name for name in ripe if remove_unchanged(store, f"slices/{name}", new.resting[name].generation)]
     for name in (*removed, *leftover):
         _remove_lease(store, name, new.numbers[name])
         idle = store.get(f"idle/{name}")
         if idle is not None:
-            _remove(store, idle.key, idle.generation)
+            remove_unchanged(store, idle.key, idle.generation)
     return removed
 
 
-def _parse(document: Document) -> Retired:
-    return decode(Retired, document)
-
-
-def _judged(store: Store, old: Retired) -> Retired:
-    return old.watch(_gone(store), store.now())
+def _read(store: Store) -> tuple[Retired, int]:
+    """With the generation, 0 while there is none."""
+    document = store.get(KEY)
+    return (Retired(), 0) if document is None else (decode(Retired, document), document.generation)
 
 
 def _gone(store: Store) -> Mapping[str, int]:
@@ -70,18 +65,14 @@ def _gone(store: Store) -> Mapping[str, int]:
 
     Raises for a record that cannot be read: then nothing is known.
     """
-    needed = {run.slice_name for run in _open_runs(store)}
+    runs = [load_run(document).record for document in store.list("runs/")]
+    needed = {run.slice_name for run in runs if not run.state.final}
     stored = [load_slice(document) for document in store.list("slices/")]
     return {
         each.record.name: each.generation
         for each in stored
         if each.record.state is SliceState.GONE and each.record.name not in needed
     }
-
-
-def _open_runs(store: Store) -> list[RunRecord]:
-    runs = [load_run(document).record for document in store.list("runs/")]
-    return [run for run in runs if not run.state.final]
 
 
 def _numbers_of(store: Store, name: str) -> Numbers:
@@ -100,19 +91,10 @@ def _leftovers(store: Store, old: Retired) -> tuple[str, ...]:
     )
 
 
-def _remove(store: Store, key: str, generation: int) -> bool:
-    """Removes a document in exactly that generation; False when somebody changed it meanwhile."""
-    try:
-        store.delete(key, if_generation=generation)
-    except ConflictError:
-        return False
-    return True
-
-
 def _remove_lease(store: Store, name: str, numbers: Numbers) -> None:
     """Removes a lease that nobody holds and whose fence is kept."""
     lease = store.get(f"leases/{name}")
     if lease is None or int(lease.data["fence"]) > numbers.fence:
         return
     if not lease.data["owner"] or float(lease.data["expires"]) <= store.now():
-        _remove(store, lease.key, lease.generation)
+        remove_unchanged(store, lease.key, lease.generation)
