@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -389,6 +389,19 @@ class Input(Protocol):
         ...
 
 
+class StreamOptions(TypedDict, total=False):
+    """What a streamed command may be given."""
+
+    stdin: Stdin
+    hold_stdin: bool
+    """Keeps stdin open after the first bytes and sends a newline every 5 s: the session of the agent."""
+    timeout_s: float | None
+    should_stop: Callable[[], bool] | None
+    """When it turns true the call ends early, closing all channels."""
+    on_end: Callable[[RemoteResult], None] | None
+    """Gets each result as soon as it is known, from the thread of the sink."""
+
+
 class Remote(Protocol):
     """Commands on workers, many at once, over connections that are kept for the life of this object.
 
@@ -411,19 +424,10 @@ class Remote(Protocol):
         targets: Sequence[HostTarget],
         command: str | Callable[[HostTarget], str],
         sink: OutputSink,
-        *,
-        stdin: Stdin = b"",
-        hold_stdin: bool = False,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        on_end: Callable[[RemoteResult], None] | None = None,
+        **options: Unpack[StreamOptions],
     ) -> list[RemoteResult]:
-        """Like `run` but output goes to `sink` as it arrives and is not kept. `on_end` gets each result as soon
-        as it is known, from the thread of `sink`.
-
-        `hold_stdin` keeps stdin open after the first bytes and sends a newline every 5 s: the session of the
-        agent. Ends early, closing all channels, when `should_stop()` turns true or on Ctrl-C.
-        """
+        """Like `run` but output goes to `sink` as it arrives and is not kept. On Ctrl-C it ends, closing all
+        channels."""
         ...
 
     def forward(

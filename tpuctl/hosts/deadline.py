@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
-from tpuctl.engine.ports import Clock, Forwarding, OutputSink, Remote, Stdin
+from tpuctl.engine.ports import Clock, OutputSink, Remote, Stdin, StreamOptions
+from tpuctl.hosts.remote_wrapper import RemoteWrapper
 from tpuctl.model import timeouts
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -24,11 +26,11 @@ def is_late(clock: Clock, until: float | None) -> bool:
     return until is not None and clock.now() > until - HOST_TIME_S + BRISK_S
 
 
-class TimedRemote:
+class TimedRemote(RemoteWrapper):
     """A `Remote` whose commands end at `until` (by `clock`); after that hosts are not asked, and time out."""
 
     def __init__(self, remote: Remote, clock: Clock, until: float) -> None:
-        self._remote = remote
+        super().__init__(remote)
         self._clock = clock
         self._until = until
 
@@ -46,49 +48,20 @@ class TimedRemote:
         targets: Sequence[HostTarget],
         command: str | Callable[[HostTarget], str],
         sink: OutputSink,
-        *,
-        stdin: Stdin = b"",
-        hold_stdin: bool = False,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        on_end: Callable[[RemoteResult], None] | None = None,
+        **options: Unpack[StreamOptions],
     ) -> list[RemoteResult]:
         """See `Remote.stream`."""
         left = self._until - self._clock.now()
         if left <= 0:
             results = _not_asked(targets)
+            on_end = options.get("on_end")
             if on_end is not None:
                 for result in results:
                     on_end(result)
             return results
-        return self._remote.stream(
-            targets,
-            command,
-            sink,
-            stdin=stdin,
-            hold_stdin=hold_stdin,
-            timeout_s=left if timeout_s is None else min(timeout_s, left),
-            should_stop=should_stop,
-            on_end=on_end,
-        )
-
-    def forward(
-        self,
-        resolve: Callable[[], HostTarget],
-        remote_port: int,
-        *,
-        local_port: int = 0,
-        report: Callable[[str], None],
-    ) -> Forwarding:
-        """See `Remote.forward`."""
-        return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
-
-    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
-        """See `Remote.read_host_keys`."""
-        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
-
-    def close(self) -> None:
-        self._remote.close()
+        timeout_s = options.get("timeout_s")
+        options["timeout_s"] = left if timeout_s is None else min(timeout_s, left)
+        return self._remote.stream(targets, command, sink, **options)
 
 
 def _not_asked(targets: Sequence[HostTarget]) -> list[RemoteResult]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
-from tpuctl.engine.ports import Forwarding, OutputSink, Remote, Stdin
+from tpuctl.engine.ports import OutputSink, Remote, Stdin, StreamOptions
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError, TpuctlError
+from tpuctl.hosts.remote_wrapper import RemoteWrapper
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.state.journal import record_decision
@@ -18,12 +20,12 @@ from tpuctl.state.repository import find_slice, save
 Renew = Callable[[HostTarget], HostTarget | None]
 
 
-class RepinningRemote:
+class RepinningRemote(RemoteWrapper):
     """A `Remote` that, where a host shows another key than the pinned one, asks `renew` for a newer pin and
     tries once more. Nothing was sent to that host before."""
 
     def __init__(self, remote: Remote, renew: Renew) -> None:
-        self._remote = remote
+        super().__init__(remote)
         self._renew = renew
         self._renewed: dict[HostTarget, HostTarget] = {}
 
@@ -43,54 +45,25 @@ class RepinningRemote:
         targets: Sequence[HostTarget],
         command: str | Callable[[HostTarget], str],
         sink: OutputSink,
-        *,
-        stdin: Stdin = b"",
-        hold_stdin: bool = False,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        on_end: Callable[[RemoteResult], None] | None = None,
+        **options: Unpack[StreamOptions],
     ) -> list[RemoteResult]:
         """See `Remote.stream`. The end of a worker with another key is told when it is sure."""
+        on_end, timeout_s = options.get("on_end"), options.get("timeout_s")
 
         def ended(result: RemoteResult) -> None:
             if on_end is not None and result.failure is not FailureKind.HOST_KEY:
                 on_end(result)
 
-        results = self._again(
-            targets,
-            lambda asked, spent_s: self._remote.stream(
-                asked,
-                command,
-                sink,
-                stdin=stdin,
-                hold_stdin=hold_stdin,
-                timeout_s=None if timeout_s is None else _left(timeout_s, spent_s),
-                should_stop=should_stop,
-                on_end=ended,
-            ),
-        )
+        def ask(asked: Sequence[HostTarget], spent_s: float) -> list[RemoteResult]:
+            options["timeout_s"] = None if timeout_s is None else _left(timeout_s, spent_s)
+            return self._remote.stream(asked, command, sink, **options)
+
+        options["on_end"] = ended
+        results = self._again(targets, ask)
         for result in results:
             if on_end is not None and result.failure is FailureKind.HOST_KEY:
                 on_end(result)
         return results
-
-    def forward(
-        self,
-        resolve: Callable[[], HostTarget],
-        remote_port: int,
-        *,
-        local_port: int = 0,
-        report: Callable[[str], None],
-    ) -> Forwarding:
-        """See `Remote.forward`."""
-        return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
-
-    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
-        """See `Remote.read_host_keys`."""
-        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
-
-    def close(self) -> None:
-        self._remote.close()
 
     def _again(
         self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget], float], list[RemoteResult]]
