@@ -52,7 +52,7 @@ def _help(plan: Plan) -> Report:
         setting="the library that tpuctl's command line is made with, and tpuctl's help",
         baseline=contenders[0].name,
         lines=lines(contenders, found),
-        budgets=(Budget("CPU of the help, of importing typer", ratio, 1.6),),
+        budgets=(Budget("CPU of the help, of importing typer", ratio, 1.1),),
     )
 
 

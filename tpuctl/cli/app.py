@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from msgspec import Struct
 from typer.core import TyperGroup
 
 from tpuctl import __version__
@@ -20,7 +19,7 @@ from tpuctl.cli.invocation import Invocation, invocation
 from tpuctl.cli.typer_lazy import spare, spared
 
 
-class Entry(Struct, frozen=True):
+class Entry(NamedTuple):
     """One command: `cli/commands/NAME.py` has a function of its name, or what `target` says, function or Typer;
     `summary` is its line in the root help."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from msgspec import Struct, field
 
 
-class Invocation(Struct):
-    """What one command line said to all commands, and what an interruption has to tell."""
+class Invocation:
+    """What one command line said to all commands, and what an interruption has to tell.
+
+    A plain class: help is shown without the import of msgspec.
+    """
 
     profile: str | None = None
     project: str | None = None
@@ -27,7 +30,9 @@ class Invocation(Struct):
     """The command that starts the server of this profile, see `Config`."""
     unattended: bool = False
     """A pass: see `render.Renderer`."""
-    arguments: list[str] = field(default_factory=list)
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        self.arguments = list(arguments)
 
 
 def invocation(ctx: typer.Context) -> Invocation:
