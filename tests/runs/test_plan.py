@@ -1,218 +1,40 @@
-"""What is done next for a run, and which budget an ended attempt is charged to."""
+"""What is done next for a run, and which budget an ended attempt is charged to.
+
+The cases of the plan are in tests/data/plans/runs.yaml.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
-from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
-from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Cause, Desired, RunState, SliceState, WorkerEnd
+from tests.support.builders import a_run, a_slice, an_attempt
+from tests.support.cases import changed, check, load_cases
+from tpuctl.hosts.protocol import WorkerState, WorkerView
+from tpuctl.lib.codec import from_data
+from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
 from tpuctl.model.run_spec import Policy
-from tpuctl.model.verdict import Blocked
-from tpuctl.runs.plan import RunStep, charge, plan_run, worker_ends
-from tpuctl.slices.states import ObservedEvent, SliceEvent
+from tpuctl.runs.plan import charge, plan_run, worker_ends
+from tpuctl.slices.states import ObservedEvent
 
-ALIVE = ObservedEvent(SliceEvent.NODE_READY, "node big-1 is READY")
-PREEMPTED = ObservedEvent(SliceEvent.PREEMPTED, "node big-1 is PREEMPTED")
 NOW = 3000.0
+ALIVE = {"event": "node-ready", "why": "node big-1 is READY"}
 
 
-def running(worker):
-    return WorkerView(worker, WorkerState.RUNNING)
+@pytest.mark.parametrize("case", load_cases("runs", NOW))
+def test_what_is_done_next(case: dict[str, Any]) -> None:
+    run, slice_ = changed(a_run(), case.get("run", {})), changed(a_slice(), case.get("slice", {}))
+    workers = [from_data(WorkerView, {"worker": n, **each}) for n, each in enumerate(case.get("workers", ()))]
+    seen = from_data(ObservedEvent, case.get("seen", ALIVE))
+    check(plan_run(run, slice_, seen, workers, case.get("now", NOW)), case["plan"])
 
 
-def exited(worker, status):
-    return WorkerView(worker, WorkerState.EXITED, exit_status=status)
-
-
-def unreachable(worker):
-    return WorkerView(worker, WorkerState.UNREACHABLE)
-
-
-def plan(run=None, slice_=None, observed=ALIVE, workers=(), now=NOW):
-    return plan_run(run or a_run(), slice_ or a_slice(), observed, list(workers), now)
-
-
-def test_a_run_waits_for_its_slice_and_starts_when_it_is_ready():
-    fresh = a_run(attempt=None, state=RunState.WAITING)
-    assert plan(fresh, a_slice(state=SliceState.PROVISIONING)).step is None
-    assert plan(fresh, a_slice()).step is RunStep.NEW_ATTEMPT
-
-
-def test_no_worker_starts_before_every_worker_acknowledged():
-    starting = a_run(attempt=an_attempt(state=AttemptPhase.STARTING))
-    prepared = [WorkerView(0, WorkerState.PREPARED), WorkerView(1, WorkerState.PREPARED)]
-    assert plan(a_run(attempt=an_attempt(state=AttemptPhase.PREPARING))).step is RunStep.PREPARE
-    assert plan(starting, workers=prepared).step is RunStep.START
-    assert plan(starting, workers=[running(0), running(1)]).step is RunStep.MARK_RUNNING
-
-
-def test_success_needs_every_worker():
-    assert plan(workers=[exited(0, 0), running(1)]).step is None
-    answer = plan(workers=[exited(0, 0), exited(1, 0)])
-    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.SUCCEEDED)
-
-
-def test_a_failing_worker_is_charged_only_after_two_reads_that_show_the_slice_alive():
-    workers = [exited(0, 1), running(1)]
-    assert plan(workers=workers).step is RunStep.SUSPECT
-    once = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
-    assert plan(once, workers=workers, now=NOW + 0.5).step is None
-    assert plan(once, workers=workers, now=NOW + timeouts.VERDICT_READ_GAP_S).step is RunStep.SUSPECT
-    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
-    answer = plan(twice, workers=workers, now=NOW + 3)
-    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.FAILED)
-
-
-def test_a_failing_worker_of_a_preempted_slice_is_a_preemption():
-    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
-    answer = plan(suspect, observed=PREEMPTED, workers=[exited(0, 1), unreachable(1)])
-    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.PREEMPTED)
-
-
-def test_an_attempt_of_an_earlier_incarnation_was_preempted():
-    later = a_slice(incarnation=an_incarnation(number=2, cloud_name="big-2"))
-    assert plan(slice_=later).cause is Cause.PREEMPTED
-
-
-def test_the_verdict_waits_for_unreachable_hosts_but_not_for_ever():
-    workers = [exited(0, 1), unreachable(1)]
-    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=9))
-    assert plan(suspect, workers=workers, now=NOW + 60).step is None
-    answer = plan(suspect, workers=workers, now=NOW + timeouts.VERDICT_MAX_S)
-    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
-
-
-def test_workers_that_only_do_not_answer_have_long_to_come_back():
-    suspect = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=1))
-    later = NOW + timeouts.UNREACHABLE_MAX_S - 1
-    assert plan(suspect, workers=[unreachable(0), running(1)], now=later).step is None
-    assert plan(suspect, workers=[running(0), running(1)], now=later).step is RunStep.CLEAR
-    given_up = plan(suspect, workers=[unreachable(0), running(1)], now=later + 1)
-    assert (given_up.step, given_up.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
-
-
-def test_exit_status_75_asks_for_a_restart():
-    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
-    assert plan(twice, workers=[exited(0, 75), exited(1, 75)]).cause is Cause.RESTART_ASKED
-    assert plan(twice, workers=[exited(0, 75), exited(1, 1)]).cause is Cause.FAILED
-
-
-def test_a_rebooted_host_is_not_the_users_failure():
-    twice = a_run(attempt=an_attempt(suspect_since=NOW, suspect_reads=2))
-    lost = WorkerView(1, WorkerState.LOST)
-    assert plan(twice, workers=[running(0), lost]).cause is Cause.HOST_LOST
-
-
-def shut_down(worker, status=None):
-    return WorkerView(
-        worker,
-        WorkerState.EXITED,
-        exit_status=status,
-        signal=15 if status is None else None,
-        event=HostEvent.SHUT_DOWN,
-        interrupted=True,
-    )
-
-
-def suspect(since=NOW, reads=2):
-    return a_run(attempt=an_attempt(suspect_since=since, suspect_reads=reads))
-
-
-@pytest.mark.parametrize("status", [None, 0, 1, 75], ids=["killed", "saved", "failed", "asked"])
-def test_a_host_that_was_shut_down_is_no_failure_however_its_program_ended(status):
-    workers = [shut_down(0, status), exited(1, 1)]
-    assert plan(workers=workers).step is RunStep.SUSPECT
-    assert plan(suspect(), workers=workers, now=NOW + 60).step is None
-    late = plan(suspect(), workers=workers, now=NOW + timeouts.VERDICT_MAX_S)
-    assert (late.step, late.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
-    assert late.why == "worker 0 was shut down with its host, worker 1 exited with 1"
-    told = plan(suspect(), observed=PREEMPTED, workers=workers)
-    assert (told.cause, told.why) == (Cause.PREEMPTED, "node big-1 is PREEMPTED")
-
-
-def test_a_program_that_saves_and_ends_well_because_its_host_goes_down_has_not_succeeded():
-    assert plan(workers=[shut_down(0, 0), shut_down(1, 0)]).step is RunStep.SUSPECT
-
-
-def test_a_host_that_came_back_from_a_reboot_is_not_waited_for_any_longer():
-    again = WorkerView(0, WorkerState.EXITED, signal=15, event=HostEvent.REBOOTED, interrupted=True)
-    assert plan(suspect(reads=1), workers=[again, exited(1, 1)]).step is not RunStep.DECIDE
-    answer = plan(suspect(), workers=[again, exited(1, 1)])
-    assert (answer.step, answer.cause) == (RunStep.DECIDE, Cause.HOST_LOST)
-    assert answer.why.startswith("worker 0 lost its host to a reboot")
-
-
-def test_a_worker_whose_host_goes_down_is_in_trouble_before_its_program_ends():
-    leaving = WorkerView(0, WorkerState.RUNNING, event=HostEvent.SHUT_DOWN, interrupted=True)
-    assert plan(workers=[leaving, running(1)]).step is RunStep.SUSPECT
-    assert plan(suspect(), workers=[leaving, exited(1, 1)]).step is None
-
-
-def test_a_notice_of_preemption_decides_where_the_api_says_nothing():
-    noticed = WorkerView(0, WorkerState.EXITED, exit_status=1, event=HostEvent.PREEMPTED)
-    assert plan(suspect(), workers=[noticed, running(1)]).step is None
-    late = NOW + timeouts.VERDICT_MAX_S
-    assert plan(suspect(), workers=[noticed, running(1)], now=late).cause is Cause.PREEMPTED
-    announced = WorkerView(0, WorkerState.EXITED, exit_status=1, event=HostEvent.MAINTENANCE)
-    assert plan(suspect(), workers=[announced, running(1)], now=late).cause is Cause.HOST_LOST
-
-
-def test_workers_of_a_preempted_attempt_that_still_answer_are_stopped_and_the_others_not_waited_for():
-    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.PREEMPTED))
-    assert plan(ending, workers=[unreachable(0), running(1)]).step is RunStep.STOP_WORKERS
-    assert plan(ending, workers=[unreachable(0), exited(1, 1)]).step is RunStep.END_ATTEMPT
-
-
-def test_what_outlives_its_supervisor_is_ended_before_the_attempt_is():
-    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.HOST_LOST))
-    orphans = WorkerView(0, WorkerState.LOST, survivors=(7,), survivors_said="7 python3 of ada")
-    assert plan(ending, workers=[orphans, exited(1, 1)]).step is RunStep.STOP_WORKERS
+def test_what_outlived_a_worker_is_noted():
     roots = WorkerView(0, WorkerState.EXITED, signal=15, survivors=(8,), survivors_said="8 sh of root")
-    assert plan(ending, workers=[roots, exited(1, 1)]).step is RunStep.END_ATTEMPT
     [end] = worker_ends([roots])
     assert (end.survivors, end.note) == ((8,), "outlived by 8 sh of root")
-
-
-def test_the_other_workers_are_stopped_before_an_attempt_ends():
-    ending = a_run(attempt=an_attempt(state=AttemptPhase.ENDING, cause=Cause.FAILED))
-    assert plan(ending, workers=[exited(0, 1), running(1)]).step is RunStep.STOP_WORKERS
-    assert plan(ending, workers=[exited(0, 1), exited(1, 143)]).step is RunStep.END_ATTEMPT
-
-
-def test_a_worker_that_does_not_answer_is_asked_to_stop_until_patience_ends():
-    attempt = an_attempt(state=AttemptPhase.ENDING, cause=Cause.STOPPED, ending_since=NOW)
-    ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
-    assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 60).step is RunStep.STOP_WORKERS
-    assert plan(ending, workers=[exited(0, 143), unreachable(1)], now=NOW + 71).step is RunStep.END_ATTEMPT
-
-
-def test_success_on_every_worker_counts_even_when_the_slice_goes_right_after():
-    assert plan(observed=PREEMPTED, workers=[exited(0, 0), exited(1, 0)]).cause is Cause.SUCCEEDED
-
-
-def test_a_worker_that_never_ends_does_not_hold_the_attempt_for_ever():
-    attempt = an_attempt(state=AttemptPhase.ENDING, cause=Cause.STOPPED, ending_since=NOW)
-    ending = a_run(attempt=attempt, policy=Policy(grace_s=10))
-    hanging = [exited(0, 143), running(1)]
-    assert plan(ending, workers=hanging, now=NOW + 60).step is RunStep.STOP_WORKERS
-    assert plan(ending, workers=hanging, now=NOW + 71).step is RunStep.END_ATTEMPT
-
-
-def test_a_stop_ends_a_run_at_every_stage():
-    assert plan(a_run(stop_asked=True), workers=[running(0), running(1)]).cause is Cause.STOPPED
-    waiting = a_run(stop_asked=True, attempt=None, state=RunState.WAITING)
-    assert plan(waiting).state is RunState.STOPPED
-
-
-def test_a_removed_slice_blocks_the_run_and_a_slice_taken_down_ends_it():
-    waiting = a_run(attempt=None, state=RunState.WAITING)
-    removed = plan(waiting, a_slice(state=SliceState.REMOVED))
-    assert isinstance(removed.verdict, Blocked)
-    down = plan(waiting, a_slice(desired=Desired.DOWN, state=SliceState.DELETING))
-    assert (down.step, down.state) == (RunStep.FINISH, RunState.STOPPED)
 
 
 def failure(*ends, number=1):
