@@ -20,8 +20,8 @@ from tpuctl.doctor.checks import (
     examine,
 )
 from tpuctl.doctor.facts import Facts, StoreRecords, Wanted
-from tpuctl.doctor.finding import fold_unread
-from tpuctl.doctor.quotas import side_findings, tpu_findings
+from tpuctl.doctor.finding import Finding, fold_unread
+from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.lib.result import Reading
 from tpuctl.model.cloud import QueuedState, Tier
@@ -50,6 +50,7 @@ def facts(**changes: Any) -> Facts:
     """Everything is well, for spot v4 in one zone."""
     values: dict[str, Any] = {
         "wanted": Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True),
+        "catalog": CATALOG,
         "now": NOW,
         "credentials": Reading(CredentialFacts("service_account", "/key.json", "a@p.iam.gserviceaccount.com")),
         "services": Reading(frozenset({*NEEDED_APIS, *USEFUL_APIS})),
@@ -80,7 +81,11 @@ def levels(found: Any) -> list[str]:
 
 def worst(**changes: Any) -> list[tuple[str, str]]:
     """(check, level) of all that is not ok."""
-    return [(each.check, str(each.level)) for each in examine(facts(**changes), CATALOG) if each.level != "ok"]
+    return [(each.check, str(each.level)) for each in examine(facts(**changes)) if each.level != "ok"]
+
+
+def tpu_quota(**changes: Any) -> list[Finding]:
+    return [each for each in examine(facts(**changes)) if each.check == "tpu quota"]
 
 
 def test_where_everything_is_well_nothing_is_found():
@@ -91,7 +96,7 @@ def test_where_everything_is_well_nothing_is_found():
     "field", ["services", "permissions", "tpu_quotas", "clock_ahead", "keys", "tools", "store"]
 )
 def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
-    found = [each for each in examine(facts(**{field: UNREAD}), CATALOG) if each.level != "ok"]
+    found = [each for each in examine(facts(**{field: UNREAD})) if each.level != "ok"]
     assert levels(found) == ["warning"]
     assert found[0].what == "not checked: no answer"
     assert found[0].fix == "try again"
@@ -100,17 +105,17 @@ def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
 def test_what_one_thing_keeps_from_being_checked_is_told_in_one_line():
     without = Reading(error=TpuctlError("no working credentials"))
     names = ("services", "permissions", "project", "tpu_quotas", "holdings", "network")
-    found = examine(facts(**dict.fromkeys(names, without), regions={"us-central2": without}), CATALOG)
+    found = examine(facts(**dict.fromkeys(names, without), regions={"us-central2": without}))
     (told,) = [each for each in fold_unread(found) if each.level != "ok"]
     assert (told.check, str(told.level)) == ("not checked", "warning")
     assert told.what == "apis, permissions, tpu quota, side quotas, os login, vpc: no working credentials"
 
 
 def test_every_check_that_is_not_made_is_named():
-    made = examine(facts(), CATALOG)
+    made = examine(facts())
     assert [each.check for each in all_others(made, "no project")] == ["settings"]
     (told,) = fold_unread(all_others([], "no project"))
-    assert told.what == f"{', '.join(CHECKS)}: no project"
+    assert told.what == f"settings, {', '.join(check.name for check in CHECKS)}: no project"
 
 
 def test_nothing_at_all_can_be_read():
@@ -118,7 +123,7 @@ def test_nothing_at_all_can_be_read():
         *("credentials", "services", "permissions", "project", "tpu_quotas", "holdings", "clock_ahead"),
         *("keys", "tools", "store", "records", "watch"),
     )
-    found = examine(facts(**dict.fromkeys(names, UNREAD), regions={"us-central2": UNREAD}), CATALOG)
+    found = examine(facts(**dict.fromkeys(names, UNREAD), regions={"us-central2": UNREAD}))
     assert {each.check for each in found if each.level == "problem"} == {"credentials"}
     assert {str(each.level) for each in found} == {"problem", "warning", "ok"}
 
@@ -163,37 +168,33 @@ def test_spot_without_quota_is_no_matter_for_on_demand():
 def test_grants_are_checked_too():
     records = StoreRecords((Grant("us-east1-d", Tier.SPOT, "v6e", 64),), health=GOOD)
     quota = parse_tpu_quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east1-d", 0)
-    found = tpu_findings(
-        facts(records=Reading(records), tpu_quotas=Reading((*tpu_quotas(spot=64).value, quota))), CATALOG
-    )
+    found = tpu_quota(records=Reading(records), tpu_quotas=Reading((*tpu_quotas(spot=64).value, quota)))
     assert levels(found) == ["ok", "problem"]
     assert "--dimensions=zone=us-east1-d" in (found[1].fix or "")
 
 
 def test_a_zone_without_a_type_needs_quota_for_anything():
     wanted = Wanted("p-roject", (ZONE,), None, None, external_ips=True)
-    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=8)), CATALOG)) == [
-        "ok"
-    ]
-    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=tpu_quotas(spot=0)), CATALOG)) == ["problem"]
-    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading(())), CATALOG)) == ["warning"]
+    assert levels(tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=8))) == ["ok"]
+    assert levels(tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))) == ["problem"]
+    assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading(()))) == ["warning"]
 
 
 def test_a_single_v3_needs_no_quota_for_pods():
     wanted = Wanted("p-roject", ("europe-west4-a",), "v3", Tier.ON_DEMAND, external_ips=True)
     pods = parse_tpu_quota("TPUV3sPodPerProjectPerZoneForTPUAPI", "europe-west4-a", 0)
     devices = parse_tpu_quota("TPUV3sPerProjectPerZoneForTPUAPI", "europe-west4-a", 16)
-    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading((pods, devices))), CATALOG)) == ["ok"]
-    assert levels(tpu_findings(facts(wanted=wanted, tpu_quotas=Reading((pods,))), CATALOG)) == ["problem"]
+    assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading((pods, devices)))) == ["ok"]
+    assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading((pods,)))) == ["problem"]
 
 
 def test_full_quota_is_a_problem_only_where_dead_requests_fill_it():
     alive = Reading(find_holdings(CATALOG, [a_node()], []))
     dead = Reading(find_holdings(CATALOG, [], [a_queued(state=QueuedState.SUSPENDED)]))
     full = tpu_quotas(spot=16)
-    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=alive), CATALOG)) == ["warning"]
-    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=dead), CATALOG)) == ["problem"]
-    assert levels(tpu_findings(facts(tpu_quotas=full, holdings=UNREAD), CATALOG)) == ["warning"]
+    assert levels(tpu_quota(tpu_quotas=full, holdings=alive)) == ["warning"]
+    assert levels(tpu_quota(tpu_quotas=full, holdings=dead)) == ["problem"]
+    assert levels(tpu_quota(tpu_quotas=full, holdings=UNREAD)) == ["warning"]
 
 
 def region(*quotas: ComputeQuota) -> dict[str, Any]:
@@ -311,7 +312,7 @@ def test_a_pause_is_said():
     ],
 )
 def test_the_store(store, level, said):
-    found = [each for each in examine(facts(store=Reading(store)), CATALOG) if each.check == "store"]
+    found = [each for each in examine(facts(store=Reading(store))) if each.check == "store"]
     assert [(str(each.level), said in each.what) for each in found] == [(level, True)], found
 
 

@@ -6,11 +6,13 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from tpuctl.doctor.facts import Facts
-from tpuctl.doctor.finding import Finding, because, not_checked, ok, problem, warning
+from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
 from tpuctl.errors import BILLING_DISABLED, TpuctlError
@@ -18,8 +20,8 @@ from tpuctl.lib.names import region_of
 from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
-from tpuctl.model.accelerators import Catalog
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+from tpuctl.model.quota import ProjectInfo
 from tpuctl.model.regions import is_near as is_near
 from tpuctl.slices.validation import OS_LOGIN
 from tpuctl.watch.heartbeat import Verdict
@@ -56,46 +58,6 @@ CLOCK_PROBLEM_S = 300.0
 CLOCK_WARNING_S = 30.0
 
 
-def examine(facts: Facts, catalog: Catalog) -> tuple[Finding, ...]:
-    """Every check, in the order in which a person would mend things."""
-    found = [
-        *check_credentials(facts),
-        *check_clock(facts),
-        *check_apis(facts),
-        *check_permissions(facts),
-        *tpu_findings(facts, catalog),
-        *side_findings(facts),
-        *check_keys(facts),
-        *check_os_login(facts),
-        *check_network(facts),
-        *check_buckets(facts),
-        *check_store(facts),
-        *check_watchdog(facts),
-        *check_tools(facts),
-    ]
-    found = list(dict.fromkeys(found))
-    silent = _nothing_answers(facts)
-    if silent is None:
-        return tuple(found)
-    renewal = facts.credentials.error is not None and facts.credentials.error.code == "transient"
-    kept = [each for each in found if not (renewal and each.check == "credentials")]
-    cause = problem("network", f"no API answers: {silent.message}", silent.hint)
-    return (cause, *dict.fromkeys(because(kept, "no API answers")))
-
-
-CHECKS = (
-    *("settings", "credentials", "clock", "apis", "permissions", "tpu quota", "side quotas", "ssh key"),
-    *("os login", "vpc", "buckets", "store", "watchdog", "tools"),
-)
-"""Every check, as its findings name it."""
-
-
-def all_others(found: Sequence[Finding], why: str) -> list[Finding]:
-    """The checks that are not among those of `found`."""
-    made = {each.check for each in found}
-    return [not_checked(check, TpuctlError(why)) for check in CHECKS if check not in made]
-
-
 def _nothing_answers(facts: Facts) -> TpuctlError | None:
     """Why no API answered anything; None where one did, be it with a refusal."""
     readings = [*_readings(facts), facts.clock_ahead]
@@ -116,26 +78,25 @@ def _readings(facts: Facts) -> Iterator[Reading[Any]]:
 
 def check_credentials(facts: Facts) -> list[Finding]:
     """There are some, the API takes them, and they last."""
-    check = "credentials"
     found = facts.credentials.value
     if found is None:
         error = facts.credentials.error
-        return [problem(check, error.message if error else "none", (error.hint if error else None) or LOGIN)]
+        return [problem(error.message if error else "none", (error.hint if error else None) or LOGIN)]
     words = f"{found.kind} {found.where}".strip() + (f" of {found.account}" if found.account else "")
     fix = _renewal(facts)
     if any(_status(reading) == 401 for reading in _readings(facts)):
-        return [problem(check, f"expired or revoked: the API refuses them ({words})", fix)]
+        return [problem(f"expired or revoked: the API refuses them ({words})", fix)]
     if found.expires_at is None:
         if found.renews or facts.wanted.simulated:
-            return [ok(check, words), *_quota_project(facts)]
-        return [warning(check, f"{words}: an access token, which ends within the hour", fix)]
+            return [ok(words), *_quota_project(facts)]
+        return [warning(f"{words}: an access token, which ends within the hour", fix)]
     left = found.expires_at - facts.now
     if found.renews:
         until = render_time(found.expires_at)
-        return [ok(check, f"{words}; this token until {until}, renewed by itself"), *_quota_project(facts)]
+        return [ok(f"{words}; this token until {until}, renewed by itself"), *_quota_project(facts)]
     if left <= 0:
-        return [problem(check, f"{words}: expired {render_span(-left)} ago", fix)]
-    return [warning(check, f"{words}: ends in {render_span(left)}", fix)]
+        return [problem(f"{words}: expired {render_span(-left)} ago", fix)]
+    return [warning(f"{words}: ends in {render_span(left)}", fix)]
 
 
 def _quota_project(facts: Facts) -> list[Finding]:
@@ -145,7 +106,7 @@ def _quota_project(facts: Facts) -> list[Finding]:
         return []
     named = f"name {found.quota_project}" if found.quota_project else "name no project"
     fix = f"gcloud auth application-default set-quota-project {project}"
-    return [warning("credentials", f"they {named} for quota, not {project}: some APIs refuse that", fix)]
+    return [warning(f"they {named} for quota, not {project}: some APIs refuse that", fix)]
 
 
 def _renewal(facts: Facts) -> str:
@@ -162,42 +123,36 @@ def _status(reading: Reading[Any]) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def check_clock(facts: Facts) -> list[Finding]:
+def check_clock(_: Facts, ahead: float) -> list[Finding]:
     """This machine's clock against the API's."""
-    check = "clock"
-    ahead = facts.clock_ahead.value
-    if ahead is None:
-        return [not_checked(check, facts.clock_ahead.error)]
     if abs(ahead) < CLOCK_WARNING_S:
-        return [ok(check, "agrees with the API's")]
+        return [ok("agrees with the API's")]
     what = f"{render_span(abs(ahead))} {'behind' if ahead > 0 else 'ahead of'} the API's clock"
     fix = "sudo timedatectl set-ntp true"
-    return [(problem if abs(ahead) >= CLOCK_PROBLEM_S else warning)(check, what, fix)]
+    return [(problem if abs(ahead) >= CLOCK_PROBLEM_S else warning)(what, fix)]
 
 
 def check_apis(facts: Facts) -> list[Finding]:
     """The APIs that tpuctl calls are enabled. An API that refused to be called counts, listed or not."""
-    check = "apis"
     project = facts.wanted.project
     refused = {name for name in NEEDED_APIS if any(_refuses(reading, name) for reading in _readings(facts))}
     listed = facts.services.value
     off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
     found = _no_billing(facts) + [
         problem(
-            check,
             f"{name} is not enabled: {NEEDED_APIS[name]}",
             f"gcloud services enable {name} --project={project}",
         )
         for name in off
     ]
     if listed is None:
-        return [*found, not_checked(check, facts.services.error)]
+        return [*found, not_checked(facts.services.error)]
     found += [
-        warning(check, f"{name} is not enabled: {why}", f"gcloud services enable {name} --project={project}")
+        warning(f"{name} is not enabled: {why}", f"gcloud services enable {name} --project={project}")
         for name, why in USEFUL_APIS.items()
         if name not in listed
     ]
-    return found or [ok(check, f"enabled: {', '.join(NEEDED_APIS)}")]
+    return found or [ok(f"enabled: {', '.join(NEEDED_APIS)}")]
 
 
 def _no_billing(facts: Facts) -> list[Finding]:
@@ -207,7 +162,7 @@ def _no_billing(facts: Facts) -> list[Finding]:
         return []
     project = facts.wanted.project
     fix = f"gcloud billing projects link {project} --billing-account=ACCOUNT; `gcloud billing accounts list`"
-    return [problem("apis", f"project {project} has no billing account: its APIs refuse to work", fix)]
+    return [problem(f"project {project} has no billing account: its APIs refuse to work", fix)]
 
 
 def _refuses(reading: Reading[Any], service: str) -> bool:
@@ -216,26 +171,20 @@ def _refuses(reading: Reading[Any], service: str) -> bool:
     return hint.startswith("gcloud services enable") and service in hint.split()
 
 
-def check_permissions(facts: Facts) -> list[Finding]:
+def check_permissions(facts: Facts, granted: frozenset[str]) -> list[Finding]:
     """What tpuctl must be allowed, and what it is better off with."""
-    check = "permissions"
-    granted = facts.permissions.value
-    if granted is None:
-        return [not_checked(check, facts.permissions.error)]
     found = []
     missing = [each for each in NEEDED_PERMISSIONS if each not in granted]
     if missing:
-        found.append(
-            problem(check, f"not granted: {', '.join(missing)}", _grant_role(facts, "roles/tpu.admin"))
-        )
+        found.append(problem(f"not granted: {', '.join(missing)}", _grant_role(facts, "roles/tpu.admin")))
     blind = [each for each in USEFUL_PERMISSIONS if each not in granted]
     if blind:
         what = f"not granted: {', '.join(blind)}; quotas and settings stay partly unread"
-        found.append(warning(check, what, _grant_role(facts, "roles/viewer")))
+        found.append(warning(what, _grant_role(facts, "roles/viewer")))
     if ACT_AS not in granted:
         what = f"not granted on the project: {ACT_AS}; no node is made unless its service account grants it"
-        found.append(warning(check, what, _grant_role(facts, "roles/iam.serviceAccountUser")))
-    return found or [ok(check, f"all {len(ASKED_PERMISSIONS)} are granted")]
+        found.append(warning(what, _grant_role(facts, "roles/iam.serviceAccountUser")))
+    return found or [ok(f"all {len(ASKED_PERMISSIONS)} are granted")]
 
 
 def _grant_role(facts: Facts, role: str) -> str:
@@ -244,57 +193,49 @@ def _grant_role(facts: Facts, role: str) -> str:
     )
 
 
-def check_keys(facts: Facts) -> list[Finding]:
+def check_key(_: Facts, found: KeyFacts) -> list[Finding]:
     """The key that logs in to the hosts."""
-    check = "ssh key"
-    if facts.keys.value is None:
-        return [not_checked(check, facts.keys.error)]
-    return [judge_key(facts.keys.value)]
+    return [judge_key(found)]
 
 
 def judge_key(found: KeyFacts) -> Finding:
     """The key as a file."""
-    check = "ssh key"
     if found.mode is None and not found.error:
-        return ok(check, f"none yet; {found.path} is made with the first slice")
+        return ok(f"none yet; {found.path} is made with the first slice")
     path = quote(found.path)
     if found.mode is not None and not found.mode & 0o400:
-        return problem(check, f"{found.path} cannot be read (mode {found.mode:04o})", f"chmod 600 {path}")
+        return problem(f"{found.path} cannot be read (mode {found.mode:04o})", f"chmod 600 {path}")
     if found.error:
-        return problem(check, f"{found.path} is no usable key: {found.error}", f"mv {path} {path}.bad")
+        return problem(f"{found.path} is no usable key: {found.error}", f"mv {path} {path}.bad")
     if found.mode is not None and found.mode & 0o077:
         what = f"{found.path} can be read by others (mode {found.mode:04o})"
-        return problem(check, what, f"chmod 600 {path}")
-    return ok(check, found.path)
+        return problem(what, f"chmod 600 {path}")
+    return ok(found.path)
 
 
-def check_os_login(facts: Facts) -> list[Finding]:
+def check_os_login(_: Facts, project: ProjectInfo) -> list[Finding]:
     """With OS Login, hosts ignore the keys in a node's metadata, which is how tpuctl logs in: it turns that off
     for each node it makes."""
-    check = "os login"
-    if facts.project.value is None:
-        return [not_checked(check, facts.project.error)]
-    if facts.project.value.metadata.get(OS_LOGIN, "").lower() != "true":
-        return [ok(check, "off: hosts take the keys that tpuctl gives them")]
-    return [ok(check, f"on for the project; every node that tpuctl makes says {OS_LOGIN}=FALSE for itself")]
+    if project.metadata.get(OS_LOGIN, "").lower() != "true":
+        return [ok("off: hosts take the keys that tpuctl gives them")]
+    return [ok(f"on for the project; every node that tpuctl makes says {OS_LOGIN}=FALSE for itself")]
 
 
 def check_network(facts: Facts) -> list[Finding]:
     """The network that new slices are to be in; new projects of an organisation often have none."""
-    check, reading = "vpc", facts.network
+    reading = facts.network
     if reading.value is not None:
-        return [ok(check, f"network {facts.wanted.network}")]
+        return [ok(f"network {facts.wanted.network}")]
     if reading.error is None or reading.error.code != "not-found":
-        return [not_checked(check, reading.error)]
+        return [not_checked(reading.error)]
     fix = f"gcloud compute networks create {facts.wanted.network} --project={facts.wanted.project}"
-    return [warning(check, f"there is no network {facts.wanted.network}: name one with --network", fix)]
+    return [warning(f"there is no network {facts.wanted.network}: name one with --network", fix)]
 
 
 def check_buckets(facts: Facts) -> list[Finding]:
     """Buckets of the settings exist and lie where the slices do."""
-    check = "buckets"
     if not facts.wanted.buckets:
-        return [ok(check, "no setting names one")]
+        return [ok("no setting names one")]
     return [
         _judge_bucket(facts, bucket, setting, facts.buckets.get(bucket, Reading()))
         for bucket, setting in facts.wanted.buckets.items()
@@ -302,39 +243,37 @@ def check_buckets(facts: Facts) -> list[Finding]:
 
 
 def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[BucketPlace]) -> Finding:
-    check = "buckets"
     if reading.value is None:
         if reading.error is not None and reading.error.code == "not-found":
             region = region_of(facts.wanted.zones[0]) if facts.wanted.zones else "REGION"
             fix = f"gcloud storage buckets create gs://{bucket} --location={region}"
             return problem(
-                check, f"gs://{bucket} ({setting}) does not exist", f"{fix} --project={facts.wanted.project}"
+                f"gs://{bucket} ({setting}) does not exist", f"{fix} --project={facts.wanted.project}"
             )
-        return not_checked(check, reading.error)
+        return not_checked(reading.error)
     zones = sorted({*facts.wanted.zones, *(facts.records.value.zones if facts.records.value else ())})
     where = f"gs://{bucket} ({setting}) is in {reading.value.location.lower()}"
     away = [zone for zone in zones if not is_near(reading.value, zone)]
     if not away:
-        return ok(check, f"{where}{', as the zones are' if zones else ''}")
+        return ok(f"{where}{', as the zones are' if zones else ''}")
     fix = f"gcloud storage buckets create gs://NEW --location={region_of(away[0])}, and name it in {setting}"
     what = (
         f"{where}, but {', '.join(away)} {'is' if len(away) == 1 else 'are'} not: slow, and traffic is billed"
     )
-    return (problem if len(away) == len(zones) else warning)(check, what, fix)
+    return (problem if len(away) == len(zones) else warning)(what, fix)
 
 
 def check_store(facts: Facts) -> list[Finding]:
     """The store can be opened, read and written."""
-    check = "store"
     found = facts.store.value
     if found is None:
-        return [not_checked(check, facts.store.error), *shared_findings(facts)]
+        return [not_checked(facts.store.error), *shared_findings(facts)]
     if found.shared:
         judged = [judge_shared(found, facts.wanted.project), *shared_findings(facts)]
     else:
         judged = [_judge_store(found, quote(found.where))]
     damaged = facts.records.value.damaged if facts.records.value is not None else ()
-    return [*judged, *(problem(check, error.message, error.hint) for error in damaged)]
+    return [*judged, *(problem(error.message, error.hint) for error in damaged)]
 
 
 ROOM_BYTES = 1 << 20
@@ -342,101 +281,142 @@ ROOM_BYTES = 1 << 20
 
 
 def _judge_store(found: StoreFacts, path: str) -> Finding:
-    check = "store"
     if not found.exists:
         if found.writable:
-            return ok(check, f"none yet; {found.where} is made by the first command")
+            return ok(f"none yet; {found.where} is made by the first command")
         return problem(
-            check, f"{found.where} cannot be made: its directory is not writable", "export TPUCTL_STATE_DIR=…"
+            f"{found.where} cannot be made: its directory is not writable", "export TPUCTL_STATE_DIR=…"
         )
     if found.free_bytes is not None and found.free_bytes < ROOM_BYTES:
         what = f"no room on the disk of {found.where}: {found.free_bytes >> 10} KiB are free"
-        return problem(check, what, f"df -h {path}, and remove what is not needed")
+        return problem(what, f"df -h {path}, and remove what is not needed")
     if found.read_only:
-        return problem(
-            check, f"{found.where} is on a file system mounted read-only", "export TPUCTL_STATE_DIR=…"
-        )
+        return problem(f"{found.where} is on a file system mounted read-only", "export TPUCTL_STATE_DIR=…")
     if found.locked:
         holder = f" by {found.holder}" if found.holder else ""
-        return problem(check, f"{found.where} is locked{holder}", f"fuser -v {path}, then end that process")
+        return problem(f"{found.where} is locked{holder}", f"fuser -v {path}, then end that process")
     if found.damage:
-        return problem(check, f"{found.where} is damaged: {found.damage}", f"mv {path} {path}.bad")
+        return problem(f"{found.where} is damaged: {found.damage}", f"mv {path} {path}.bad")
     if found.schema is not None and found.schema > found.known_schema:
         what = f"{found.where} has schema {found.schema}, and this tpuctl is old: it knows {found.known_schema}"
-        return problem(check, what, "pip install --upgrade tpuctl")
+        return problem(what, "pip install --upgrade tpuctl")
     if not found.writable:
-        return problem(check, f"{found.where} cannot be written", f"chmod u+w {path}")
+        return problem(f"{found.where} cannot be written", f"chmod u+w {path}")
     if found.schema is not None and found.schema < found.known_schema:
         what = f"{found.where} has the old schema {found.schema}; the next command brings it to"
         after = "after which an older tpuctl can no longer open it"
-        return warning(check, f"{what} {found.known_schema}, {after}", "tpuctl runs")
-    return ok(check, f"{found.where}, schema {found.schema}")
+        return warning(f"{what} {found.known_schema}, {after}", "tpuctl runs")
+    return ok(f"{found.where}, schema {found.schema}")
 
 
 def check_watchdog(facts: Facts) -> list[Finding]:
     """Somebody passes over the fleet, if there is anything to look after."""
-    check = "watchdog"
     found = []
     if facts.watch.value is None:
-        found.append(not_checked(check, facts.watch.error))
+        found.append(not_checked(facts.watch.error))
     else:
         found += _judge_schedule(facts.watch.value)
     records = facts.records.value
     if records is None:
-        return [*found, not_checked(check, facts.records.error)]
+        return [*found, not_checked(facts.records.error)]
     if records.paused:
-        found.append(warning(check, records.paused, "tpuctl resume"))
+        found.append(warning(records.paused, "tpuctl resume"))
     health, installed = records.health, bool(facts.watch.value and facts.watch.value.installed)
     if found:
         return found
     if health is None:
-        return [ok(check, "nothing to look after yet")]
+        return [ok("nothing to look after yet")]
     if health.good:
-        return [ok(check, health.why)]
+        return [ok(health.why)]
     if health.verdict is Verdict.STOPPED and installed:
-        return [problem(check, health.why, "tpuctl watch once, whose error says why")]
+        return [problem(health.why, "tpuctl watch once, whose error says why")]
     if records.wanted:
         count = "1 slice or run counts" if records.wanted == 1 else f"{records.wanted} slices and runs count"
-        return [warning(check, f"{health.why}; {count} on one", "tpuctl watch install")]
-    return [ok(check, f"{health.why}, and nothing needs one")]
+        return [warning(f"{health.why}; {count} on one", "tpuctl watch install")]
+    return [ok(f"{health.why}, and nothing needs one")]
 
 
 def _judge_schedule(watch: WatchFacts) -> list[Finding]:
-    check = "watchdog"
-    broken = [problem(check, error.message, error.hint or "tpuctl watch hooks") for error in watch.broken_hooks]
+    broken = [problem(error.message, error.hint or "tpuctl watch hooks") for error in watch.broken_hooks]
     return [*broken, *_judge_entry(watch)]
 
 
 def _judge_entry(watch: WatchFacts) -> list[Finding]:
-    check = "watchdog"
     if not watch.installed or watch.timer:
         return []
     if watch.in_crontab is False:
         what = "was installed, but its line is gone from the crontab"
-        return [problem(check, what, "tpuctl watch install --yes; or tpuctl watch uninstall")]
+        return [problem(what, "tpuctl watch install --yes; or tpuctl watch uninstall")]
     if watch.in_crontab and watch.cron_runs is False:
         what = "is in the crontab, but no cron daemon runs"
-        return [problem(check, what, "sudo systemctl enable --now cron")]
+        return [problem(what, "sudo systemctl enable --now cron")]
     return []
 
 
-def check_tools(facts: Facts) -> list[Finding]:
+def check_tools(_: Facts, found: Sequence[ToolFacts]) -> list[Finding]:
     """Programs and libraries, with their versions."""
-    check = "tools"
-    if facts.tools.value is None:
-        return [not_checked(check, facts.tools.error)]
-    return judge_tools(facts.tools.value)
+    return judge_tools(found)
 
 
 def judge_tools(found: Sequence[ToolFacts]) -> list[Finding]:
     """What is missing, and what is there."""
-    check = "tools"
     missing = [
-        (problem if tool.needed else warning)(
-            check, f"{tool.name} is missing: {tool.purpose}", tool.fix or None
-        )
+        (problem if tool.needed else warning)(f"{tool.name} is missing: {tool.purpose}", tool.fix or None)
         for tool in found
         if tool.version is None
     ]
     there = ", ".join(f"{tool.name} {tool.version}" for tool in found if tool.version is not None)
-    return [*missing, ok(check, there)]
+    return [*missing, ok(there)]
+
+
+class Check(Struct, frozen=True):
+    """One check. What it `needs` is a field of `Facts`, whose value `judge` gets besides all facts; where that
+    could not be read, the finding says so."""
+
+    name: str
+    judge: Callable[..., Iterable[Finding]]
+    needs: str = ""
+
+
+CHECKS = (
+    Check("credentials", check_credentials),
+    Check("clock", check_clock, needs="clock_ahead"),
+    Check("apis", check_apis),
+    Check("permissions", check_permissions, needs="permissions"),
+    Check("tpu quota", tpu_findings, needs="tpu_quotas"),
+    Check("side quotas", side_findings),
+    Check("ssh key", check_key, needs="keys"),
+    Check("os login", check_os_login, needs="project"),
+    Check("vpc", check_network),
+    Check("buckets", check_buckets),
+    Check("store", check_store),
+    Check("watchdog", check_watchdog),
+    Check("tools", check_tools, needs="tools"),
+)
+"""Every check, in the order in which a person would mend things."""
+
+
+def examine(facts: Facts) -> tuple[Finding, ...]:
+    """What all checks find."""
+    found = [each for check in CHECKS for each in found_by(check.name, _run(check, facts))]
+    silent = _nothing_answers(facts)
+    if silent is None:
+        return tuple(dict.fromkeys(found))
+    renewal = facts.credentials.error is not None and facts.credentials.error.code == "transient"
+    kept = [each for each in found if not (renewal and each.check == "credentials")]
+    cause = found_by("network", [problem(f"no API answers: {silent.message}", silent.hint)])
+    return tuple(dict.fromkeys([*cause, *because(kept, "no API answers")]))
+
+
+def _run(check: Check, facts: Facts) -> Iterable[Finding]:
+    if not check.needs:
+        return check.judge(facts)
+    reading: Reading[Any] = getattr(facts, check.needs)
+    return [not_checked(reading.error)] if reading.value is None else check.judge(facts, reading.value)
+
+
+def all_others(found: Sequence[Finding], why: str) -> list[Finding]:
+    """The checks that are not among those of `found`."""
+    made = {each.check for each in found}
+    names = [name for name in ("settings", *(check.name for check in CHECKS)) if name not in made]
+    return [each for name in names for each in found_by(name, [not_checked(TpuctlError(why))])]

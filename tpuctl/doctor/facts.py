@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.result import Reading
+from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Tier
 from tpuctl.model.facts import (
     BucketPlace,
@@ -66,6 +67,7 @@ class Facts(Struct, frozen=True):
     """Everything that was looked at; what could not be read says why."""
 
     wanted: Wanted
+    catalog: Catalog
     now: float
     credentials: Reading[CredentialFacts]
     services: Reading[frozenset[str]]

@@ -46,38 +46,32 @@ def named_needs(facts: Facts) -> tuple[Need, ...]:
     return tuple(dict.fromkeys(needs))
 
 
-def tpu_findings(facts: Facts, catalog: Catalog) -> list[Finding]:
+def tpu_findings(facts: Facts, quotas: Sequence[TpuQuota]) -> list[Finding]:
     """What is named against the quotas of its zone and region; a zone that only the settings name must have a
     quota for something."""
-    check = "tpu quota"
-    quotas = facts.tpu_quotas.value
-    if quotas is None:
-        return [not_checked(check, facts.tpu_quotas.error)]
     needs = named_needs(facts)
     bare = [zone for zone in facts.wanted.zones if zone not in {need.zone for need in needs}]
-    judged = [_judge(facts, catalog, need, quotas) for need in needs]
+    judged = [_judge(facts, need, quotas) for need in needs]
     found = [each for each in judged if each is not None] + [_judge_zone(facts, zone, quotas) for zone in bare]
-    return found or [ok(check, f"{counted(len(quotas), 'limit')} read; no zone or grant says which matter")]
+    return found or [ok(f"{counted(len(quotas), 'limit')} read; no zone or grant says which matter")]
 
 
 def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
-    check = "tpu quota"
     there = [quota for quota in quotas if quota.location == zone]
     some = sorted({quota.generation for quota in there if quota.limit > 0})
     if some:
-        return ok(check, f"{zone}: there is quota for {', '.join(some)}")
+        return ok(f"{zone}: there is quota for {', '.join(some)}")
     if not there:
-        return warning(check, f"{zone}: the API names no quota", "tpuctl quota")
-    return problem(check, f"{zone}: every quota is 0", _ask_for(facts, there[0], 8))
+        return warning(f"{zone}: the API names no quota", "tpuctl quota")
+    return problem(f"{zone}: every quota is 0", _ask_for(facts, there[0], 8))
 
 
-def _judge(facts: Facts, catalog: Catalog, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
-    check = "tpu quota"
+def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
     subject = f"{need.tier} {need.generation} in {need.zone}"
     drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier)
     if not drawn:
-        return warning(check, f"{subject}: the API names no quota", "tpuctl quota")
-    smallest = _smallest(catalog, need)
+        return warning(f"{subject}: the API names no quota", "tpuctl quota")
+    smallest = _smallest(facts.catalog, need)
     drawn = tuple(each for each in drawn if not each.pod) or drawn  # the smallest slice is no pod
     tightest = min(drawn, key=lambda each: each.limit)
     if smallest is None:
@@ -85,26 +79,25 @@ def _judge(facts: Facts, catalog: Catalog, need: Need, quotas: Sequence[TpuQuota
     least = quota_units(smallest)
     if tightest.limit < least:
         what = f"{subject}: quota {tightest.quota_id} is {tightest.limit}, {smallest.name} takes {least}"
-        return problem(check, what, _ask_for(facts, tightest, least))
+        return problem(what, _ask_for(facts, tightest, least))
     return _judge_use(facts, subject, drawn, least)
 
 
 def _judge_use(facts: Facts, subject: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
-    check = "tpu quota"
     holdings = facts.holdings.value
     if holdings is None:
         limit = min(each.limit for each in drawn)
-        return warning(check, f"{subject}: limit {limit}; what is used of it could not be read")
+        return warning(f"{subject}: limit {limit}; what is used of it could not be read")
     rooms = [(quota, units_used(holdings, quota)) for quota in drawn]
     for quota, used in rooms:
         if used is not None and quota.limit - used < least:
             dead = _dead_units(holdings, quota)
             what = f"{subject}: {used} of {quota.limit} used ({quota.quota_id})"
             if dead:
-                return problem(check, f"{what}, {dead} of them by dead requests", "tpuctl quota")
-            return warning(check, f"{what}; no room for another slice", "tpuctl quota")
+                return problem(f"{what}, {dead} of them by dead requests", "tpuctl quota")
+            return warning(f"{what}; no room for another slice", "tpuctl quota")
     quota, used = min(rooms, key=lambda row: row[0].limit - (row[1] or 0))
-    return ok(check, f"{subject}: {'unknown' if used is None else used} of {quota.limit} used")
+    return ok(f"{subject}: {'unknown' if used is None else used} of {quota.limit} used")
 
 
 def _dead_units(holdings: Iterable[Holding], quota: TpuQuota) -> int:
@@ -125,41 +118,36 @@ def _ask_for(facts: Facts, quota: TpuQuota, units: int) -> str:
 
 def side_findings(facts: Facts) -> list[Finding]:
     """Compute Engine's quotas: whether one more host fits, and how many do."""
-    check = "side quotas"
     found = []
     for region, reading in sorted(facts.regions.items()):
         if reading.value is None:
-            found.append(not_checked(check, reading.error))
+            found.append(not_checked(reading.error))
         else:
             found += _judge_region(facts, region, reading.value)
     if facts.project.value is None:
-        found.append(not_checked(check, facts.project.error))
+        found.append(not_checked(facts.project.error))
     else:
         found += _judge_project(facts, facts.project.value.quotas)
     return found
 
 
 def _judge_region(facts: Facts, region: str, quotas: Sequence[ComputeQuota]) -> list[Finding]:
-    check = "side quotas"
     short = _short(facts, quotas)
     if short:
         return short
     rooms = [room for quota in quotas if (room := room_of(quota)) is not None]
     if not rooms:
-        return [warning(check, f"{region}: the API shows none of the quotas that hosts use up")]
-    return [
-        ok(check, f"{region}: room for {', '.join(f'{room.words} ({_used(room.quota)})' for room in rooms)}")
-    ]
+        return [warning(f"{region}: the API shows none of the quotas that hosts use up")]
+    return [ok(f"{region}: room for {', '.join(f'{room.words} ({_used(room.quota)})' for room in rooms)}")]
 
 
 def _judge_project(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
-    check = "side quotas"
     checks = [quota for quota in quotas if quota.metric == HEALTH_CHECKS]
     if not checks:
-        return [warning(check, f"the API does not show {HEALTH_CHECKS}, which every slice uses up")]
+        return [warning(f"the API does not show {HEALTH_CHECKS}, which every slice uses up")]
     short = _short(facts, checks)
     rooms = [room for quota in checks if (room := room_of(quota)) is not None]
-    return short or [ok(check, f"the project: room for {room.words} ({_used(room.quota)})") for room in rooms]
+    return short or [ok(f"the project: room for {room.words} ({_used(room.quota)})") for room in rooms]
 
 
 def _short(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
@@ -167,8 +155,7 @@ def _short(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
     wanted = facts.wanted
     shortages = find_shortages(quotas, wanted.project, hosts=1, external_ips=wanted.external_ips)
     return [
-        (problem if each.certain else warning)("side quotas", f"no room: {each.text}", each.ways_out[0])
-        for each in shortages
+        (problem if each.certain else warning)(f"no room: {each.text}", each.ways_out[0]) for each in shortages
     ]
 
 

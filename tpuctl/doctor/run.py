@@ -1,4 +1,4 @@
-"""Looks at everything that can keep tpuctl from working; `core.doctor` judges what was seen.
+"""Looks at everything that can keep tpuctl from working; `doctor.checks` judges what was seen.
 
 Three rounds, each with a time of its own: this machine and its credentials, then the APIs, then the regions
 that turned out to matter. A look that fails spoils no other.
@@ -87,12 +87,13 @@ def check_up(
     places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
     return Facts(
         wanted=wanted,
+        catalog=catalog,
         now=services.clock.now(),
         store=store,
         regions=regions,
         buckets=places,
         shared=_shared(wanted, seen),
-        **{key: local[key] for key in ("credentials", "keys", "tools", "watch", "records", "clock_ahead")},
+        **local,
         **named,
     )
 

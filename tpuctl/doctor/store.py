@@ -14,7 +14,6 @@ from tpuctl.lib.time import render_duration, render_span
 from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion, StoreFacts
 from tpuctl.model.regions import is_near
 
-CHECK = "store"
 OBJECT_PERMISSIONS = (
     "storage.objects.create",
     "storage.objects.delete",
@@ -33,23 +32,22 @@ def judge_shared(found: StoreFacts, project: str) -> Finding:
     where = found.where
     if found.damage:
         fix = f"gcloud storage ls --all-versions {where}/identity, and copy the last good one over it"
-        return problem(CHECK, f"{where} is damaged: {found.damage}", fix)
+        return problem(f"{where} is damaged: {found.damage}", fix)
     if not found.exists:
         return problem(
-            CHECK,
             f"there is no store at {where}",
             f"tpuctl config init --store {where}; with another place that has one, add --join",
         )
     if found.foreign_project:
         what = f"{where} is the store of project {found.foreign_project}, not of {project}"
-        return problem(CHECK, what, f"tpuctl --project {found.foreign_project} ls, or name another store")
+        return problem(what, f"tpuctl --project {found.foreign_project} ls, or name another store")
     if found.schema is not None and found.schema > found.known_schema:
         what = f"{where} has schema {found.schema}, and this tpuctl is old: it knows {found.known_schema}"
-        return problem(CHECK, what, "pip install --upgrade tpuctl")
+        return problem(what, "pip install --upgrade tpuctl")
     if found.schema is not None and found.schema < found.known_schema:
         what = f"{where} has the old schema {found.schema}, this tpuctl writes {found.known_schema}"
-        return warning(CHECK, what, "on every machine that shares it: pip install --upgrade tpuctl")
-    return ok(CHECK, f"{where}, schema {found.schema}")
+        return warning(what, "on every machine that shares it: pip install --upgrade tpuctl")
+    return ok(f"{where}, schema {found.schema}")
 
 
 def shared_findings(facts: Facts) -> list[Finding]:
@@ -69,7 +67,7 @@ def _clock(found: StoreFacts | None) -> Iterator[Finding]:
     ahead = found.clock_ahead if found else None
     if ahead is not None and abs(ahead) >= SKEW_WARNING_S:
         what = f"its clock is {render_span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
-        yield warning(CHECK, f"{what}; leases go by the store's", "sudo timedatectl set-ntp true")
+        yield warning(f"{what}; leases go by the store's", "sudo timedatectl set-ntp true")
 
 
 def _permissions(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
@@ -77,17 +75,17 @@ def _permissions(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
     if granted is None:
         error = shared.permissions.error
         if error is not None and error.code == "not-found":
-            yield problem(CHECK, f"gs://{shared.bucket} does not exist", _create(facts, shared.bucket))
+            yield problem(f"gs://{shared.bucket} does not exist", _create(facts, shared.bucket))
         else:
-            yield not_checked(CHECK, error)
+            yield not_checked(error)
         return
     missing = [each for each in OBJECT_PERMISSIONS if each not in granted]
     if missing:
         what = f"not granted on gs://{shared.bucket}: {', '.join(missing)}"
-        yield problem(CHECK, what, _grant(facts, shared.bucket, "roles/storage.objectUser"))
+        yield problem(what, _grant(facts, shared.bucket, "roles/storage.objectUser"))
     if LOOK_PERMISSION not in granted:
         what = f"not granted on gs://{shared.bucket}: {LOOK_PERMISSION}"
-        yield problem(CHECK, what, _grant(facts, shared.bucket, "roles/storage.legacyBucketReader"))
+        yield problem(what, _grant(facts, shared.bucket, "roles/storage.legacyBucketReader"))
 
 
 def _place(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
@@ -100,7 +98,7 @@ def _place(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
         what = (
             f"gs://{shared.bucket} is in {place.location.lower()}, far from {', '.join(away)}: steps are slow"
         )
-        yield warning(CHECK, what, f"gcloud storage buckets create gs://NEW --location={region_of(away[0])}")
+        yield warning(what, f"gcloud storage buckets create gs://NEW --location={region_of(away[0])}")
 
 
 def _same_continent(place: BucketPlace, zone: str) -> bool:
@@ -114,13 +112,13 @@ def _settings(shared: SharedStore) -> Iterator[Finding]:
     found = shared.settings.value
     if found is None:
         if shared.permissions.value is not None and LOOK_PERMISSION in shared.permissions.value:
-            yield not_checked(CHECK, shared.settings.error)
+            yield not_checked(shared.settings.error)
         return
     yield from _what_keeps(shared.bucket, found)
     yield from _what_loses(shared, found)
     if found.storage_class in SLOW_CLASSES:
         what = f"gs://{shared.bucket} is of class {found.storage_class}: every read and rewrite is billed"
-        yield warning(CHECK, what, _update(shared.bucket, "--default-storage-class=STANDARD"))
+        yield warning(what, _update(shared.bucket, "--default-storage-class=STANDARD"))
 
 
 def _what_keeps(bucket: str, found: BucketSettings) -> Iterator[Finding]:
@@ -129,19 +127,17 @@ def _what_keeps(bucket: str, found: BucketSettings) -> Iterator[Finding]:
         span = render_duration(found.retention_s)
         what = f"gs://{bucket} keeps every object for {span}: records cannot be written over"
         fix = _update(bucket, "--clear-retention-period")
-        yield problem(
-            CHECK, what, f"a bucket without a locked policy ({fix})" if found.retention_locked else fix
-        )
+        yield problem(what, f"a bucket without a locked policy ({fix})" if found.retention_locked else fix)
     if found.holds_new_objects:
         what = f"gs://{bucket} puts a hold on every new object: records cannot be written over"
-        yield problem(CHECK, what, _update(bucket, "--no-default-event-based-hold"))
+        yield problem(what, _update(bucket, "--no-default-event-based-hold"))
     if found.versioning:
         what = f"gs://{bucket} keeps old versions: of every lease two for each step"
-        yield warning(CHECK, what, _update(bucket, "--no-versioning"))
+        yield warning(what, _update(bucket, "--no-versioning"))
     if found.soft_delete_s:
         span = render_duration(found.soft_delete_s)
         what = f"gs://{bucket} keeps what is written over for {span}, and bills it"
-        yield warning(CHECK, what, _update(bucket, "--clear-soft-delete"))
+        yield warning(what, _update(bucket, "--clear-soft-delete"))
 
 
 def _what_loses(shared: SharedStore, found: BucketSettings) -> Iterator[Finding]:
@@ -149,7 +145,7 @@ def _what_loses(shared: SharedStore, found: BucketSettings) -> Iterator[Finding]
         if _touches(rule, shared.prefix):
             age = "" if rule.age_days is None else f" after {rule.age_days} days"
             what = f"a lifecycle rule of gs://{shared.bucket} deletes records{age}: slices would be forgotten"
-            yield problem(CHECK, what, _update(shared.bucket, "--clear-lifecycle"))
+            yield problem(what, _update(shared.bucket, "--clear-lifecycle"))
             return
 
 

@@ -104,23 +104,23 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
 def _without_project(context: AppContext, error: BadConfigError) -> list[Finding]:
     """No project: what does not need one is looked at; without settings only the tools."""
     from tpuctl.doctor.checks import LOGIN, all_others, judge_key, judge_tools
-    from tpuctl.doctor.finding import ok, problem
+    from tpuctl.doctor.finding import found_by, ok, problem
     from tpuctl.doctor.tools import list_tools
     from tpuctl.watch.install.preflight import find_credentials
 
-    found = [problem("settings", error.message, error.hint)]
+    found = found_by("settings", [problem(error.message, error.hint)])
     try:
         config = context.config
     except BadConfigError:
-        found += judge_tools(list_tools(needs_ssh=False))
+        found += found_by("tools", judge_tools(list_tools(needs_ssh=False)))
         return [*found, *all_others(found, "the settings cannot be used")]
     login = find_credentials(os.environ, Path.home(), config.token_file)
-    if login.kind == "none":
-        found.append(problem("credentials", "no Google credentials on this machine", LOGIN))
-    else:
-        found.append(ok("credentials", f"{login.kind} {login.path}; not tried without a project"))
+    none = problem("no Google credentials on this machine", LOGIN)
+    there = ok(f"{login.kind} {login.path}; not tried without a project")
     machine = ThisMachine(context)
-    found += [judge_key(machine.key()), *judge_tools(machine.tools())]
+    found += found_by("credentials", [none if login.kind == "none" else there])
+    found += found_by("ssh key", [judge_key(machine.key())])
+    found += found_by("tools", judge_tools(machine.tools()))
     without = "no project" if login.kind != "none" else "no project and no credentials"
     return [*found, *all_others(found, without)]
 
@@ -139,7 +139,7 @@ def _examine(context: AppContext) -> Sequence[Finding]:
     facts = check_up(context, ThisMachine(context), _wanted(context), catalog, progress)
     if context.console.err.isatty():
         context.emit.close()
-    return examine(facts, catalog)
+    return examine(facts)
 
 
 def _wanted(context: AppContext) -> Wanted:
