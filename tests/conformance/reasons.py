@@ -11,7 +11,6 @@ _NO_STORAGE_BY_GRPC = (
 _NO_OS_LOGIN = (
     "there is no OS Login service; hosts where it is asked for take no keys of the metadata, as real ones"
 )
-_DISKS_UNSEEN = "data disks of a node are not looked up"
 
 REASONS: Mapping[tuple[str, str], str] = {
     **{
@@ -23,6 +22,5 @@ REASONS: Mapping[tuple[str, str], str] = {
         )
     },
     ("spotax", "the name to log in with, from OS Login"): _NO_OS_LOGIN,
-    ("tpunicorn2", "pu create b -z us-central2-b -a v4-8 -dd source=none,mode=read-only -y"): _DISKS_UNSEEN,
 }
 """By name of the client and of the check."""
