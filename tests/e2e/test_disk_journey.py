@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import requests
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tpuctl.disks.hosts import HOLD_S
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
@@ -110,62 +108,6 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     session.type("disk", "repair", "data-g3", "--on", "dev")
     session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")
     assert sums(session, "big", "/mnt/dirty/set") == sums(session, "dev", "/mnt/data/set")
-
-
-def kill_while_held(session: Session, path: str) -> str:
-    """A clone that dies while it holds the file system of `dev`; what its writer wrote last."""
-    for at in range(4, 40):
-        killed = session.type_killed(at, "after", "disk", "clone", "data", "--to", "big", "--path", path)
-        time.sleep(3)  # what the host was told it does, also without us
-        held = on(session, "dev", "test -e /run/tpuctl-held-data && echo held || true")[0]
-        if held or killed.returncode == 0:
-            break
-    assert held, "no kill met the hold"
-    before = written(session)
-    time.sleep(1)
-    assert written(session) == before, "it was not held"
-    return before
-
-
-def written(session: Session) -> str:
-    """When the writer last brought a file to its end."""
-    return on(session, "dev", "stat -c '%i %z' /mnt/data/busy")[0]
-
-
-def check_goes_on(session: Session, before: str, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while written(session) == before and time.monotonic() < deadline:
-        time.sleep(1)
-    assert written(session) != before
-    on(session, "dev", "test ! -e /run/tpuctl-held-data")
-
-
-def check_finished(session: Session, path: str) -> None:
-    """The same command makes the copy of a file system that is held again, and it may be written afterwards."""
-    done = session.type("disk", "clone", "data", "--to", "big", "--path", path)
-    assert "data: held still on dev: " in done.stderr
-    assert sums(session, "big", f"{path}/set") == sums(session, "dev", "/mnt/data/set")
-    on(session, "dev", "test ! -e /run/tpuctl-held-data && touch /mnt/data/goes-on")
-
-
-def test_a_command_that_died_while_it_held_a_disk_is_finished_by_the_same_one(session: Session) -> None:
-    kill_while_held(session, "/mnt/third")
-    check_finished(session, "/mnt/third")
-
-
-def test_the_watchdogs_of_a_hold_let_go_in_any_order(session: Session) -> None:
-    """Each way that was tried armed one, as did earlier holds; the way that worked has the last to wake."""
-    before = kill_while_held(session, "/mnt/fourth")
-    on(session, "dev", f"while sudo pkill -o -x -f 'sleep {HOLD_S}'; do sleep 0.5; done")
-    check_goes_on(session, before, 10)
-    check_finished(session, "/mnt/fourth")
-
-
-@pytest.mark.soak
-def test_a_hold_ends_by_itself_in_its_time_when_the_command_dies(session: Session) -> None:
-    before = kill_while_held(session, "/mnt/fifth")
-    check_goes_on(session, before, HOLD_S + 15)
-    check_finished(session, "/mnt/fifth")
 
 
 def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:

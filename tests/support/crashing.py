@@ -9,7 +9,7 @@ from tests.support.memory.services import MemoryServices
 from tests.support.services import SimServices
 from tpuctl.errors import TransientError
 
-READ_VERBS = (" hello", " status", " read", " news", " follow", " attempts")
+READ_VERBS = (" hello", " facts", " status", " read", " news", " follow", " attempts")
 STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob", "remove_entries"}
 CLOUD_CHANGES = {
     "update_node",

@@ -182,7 +182,7 @@ def unmount_disk(parameters, job):
 
 def hold_disk(parameters, job):
     """Brings all that was written to the disk `label` and keeps it as it is, for `seconds` at most: unmounted,
-    read-only or frozen, what is possible first. `word` is written before; `id` names this hold. What brings it
+    read-only or frozen, what is possible first. `word` is written before and names this hold. What brings it
     back is armed first and belongs to root: no end of this program, and no lost connection, leaves it so for
     longer."""
     label, word = parameters["label"], parameters["word"]
@@ -201,7 +201,7 @@ def hold_disk(parameters, job):
     ]
     said = ""
     for how, still, back in ways:
-        arm(state, parameters["id"], back, parameters["seconds"], job)
+        arm(state, word, back, parameters["seconds"], job)
         try:
             job.run(still, root=True, seconds=60)
             return {"held": parameters["id"], "how": how, "until": time.time() + parameters["seconds"]}
@@ -211,11 +211,11 @@ def hold_disk(parameters, job):
     raise Failed("%s cannot be held still: %s" % (path, said), permanent=True)
 
 
-def arm(state, hold, back, seconds, job):
+def arm(state, word, back, seconds, job):
     """A process of root's that does `back` after so many seconds, unless that was done. It knows its own note:
     that of a way that was tried before, or of an earlier hold, does nothing."""
     own = os.urandom(8).hex()
-    note = json.dumps({"id": hold, "armed": own, "back": back})
+    note = json.dumps({"word": word, "armed": own, "back": back})
     job.run(["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", note, state], root=True)
     argv = as_root(["setsid", "-f", "sh", "-c", WATCHDOG, "sh", str(seconds), state, own, *back])
     null = subprocess.DEVNULL
@@ -224,15 +224,15 @@ def arm(state, hold, back, seconds, job):
 
 
 def release_disk(parameters, job):
-    """Brings back what the hold `id` holds of `label`, unless the watchdog did."""
-    let_go(HELD + parameters["label"], job, parameters["id"])
+    """Brings back what is held of `label` for the copy `word`, by whatever command, unless the watchdog did."""
+    let_go(HELD + parameters["label"], job, parameters["word"])
     return {"released": parameters["id"]}
 
 
-def let_go(state, job, hold=None):
-    """Brings back what is held by the note `state`, of the hold `hold` or of any."""
+def let_go(state, job, word=None):
+    """Brings back what is held by the note `state`, for the copy `word` or for any."""
     note = note_of(state)
-    if not note or hold not in (None, note["id"]):
+    if not note or word not in (None, note["word"]):
         return
     try:
         job.run(note["back"], root=True, seconds=60)

@@ -165,8 +165,7 @@ def clone(
     plan = plan_clone(services, rules, request)
     for each in plan.said:
         services.emit(Warn(plan.record.name, each))
-    record = save_record(services, plan.record)
-    master = plan.master
+    record, master = save_record(services, plan.record), plan.master
     if request.snapshot_only:
         _still(
             services,
@@ -188,6 +187,8 @@ def clone(
             wait_snapshot(services, record.snapshot, deadline=deadline)
         else:
             _still(services, master, record, lambda: bring_about(services, record.name, deadline=deadline))
+    if made is not None:
+        _let_go(services, master, record)
     record = get_record(services, record.name)
     bring_about(services, record.name, deadline=deadline)
     if plan.target is not None:
@@ -222,12 +223,8 @@ def attach_copy(
 def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Callable[[], object]) -> None:
     """Does `copy` while the file system of the master is held still, and lets it go on at once. A master that
     nobody writes needs no holding, and its copies hold no word."""
-    writers = [
-        found
-        for found in holders(services, master.request.zone, master.name)
-        if found[1].mode is DiskMode.READ_WRITE
-    ]
-    if not writers:
+    writer = _writer(services, master)
+    if writer is None:
         disk = services.disks.find_disk(master.request.zone, master.name)
         if disk is not None and disk.users and not holders(services, master.request.zone, master.name):
             raise TpuctlError(
@@ -237,7 +234,6 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
         save_record(services, replace(get_record(services, record.name), token=""))
         copy()
         return
-    writer = writers[0][0]
     label, word, this_time = master.fs_label, record.token, services.ids.new_id()
     record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
     [row] = bring_hosts(services, writer, [Once("hold_disk", label, word, this_time)], workers=[0])
@@ -248,7 +244,21 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
     try:
         copy()
     finally:
-        bring_hosts(services, writer, [Once("release_disk", label, word, this_time)], workers=[0])
+        _let_go(services, master, record)
+
+
+def _let_go(services: Services, master: DiskRecord, record: DiskRecord) -> None:
+    """Ends what is held for this copy, also by a command that died before it did."""
+    writer = _writer(services, master)
+    if writer is not None and record.token:
+        once = Once("release_disk", master.fs_label, record.token, services.ids.new_id())
+        bring_hosts(services, writer, [once], workers=[0])
+
+
+def _writer(services: Services, master: DiskRecord) -> SliceRecord | None:
+    """The slice of ours that writes a disk."""
+    found = holders(services, master.request.zone, master.name)
+    return next((slice_ for slice_, entry in found if entry.mode is DiskMode.READ_WRITE), None)
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:

@@ -1,0 +1,250 @@
+"""`disk clone` killed at every step of its journey, on isolated hosts with real file systems: no host stays
+held, nothing is half made without an owner, and the same command comes to its end."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.support.crashing import DISK_CHANGES, Crash, Crashing, CrashPoint, make_crashing
+from tests.support.jobs import bring_up
+from tests.support.require import require_isolated_hosts
+from tests.support.services import CountingIds, SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tests.support.soak import soak
+from tpuctl.disks import hosts
+from tpuctl.disks.clone import CloneRequest, clone, create_master
+from tpuctl.disks.collect import collect, unused_copies
+from tpuctl.disks.make import list_records
+from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.use import leave_disk, use_disk
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import OWNER_LABEL
+from tpuctl.model.data import load_disk_rules
+from tpuctl.model.disks import MASTER_LABEL, DiskRequest
+from tpuctl.state.repository import get_slice
+
+ZONE = "us-central2-b"
+RULES = DiskRules(load_disk_rules())
+WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; done"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class Lab:
+    """A dev box with a disk that somebody writes to all the time, a slice of two hosts, and one process after
+    the other on one machine."""
+
+    def __init__(self, sim: RunningSim, folder: Any) -> None:
+        self.sim = sim
+        self.folder = folder
+        self._numbers = itertools.count(1)
+        self._ids = CountingIds()
+        with self.process() as services:
+            for name, kind in (("dev", "v4-8"), ("big", "v4-16")):
+                many = 2 if name == "big" else 1
+                bring_up(services, name, accelerator_type=kind, hosts=many, chips=4 * many)
+            create_master(services, RULES, DiskRequest("data", ZONE, "pd-balanced", 10, {}), "data")
+            use = {"rw": True, "path": "", "mounted": True, "dry_run": False}
+            use_disk(services, RULES, "data", to="dev", **use)
+            self.on(services, "dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
+            started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
+            self.on(services, "dev", f"sudo {started}")
+
+    @contextmanager
+    def process(self) -> Iterator[SimServices]:
+        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
+            services.ids = self._ids  # hosts remember what was done for each id
+            yield services
+
+    def on(self, services: SimServices, name: str, command: str) -> list[str]:
+        """What the workers print."""
+        targets = host_targets(services, get_slice(services, name).record)
+        results = services.remote.run(targets, command, timeout_s=60.0)
+        assert [each.exit_status for each in results] == [0] * len(results), results
+        return [each.stdout.decode() for each in results]
+
+    def clone(self, services: SimServices) -> None:
+        clone(services, RULES, CloneRequest("data", to="big"))
+
+    def killed(self, put: Callable[[SimServices], None]) -> bool:
+        """A clone that dies where `put` says; whether it did."""
+        with self.process() as services:
+            put(services)
+            with suppress(Crash):
+                self.clone(services)
+                return False
+        return True
+
+    def finish(self) -> None:
+        """The same command again makes one copy that is that of its master, and everything is given back."""
+        with self.process() as services:
+            self.check_owned(services)
+            self.clone(services)
+            [copy] = [each for each in list_records(services) if each.generation]
+            assert copy.complete
+            self.check_owned(services)
+            [first] = self.on(services, "dev", "sha256sum < /mnt/data/set")
+            assert self.on(services, "big", "sha256sum < /mnt/data/set") == [first, first]
+            self.on(services, "big", "! touch /mnt/data/x 2>/dev/null")
+            self.on(services, "dev", "test ! -e /run/tpuctl-held-data && touch /mnt/data/goes-on")
+
+    def check_owned(self, services: SimServices) -> None:
+        """Whatever is in the cloud has a record and its labels."""
+        known = {each.name: each for each in list_records(services)}
+        for disk in services.disks.list_disks().items:
+            assert disk.name in known
+            assert disk.labels[MASTER_LABEL] == "data"
+        for snapshot in services.disks.list_snapshots():
+            assert snapshot.name in {each.snapshot for each in known.values()}
+        assert len([each for each in known.values() if each.generation]) <= 1
+        assert {node.labels.get(OWNER_LABEL) is not None for node in services.cloud.list_nodes().items} == {
+            True
+        }
+
+    def clear(self) -> None:
+        """As before the clone."""
+        with self.process() as services:
+            for each in list_records(services):
+                if each.generation:
+                    leave_disk(services, each.name, to="big", detached=True)
+            collect(services, unused_copies(services, 0))
+            assert [each.name for each in services.disks.list_disks().items] == ["data"]
+            assert services.disks.list_snapshots() == ()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    require_isolated_hosts()
+    folder = tmp_path_factory.mktemp("killed")
+    with running_sim(folder, hosts="isolated") as sim:
+        yield Lab(sim, folder)
+
+
+class DyingRemote:
+    """The way to the hosts, on which `point` comes around what begins an operation of this kind there."""
+
+    def __init__(self, inner: Any, point: CrashPoint, kind: str) -> None:
+        self._inner = inner
+        self._point = point
+        self._kind = kind.encode()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, targets: Any, command: str, **more: Any) -> Any:
+        if self._point.dead:  # nor does it tidy up
+            raise Crash("already dead")
+        stdin = more.get("stdin", b"")
+        said = stdin(targets[0]) if callable(stdin) else stdin
+        sent = said if isinstance(said, bytes) else b"".join(each or b"" for each in said)
+        if command.endswith(" provision") and self._kind in sent:
+            return self._point.around(self._inner.run, targets, command, **more)
+        return self._inner.run(targets, command, **more)
+
+
+STEPS = {
+    "the hold": "hold_disk",
+    "the copy": "create_disk",
+    "the release": "release_disk",
+    "the attachment": "set_data_disks",
+    "the mount": "mount_disk",
+}
+"""In their order."""
+
+
+def dying(step: str, when: str) -> Callable[[SimServices], None]:
+    """Puts a crash before or after a step."""
+    point, what = CrashPoint(1, after=when == "after"), STEPS[step]
+
+    def put(services: SimServices) -> None:
+        services.remote = DyingRemote(services.remote, point, what)
+        services.disks = Crashing(services.disks, point, lambda name, _: name == what)
+        services.cloud = Crashing(services.cloud, point, lambda name, _: name == what)
+
+    return put
+
+
+@pytest.mark.parametrize("when", [soak("before"), "after"])
+def test_killed_at_every_step_in_turn_the_same_command_comes_to_its_end(lab: Lab, when: str) -> None:
+    killed = [lab.killed(dying(step, when)) for step in STEPS]
+    assert all(killed), killed
+    lab.finish()
+    lab.clear()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", list(STEPS))
+def test_killed_at_a_step_the_same_command_comes_to_its_end(lab: Lab, step: str, when: str) -> None:
+    assert lab.killed(dying(step, when))
+    lab.finish()
+    lab.clear()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_change_the_same_command_comes_to_its_end(lab: Lab, when: str) -> None:
+    for at in itertools.count(1):
+        point = CrashPoint(at, after=when == "after")
+
+        def put(services: SimServices, point: CrashPoint = point) -> None:
+            make_crashing(services, point)
+            services.disks = Crashing(services.disks, point, lambda name, _: name in DISK_CHANGES)
+
+        died = lab.killed(put)
+        if died:
+            lab.finish()
+        lab.clear()
+        if not died:
+            assert at > 15
+            return
+
+
+class Held:
+    """A clone has died while it held the file system of `dev`."""
+
+    def __init__(self, lab: Lab, services: SimServices) -> None:
+        self._lab = lab
+        self._services = services
+        lab.on(services, "dev", "test -e /run/tpuctl-held-data")
+        self._before = self.written()
+        time.sleep(1.0)
+        assert self.written() == self._before, "it was not held"
+
+    def written(self) -> list[str]:
+        """When the writer last brought a file to its end."""
+        return self._lab.on(self._services, "dev", "stat -c '%i %z' /mnt/data/busy")
+
+    def check_goes_on(self, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while self.written() == self._before and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert self.written() != self._before
+        self._lab.on(self._services, "dev", "test ! -e /run/tpuctl-held-data")
+
+
+def test_the_watchdogs_of_a_hold_let_go_in_any_order(lab: Lab) -> None:
+    """Each way that was tried armed one, as did earlier holds; the way that worked has the last to wake."""
+    assert lab.killed(dying("the copy", "before"))
+    with lab.process() as services:
+        held = Held(lab, services)
+        lab.on(services, "dev", f"while sudo pkill -o -x -f 'sleep {hosts.HOLD_S}'; do sleep 0.5; done")
+        held.check_goes_on(10.0)
+    lab.finish()
+    lab.clear()
+
+
+@pytest.mark.soak
+def test_a_hold_ends_by_itself_in_its_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "HOLD_S", 45)
+    assert lab.killed(dying("the copy", "before"))
+    with lab.process() as services:
+        Held(lab, services).check_goes_on(90.0)
+    lab.finish()
+    lab.clear()
