@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
 from tpuctl.sim.server import control
 
@@ -26,7 +27,7 @@ SIZE_MIB = 80
 TIMEOUT_S = 60.0
 
 
-@pytest.fixture(scope="module", params=["process", "isolated"])
+@pytest.fixture(scope="module")
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     if request.param == "isolated":
         require_isolated_hosts()
@@ -93,9 +94,6 @@ def set_cables(session: Session, state: str) -> None:
 
 
 def cut(session: Session, client: subprocess.Popen[str]) -> None:
-    info = control.status(session.root / "state" / "sim")
-    if info is None or info.hosts != "isolated":
-        pytest.skip("hosts of the process tier have no cable")
     set_cables(session, "down")
     try:
         _, stderr = client.communicate(timeout=TIMEOUT_S)
@@ -106,7 +104,17 @@ def cut(session: Session, client: subprocess.Popen[str]) -> None:
     assert "goes on where it broke off" in stderr
 
 
-@pytest.mark.parametrize("strike", [interrupt, kill, cut], ids=["ctrl-c", "kill -9", "cut cable"])
+@pytest.mark.parametrize(
+    ("session", "strike"),
+    [
+        pytest.param("process", interrupt, id="ctrl-c"),
+        pytest.param("process", kill, id="kill -9"),
+        pytest.param("isolated", cut, id="cut cable"),
+        soak("isolated", interrupt, id="isolated, ctrl-c"),
+        soak("isolated", kill, id="isolated, kill -9"),
+    ],
+    indirect=["session"],
+)
 def test_a_copy_that_broke_off_goes_on(
     session: Session, strike: Callable[[Session, subprocess.Popen[str]], None]
 ) -> None:
@@ -127,6 +135,7 @@ def test_a_copy_that_broke_off_goes_on(
     check_whole(session, session.work / folder)
 
 
+@pytest.mark.parametrize("session", ["process", soak("isolated")], indirect=True)
 def test_the_last_line_says_what_came_from_whom_and_where_it_is(session: Session) -> None:
     session.type("exec", "big", "--", "sh", "-c", "mkdir -p out; echo one > out/a; echo two > out/b")
     done = session.type("cp", "big:out", "here")

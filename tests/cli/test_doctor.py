@@ -31,6 +31,7 @@ CHECKS = {
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with open_session() as session:
+        session.add_quick_gcloud()
         # Without this, google.auth looks for a Google VM's metadata server when there are no credentials.
         session.environ["NO_GCE_CHECK"] = "true"
         session.type("grant", "add", "32", "spot", "v4", ZONE)

@@ -20,6 +20,7 @@ URI = f"gs://sim-bucket/{PREFIX}"
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with open_session() as session:
+        session.add_quick_gcloud()
         session.environ["NO_GCE_CHECK"] = "true"
         session.type("config", "init", "--store", URI)
         session.type("watch", "once")
