@@ -145,7 +145,7 @@ class Auditor:
 
     def _check_going(self, run: Mapping[str, Any], living: list[Start]) -> None:
         now = self._place.clock.now()
-        document = self._place.server.find(f"slices/{run['slice_name']}")
+        document = self._place.server.find(f"slices/{run['spec']['slice_name']}")
         assert document is not None
         record = document.data
         if record["desired"] != "up" or record["state"] != "ready":
