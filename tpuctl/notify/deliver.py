@@ -16,7 +16,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, LeaseHeldError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import RunRecord, SliceState
 from tpuctl.notify.events import (
     Cursor,
     Happening,
@@ -27,7 +27,7 @@ from tpuctl.notify.events import (
     trouble_happenings,
 )
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import decode
+from tpuctl.state.repository import decode, decode_readable
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
 Send = Callable[[Hook, Happening], str]
@@ -183,8 +183,9 @@ def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) ->
     """The troubles, those of runs that wait for a slice which was refused or removed as one of that slice."""
     found: dict[str, Trouble] = {}
     for trouble in troubles:
-        run = documents.get(f"runs/{trouble.subject}")
-        slice_ = None if run is None else documents.get(f"slices/{run.data['slice_name']}")
+        document = documents.get(f"runs/{trouble.subject}")
+        runs, _ = decode_readable(RunRecord, [] if document is None else [document])
+        slice_ = documents.get(f"slices/{runs[0].spec.slice_name}") if runs else None
         if slice_ is not None and slice_.data["state"] in (SliceState.REFUSED, SliceState.REMOVED):
             trouble = replace(trouble, subject=slice_.key.removeprefix("slices/"))
         found.setdefault(trouble.subject, trouble)
