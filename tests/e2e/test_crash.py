@@ -1,4 +1,8 @@
-"""A crash at any call that changes something, then the same command again: it converges and leaks nothing."""
+"""A crash at any call that changes something, then the same command again: it converges and leaks nothing.
+
+In `make soak`: test_crash_everywhere.py dies at every call of every workflow, on hosts in memory, and
+test_kill9.py kills real commands at some.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.hosts import shared_folder
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tests.support.soak import soak
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunState, SliceSpec, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
@@ -34,8 +37,7 @@ with open(os.environ["TALLY"], "a") as tally:
 print("done", line.strip())
 """
 SHARDS = 8
-"""The crash points are spread over this many tests so that they can run side by side. `make test` has one;
-`test_crash_everywhere.py` dies at every call of every workflow, on hosts in memory."""
+"""The crash points are spread over this many tests so that they can run side by side."""
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +130,9 @@ def count_changes(sim: RunningSim, directory: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [pytest.param(False, id="before"), soak(True, id="after")])
-@pytest.mark.parametrize("shard", [0, *(soak(shard) for shard in range(1, SHARDS))])
+@pytest.mark.soak
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_command_converges_after_a_crash_at_any_changing_call(sim, tmp_path, shard, after):
     total = count_changes(sim, tmp_path) if shard == 0 and not after else 70
     for k in range(1 + shard, total + 1, SHARDS):

@@ -273,9 +273,7 @@ class CopyingRun:
         assert run.attempt is not None
         assert (run.state, run.attempt.number) == (RunState.RUNNING, 1)
         hosts = place.hosts.all()
-        assert [sum(len(data) == 1_100_000 for data in host.blobs["blobs"].values()) for host in hosts] == [
-            1
-        ] * 8
+        assert [host.blob_sizes().count(1_100_000) for host in hosts] == [1] * 8
 
 
 class WatchedGrantEnd(Watched):

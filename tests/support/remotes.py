@@ -129,8 +129,8 @@ class MemoryLab:
     def read(self, target: HostTarget, name: str) -> str:
         host = self.host(target)
         host.advance()
-        found = host.files.find(f"{host.home}/{name}")
-        return found.content.decode() if found is not None else ""
+        path = Path(host.home, name)
+        return path.read_text() if path.is_file() else ""
 
     def logins(self, target: HostTarget) -> int:
         return len(self.host(target).users_seen)

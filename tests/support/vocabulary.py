@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
-from tests.support.memory.files import Entry
 from tests.support.memory.host import MemoryHost, idle
 from tests.support.memory.process import Killed, Process, Program, Steps
 
@@ -122,14 +122,16 @@ def _family(process: Process) -> Steps:
 def _where(process: Process) -> Steps:
     folder = process.env["PWD"]
     process.print(folder.rsplit("/", 1)[-1])
-    process.write(process.host.files.read(f"{folder}/main.py"))
+    process.write(Path(folder, "main.py").read_bytes())
     process.print(f"{process.env['COLOUR']} {process.env['TPU_WORKER_ID']}")
     return 0
     yield
 
 
 def write_file(host: MemoryHost, name: str, text: str) -> None:
-    host.files.put(f"{host.home}/{name}", Entry("f", content=text.encode()))
+    path = Path(host.home, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 MEANINGS: dict[str, Program] = {

@@ -63,7 +63,7 @@ def copying(place: MemoryPlace) -> list[MemoryAttempt]:
 
 def having(place: MemoryPlace) -> int:
     """How many hosts have the code."""
-    return sum(any(len(data) == len(CODE) for data in h.blobs["blobs"].values()) for h in place.hosts.all())
+    return sum(len(CODE) in host.blob_sizes() for host in place.hosts.all())
 
 
 def sent(services: MemoryServices) -> int:

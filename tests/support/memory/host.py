@@ -1,7 +1,8 @@
 """Hosts that exist in memory only, and the network between them; they stand behind the simulated cloud, too.
 
 A host has an address, a host key, accepted keys and a condition; below its login there are the product's agent
-(played by `verbs.py`), attempts, files and processes. Its processes move when somebody looks: `advance`.
+(its own modules where it handles files alone, see `agent.py`, else played by `verbs.py`), attempts, and
+processes. Its processes move when somebody looks: `advance`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import hashlib
 import itertools
 import math
 import shlex
+import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from tests.support.memory.files import Files
+from tests.support.memory.agent import agent, on
 from tests.support.memory.process import NEVER, Process, Program, Steps
 from tests.support.memory.provision import Job
 from tpuctl.engine.ports import Clock
@@ -27,6 +31,8 @@ from tpuctl.sim.hosts.metadata import Values
 
 SSH_PORT = 22
 FIRST_PID = 1000
+RAM = Path("/dev/shm")
+"""Where files need no disk, if there is such a place."""
 BEAT = "tpuctl/heartbeat"
 
 
@@ -117,14 +123,15 @@ class MemoryHost:
         self._pids = itertools.count(FIRST_PID)
         self.boots = 0
         self._advancing = False
+        self.folder = network.folder / f"{hostname}-{next(network.made)}"
+        """What is the file system to the agent."""
         self._wipe()
 
     def _wipe(self) -> None:
-        self.files = Files()
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.told: dict[str, object] = {}
         """Sections of `facts` that are not as on any other host."""
         self.agents: set[str] = set()
-        self.blobs: dict[str, dict[str, bytes]] = {"blobs": {}, "incoming": {}}
         self.runs: dict[str, MemoryRun] = {}
         self.fed: dict[str, Process] = {}
         """By name of the pipe: what reads from it, once that runs."""
@@ -139,7 +146,18 @@ class MemoryHost:
 
     @property
     def home(self) -> str:
-        return f"/home/{self.user or 'user'}"
+        return f"{self.folder}/home/{self.user or 'user'}"
+
+    def blob(self, area: str, digest: str) -> Path:
+        """Where the agent keeps a content."""
+        with on(self):
+            path = Path(agent.contents.blob_path(area, digest))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def blob_sizes(self) -> list[int]:
+        """Of the code of runs."""
+        return [path.stat().st_size for path in self.blob("blobs", "0" * 64).parent.iterdir()]
 
     # Processes.
 
@@ -296,6 +314,9 @@ class MemoryHosts:
         """Until when somebody fetches from a host that serves."""
         self.copy_bytes_per_s = math.inf
         """How fast a host gives contents to another."""
+        self._root = tempfile.TemporaryDirectory(prefix="tpuctl-memory-", dir=RAM if RAM.is_dir() else None)
+        self.folder = Path(self._root.name)
+        self.made = itertools.count()
         self._cut_cable = cut_cable
         self._spare = spare_addresses
         self._free: deque[int] = deque()
@@ -421,6 +442,7 @@ class MemoryHosts:
     def close(self) -> None:
         for node_key in list(self._nodes):
             self.destroy(node_key)
+        self._root.cleanup()
 
 
 def parse_ssh_keys(ssh_keys: str) -> set[tuple[str, str]]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.memory.agent import Json, Refused, need
 from tests.support.memory.process import Process, Program, Steps, Wait
-from tests.support.memory.requests import Json, Refused, need
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
 
 PROVISION = "provision-"
-MARKER = "/tpuctl-env.json"
+MARKER = "tpuctl-env.json"
 
 
 @dataclass
@@ -43,8 +44,7 @@ class OperationFailed(Exception):
 
 def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
     """What a TPU VM would say; `host.told` replaces sections."""
-    envs = f"{host.home}/.tpuctl/envs/"
-    marks = [path for path in host.files.below(envs) if path.endswith(MARKER)]
+    marks = sorted(Path(host.home, ".tpuctl", "envs").glob(f"*/{MARKER}"))
     sections: dict[str, Any] = {
         "jobs": jobs,
         "host": {
@@ -64,9 +64,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         "mounts": [],
         "disks": [],
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
-        "envs": [
-            {"key": path[len(envs) : -len(MARKER)], "mark": json.loads(host.files.read(path))} for path in marks
-        ],
+        "envs": [{"key": path.parent.name, "mark": json.loads(path.read_bytes())} for path in marks],
         "kernel": {
             "transparent_hugepages": "madvise",
             "hugepages_defrag": "madvise",

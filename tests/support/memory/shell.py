@@ -10,9 +10,9 @@ import hashlib
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.memory.files import Entry
 from tests.support.memory.process import Program, Steps
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
@@ -136,12 +136,13 @@ def sleep(process: Process) -> Steps:
 
 def install_environment(process: Process) -> Steps:
     """`env_install.py`: takes a minute and reports what the lock file names."""
-    request = json.loads(process.host.files.read(f"{process.env['PWD']}/env.json"))
-    lock = process.host.files.read(f"{process.env['PWD']}/requirements.txt").decode()
+    request = json.loads(Path(process.env["PWD"], "env.json").read_bytes())
+    lock = Path(process.env["PWD"], "requirements.txt").read_text()
     yield 60.0
     mark = json.dumps({"schema": 1, "key": request["key"], "python": "3.10.12", "packages": _pins(lock)})
-    folder = f"{process.host.home}/.tpuctl/envs/{request['key']}"
-    process.host.files.put(f"{folder}/tpuctl-env.json", Entry("f", 0o644, mark.encode()))
+    folder = Path(process.host.home, ".tpuctl", "envs", request["key"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tpuctl-env.json").write_text(mark)
     process.print(mark)
     return 0
 

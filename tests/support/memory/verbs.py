@@ -1,6 +1,7 @@
 """The verbs of the agent on a host in memory.
 
-Requests, answers, refusals and their order are those of `tpuctl/agent/`; the shared suite of the agent's
+What handles files alone is done by the agent's own modules (`agent.py`). What needs processes is played here:
+requests, answers, refusals and their order are those of `tpuctl/agent/`, and the shared suite of the agent's
 protocol holds both to it.
 """
 
@@ -9,24 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.support.memory import placing, provision, sending
+from tests.support.memory import placing, provision
+from tests.support.memory.agent import Conversation, Json, Refused, agent, answer, converse, need, on
 from tests.support.memory.host import MemoryAttempt, MemoryRun
 from tests.support.memory.process import Killed, Process, Program, Steps, Terminated, Wait, end_tree
-from tests.support.memory.requests import (
-    Json,
-    Refused,
-    Row,
-    area_of,
-    blobs_of,
-    find_tree,
-    has_blob,
-    need,
-    store_blob,
-)
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
@@ -35,7 +27,6 @@ EXIT_NOTHING_TO_FOLLOW = 98
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 ENDED = ("exited", "lost")
 STARTING_GRACE_S = 15.0
-MISSING_NAMED = 100
 FREE_PORT = 40000
 FEED_POLL_S = 0.05
 
@@ -163,23 +154,21 @@ def look(host: MemoryHost, request: Json) -> dict[str, Any]:
     return answer
 
 
-def read_bundle(host: MemoryHost, bundle: str | None) -> tuple[Sequence[Row], list[str]]:
+def read_bundle(host: MemoryHost, bundle: str | None) -> tuple[Sequence[Any], list[str]]:
     """The entries of a tree, and the contents of it that are missing."""
-    if bundle is None:
-        return [], []
-    entries = find_tree(host, "blobs", bundle)
-    if entries is None:
-        return [], [bundle]
-    lacking = [digest for digest, size in blobs_of(entries) if not has_blob(host, "blobs", digest, size)]
-    return entries, lacking[:MISSING_NAMED]
+    with on(host):
+        found: tuple[Sequence[Any], list[str]] = agent.prepare.read_bundle(bundle)
+    return found
 
 
-def make_prepared(host: MemoryHost, request: Json, entries: Sequence[Row]) -> MemoryAttempt:
+def make_prepared(host: MemoryHost, request: Json, entries: Sequence[Any]) -> MemoryAttempt:
     run, number = ids(request)
     attempts = host.runs.setdefault(run, MemoryRun()).attempts
     if number not in attempts:
         attempts[number] = MemoryAttempt(request.get("bundle"), request["fence"], host.time)
-        write_tree(host, entries, work_dir(host, run, number))
+        work = work_dir(host, run, number)
+        with on(host):
+            agent.contents.materialise(entries, os.fsencode(agent.base.make_dir(work)), "blobs", 0o700)
     elif attempts[number].bundle != request.get("bundle"):
         raise Refused("conflict", f"attempt {number} was prepared with other code")
     return attempts[number]
@@ -394,9 +383,10 @@ def begin_job(host: MemoryHost, request: Json) -> Json:
 
 
 def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
-    answer = yield from placing.lacks(process, request)
     named = request.get("copy")
-    return answer if named is None else {**answer, "copy": stands(process.host, named)}
+    plain = {key: value for key, value in request.items() if key != "copy"}
+    found: Any = yield from converse(agent.placing.lacks, process, plain, request.get("size") or 0)
+    return found if named is None else {**found, "copy": stands(process.host, named)}
 
 
 def status(host: MemoryHost, request: Json) -> Json:
@@ -444,17 +434,20 @@ def prune(host: MemoryHost, request: Json) -> Json:
     for run, number, _ in list_attempts(host):
         if (run, number) not in keep and look(host, {"run": run, "attempt": number})["state"] in ENDED:
             del host.runs[run].attempts[number]
+            shutil.rmtree(os.path.dirname(work_dir(host, run, number)), ignore_errors=True)
             removed.append([run, number])
     used = set(request.get("keep_blobs") or [])
     for run, number, attempt in list_attempts(host):
         over = look(host, {"run": run, "attempt": number})["state"] in ENDED
         tree = attempt.bundle or (None if over else attempt.wanted)
         if tree is not None:
-            used |= {tree} | {digest for digest, _ in blobs_of(find_tree(host, "blobs", tree))}
-    spare = [digest for digest in sorted(host.blobs["blobs"]) if digest not in used]
-    for digest in spare:
-        del host.blobs["blobs"][digest]
-    return {"removed": removed, "removed_blobs": spare}
+            entries = placing.find_tree(host, "blobs", tree) or []
+            used |= {tree} | {digest for digest, _ in agent.contents.blobs_of(entries)}
+    folder = host.blob("blobs", "0" * 64).parent
+    spare = [path for path in sorted(folder.iterdir()) if path.name not in used]
+    for path in spare:
+        path.unlink()
+    return {"removed": removed, "removed_blobs": [path.name for path in spare]}
 
 
 # Output.
@@ -584,28 +577,23 @@ def feed(process: Process) -> Steps:
 # Contents.
 
 
-def write_tree(host: MemoryHost, entries: Sequence[Row], folder: str) -> None:
-    for entry in entries:
-        host.files.put(f"{folder}/{entry[1]}", placing.entry_of(host, "blobs", entry))
-
-
-def receive(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+def receive(process: Process, request: Json) -> Conversation:
     listed = need(request, "blobs", list)
-    area = area_of(process.host, request.get("area"))
-    for digest, size, start in listed:
-        part = area.get(f"{digest}.part", b"")
-        if start > len(part):
-            raise Refused("bad-payload", f"there are {len(part)} bytes of it, not {start}")
-        area[f"{digest}.part"] = data = part[:start]
-        while len(data) < size and (chunk := (yield from process.read_exactly(min(1 << 20, size - len(data))))):
-            area[f"{digest}.part"] = data = data + chunk
-        if len(data) < size:
-            raise Refused(
-                "bad-payload", f"the stream broke off {size - len(data)} bytes before the end of a file"
-            )
-        del area[f"{digest}.part"]
-        store_blob(process.host, request.get("area"), digest, int(size), data)
-    return {"stored": len(listed)}
+    size = sum(int(size) - int(start) for _, size, start in listed)
+    return (yield from converse(agent.contents.receive, process, request, size))
+
+
+def survey(process: Process, request: Json) -> Conversation:
+    return (yield from converse(agent.sending.survey, process, request, 0))
+
+
+def send(process: Process, request: Json) -> Conversation:
+    process.silence_s = float(request.get("silence_s", 15.0))
+    return (yield from converse(agent.sending.send, process, request, need(request, "size", int)))
+
+
+def place(host: MemoryHost, request: Json) -> Json:
+    return answer(agent.placing.place, host, request)
 
 
 VERBS: dict[str, Program] = {
@@ -620,12 +608,12 @@ VERBS: dict[str, Program] = {
     "stop": at_once(stop),
     "attempts": at_once(attempts),
     "prune": at_once(prune),
-    "place": at_once(placing.place),
+    "place": at_once(place),
     "copy": verb(copy),
     "lacks": verb(lacks),
     "receive": verb(receive),
-    "survey": verb(sending.survey),
-    "send": verb(sending.send),
+    "survey": verb(survey),
+    "send": verb(send),
     "serve": verb(placing.serve),
     "fetch": verb(placing.fetch),
     "follow": verb(follow),
