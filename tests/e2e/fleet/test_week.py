@@ -39,6 +39,7 @@ def test_a_week_of_forty_slices_with_two_watchdogs():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_two_days_of_twelve_slices_with_a_blocked_day_between():
     life = live(Plan(1, 2 * DAY, DAY / 2, DAY, SMALL))
     assert life.passes > 5_000
