@@ -14,7 +14,7 @@ from tests.support.fuzz import Call, calls
 from tests.support.session import TPUCTL, Session, open_session
 from tpuctl.errors import EXIT_MEANINGS, BugError
 
-COUNT = int(os.environ.get("TPUCTL_FUZZ_CALLS", "50"))
+COUNT = int(os.environ.get("TPUCTL_FUZZ_CALLS", "25"))
 SEED = int(os.environ.get("TPUCTL_FUZZ_SEED", "7"))
 LIMIT_S = 60
 PASSED_THROUGH = {b"exec", b"ssh"}

@@ -42,18 +42,22 @@ def test_no_pass_connects_to_more_than_the_bound_while_each_fits_into_half_of_it
     assert max(hosts_of(waiting, number * 60.0) for number in range(200)) <= PASS_HOSTS_MAX
 
 
-def test_those_in_need_come_first_but_not_at_the_cost_of_all_others():
-    waiting = [*demands(100, 4, "runs"), *demands(5, 4, "doubts", in_need=True)]
-    for number in range(50):
-        chosen = share_hosts(waiting, number * 60.0)
-        assert {f"doubts/{each}" for each in range(5)} <= chosen
-        assert sum(key.startswith("runs/") for key in chosen) == (PASS_HOSTS_MAX - 20) // 4
-    crowd = [*demands(10, 4, "runs"), *demands(100, 4, "doubts", in_need=True)]
-    assert sum(key.startswith("runs/") for key in share_hosts(crowd, 0.0)) == PASS_HOSTS_MAX // 2 // 4
-    giant = [*demands(10, 4, "runs"), *demands(1, 256, "doubts", in_need=True)]
-    chosen = share_hosts(giant, 0.0)
-    assert "doubts/0" in chosen
-    assert len(chosen) == 2
+HALF = PASS_HOSTS_MAX // 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "doubts", "hosts", "served"),
+    [
+        pytest.param(100, 5, 4, (5, (PASS_HOSTS_MAX - 20) // 4), id="few leave the rest to others"),
+        pytest.param(10, 100, 4, (HALF // 4, HALF // 4), id="a crowd leaves half to others"),
+        pytest.param(10, 1, 256, (1, 1), id="a giant leaves one turn to others"),
+    ],
+)
+@pytest.mark.parametrize("now", [0.0, 60.0, 2940.0])
+def test_those_in_need_come_first_but_not_at_the_cost_of_all_others(runs, doubts, hosts, served, now):
+    chosen = share_hosts([*demands(runs, 4, "runs"), *demands(doubts, hosts, "doubts", in_need=True)], now)
+    found = [sum(key.startswith(kind) for key in chosen) for kind in ("doubts/", "runs/")]
+    assert tuple(found) == served
 
 
 def test_a_small_one_among_giants_and_a_giant_among_small_ones_have_their_turn_within_hours():
