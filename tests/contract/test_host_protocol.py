@@ -195,6 +195,7 @@ def test_a_second_start_does_nothing_and_what_is_not_prepared_does_not_start(run
     assert (second.value.already, second.value.pid) == (True, first.value.pid)
     runs.agent.stop([runs.target], "r1", "1", 0.1)
     runs.ended()
+    assert runs.start("true").value.already
 
 
 def test_an_older_fence_is_refused_by_prepare_and_start(runs: Runs):

@@ -17,6 +17,7 @@ from tests.support import vocabulary as words
 from tests.support.memory.host import make_host_key
 from tests.support.remotes import LABS, SILENCE_S, SSHD, Lab
 from tests.support.require import require_isolated_hosts
+from tests.support.soak import soak
 from tpuctl.engine.ports import Remote
 from tpuctl.errors import ConflictError
 from tpuctl.lib.shell import quote
@@ -24,7 +25,8 @@ from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 
 no_sshd = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not installed")
-EVERYWHERE = ["memory", "simulated", "isolated", pytest.param("sshd", marks=no_sshd)]
+EVERYWHERE = ["memory", "simulated", soak("isolated"), pytest.param("sshd", marks=no_sshd)]
+"""Isolated hosts have OpenSSH's sshd, too."""
 OBSERVABLE = ["memory", "isolated", pytest.param("sshd", marks=no_sshd)]
 """Labs that can hang one host alone and tell what it heard."""
 
@@ -96,8 +98,11 @@ def test_a_command_that_leaves_its_stdin_keeps_its_output_and_status(target: Hos
 
 
 def test_a_hundred_nasty_arguments_arrive_unchanged(target: HostTarget, remote: Remote):
-    pieces = ["'", '"', "$HOME", "`id`", "\\", "\n", " ", "*", "-n", "é", "日本", "!", "#", "~", ";", "|", "\t"]
-    nasty = [pieces[i % 17] + pieces[(i * 7 + i // 17) % 17] + f"{i}" * (i % 3) for i in range(99)]
+    pieces = [
+        *("'", '"', "$HOME", "`id`", "\\", "\n", " ", "*", "-n"),
+        *("é", "日本", "!", "#", "~", ";", "|", "\t", "\r"),
+    ]
+    nasty = [pieces[i % 18] + pieces[(i * 7 + i // 18) % 18] + f"{i}" * (i % 3) for i in range(99)]
     [result] = remote.run([target], "printf '%s\\0' " + " ".join(quote(word) for word in ["", *nasty]))
     assert result.stdout.decode().split("\0")[:-1] == ["", *nasty]
 

@@ -241,45 +241,6 @@ def test_an_agent_that_arrives_damaged_is_not_installed(
     assert list((home / ".tpuctl/bin").iterdir()) == []
 
 
-def test_an_unreachable_worker_gets_its_reply_in_its_place(
-    agent: HostAgent, farm: SshFarm, target: HostTarget
-) -> None:
-    from msgspec.structs import replace
-
-    dead = replace(farm.add(1), port=1)
-    answers = agent.hello([dead, target])
-    assert [answer.worker for answer in answers] == [1, 0]
-    assert (answers[0].value, answers[0].error, answers[0].reply.unreached) == (None, "connect", True)
-    assert answers[1].value is not None
-
-
-def test_a_run_goes_from_prepared_to_exited_with_its_status_and_logs(runs: Runs, target: HostTarget) -> None:
-    [prepared] = runs.prepare(bundle=bundle_of(main__sh="#!/bin/sh\necho out; echo err >&2; exit 7\n"))
-    assert prepared.value.prepared
-    assert runs.status().state is WorkerState.PREPARED
-    [started] = runs.start("./main.sh")
-    assert (started.value.already, started.value.pid is not None) == (False, True)
-    status = runs.ended()
-    assert (status.state, status.exit_status, status.signal, status.stopped) == (
-        WorkerState.EXITED,
-        7,
-        None,
-        False,
-    )
-    assert status.started_at is not None
-    assert status.ended_at is not None
-    assert (status.stdout_bytes, status.stderr_bytes) == (4, 4)
-    [log] = runs.agent.read_log([target], run="r1", attempt="1", stream="stdout", offset=1, limit=2)
-    assert log.stdout == b"ut"
-
-
-def test_a_host_names_the_blob_it_lacks(agent: HostAgent, target: HostTarget) -> None:
-    digest = "0" * 64
-    [answer] = agent.prepare([target], run="r1", attempt="1", fence=1, bundle=digest)
-    assert answer.value is not None
-    assert (answer.value.prepared, answer.value.missing) == (False, (digest,))
-
-
 def test_a_damaged_blob_is_refused_and_leaves_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:
     request = {"area": "blobs", "blobs": [["0" * 64, 3, 0]]}
     [reply] = agent.call([target], "receive", request, payload=b"abc")
@@ -340,13 +301,6 @@ def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, 
     assert {one.attempt for one in listed.value} == {str(number) for number in range(1, 13)}
     left = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
     assert {content for content in left if len(content) < 20} == {b"1", b"running", b"last"}
-
-
-def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs) -> None:
-    bundle = bundle_of(a="1")
-    assert runs.prepare(bundle=bundle)[0].value.prepared
-    assert runs.prepare(bundle=bundle)[0].value.prepared
-    assert runs.prepare(bundle=bundle_of(a="2"))[0].error == "conflict"
 
 
 def test_prepare_repairs_what_a_crash_left(runs: Runs, home: Path) -> None:
@@ -416,19 +370,6 @@ def test_links_inside_a_bundle_and_executable_bits_survive(runs: Runs, home: Pat
     assert not (work / "d/plain").stat().st_mode & 0o100
 
 
-def test_a_second_start_of_an_attempt_is_refused(runs: Runs) -> None:
-    runs.prepare()
-    [first] = runs.start("sh", "-c", "echo once >> count; exec sleep 60")
-    [second] = runs.start("sh", "-c", "echo twice >> count")
-    assert (first.value.already, second.value.already) == (False, True)
-    assert (second.value.state, second.value.pid) == (WorkerState.RUNNING, first.value.pid)
-    runs.agent.stop(runs.targets, "r1", "1", 0.3)
-    runs.ended()
-    assert runs.start("true")[0].value.already
-    [work] = [answer.value.work_dir for answer in runs.prepare()]
-    assert (Path(work) / "count").read_text() == "once\n"
-
-
 def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
     runs.prepare()
     runs.targets = runs.targets * 6
@@ -436,42 +377,6 @@ def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
     assert sorted(answer.value.already for answer in answers) == [False] + [True] * 5
     runs.ended()
     assert (home / ".tpuctl/runs/r1/1/work/count").read_text() == "once\n"
-
-
-def test_what_is_not_prepared_does_not_start(runs: Runs) -> None:
-    assert runs.start("true")[0].error == "not-prepared"
-
-
-def test_a_stale_fence_is_refused_by_prepare_and_start(runs: Runs) -> None:
-    runs.prepare("1", fence=3)
-    runs.prepare("2", fence=4)
-    assert runs.prepare("3", fence=3)[0].error == "stale-fence"
-    assert runs.start("true", attempt="1", fence=3)[0].error == "stale-fence"
-    assert runs.status("1").state is WorkerState.PREPARED
-
-
-def test_a_command_that_cannot_be_started_ends_as_a_shell_would_say(runs: Runs) -> None:
-    runs.prepare()
-    runs.start("no-such-program")
-    status = runs.ended()
-    assert (status.state, status.exit_status) == (WorkerState.EXITED, 127)
-    assert "no-such-program" in status.detail
-
-
-def test_a_run_killed_by_a_signal_records_which(runs: Runs) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", "kill -SEGV $$")
-    status = runs.ended()
-    assert (status.exit_status, status.signal) == (None, signal.SIGSEGV)
-
-
-def test_a_run_outlives_the_connection(runs: Runs, farm: SshFarm) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", "while ! test -e go; do sleep 0.05; done; exit 9")
-    farm.drop_connections()
-    assert runs.status().state is WorkerState.RUNNING
-    (farm.folder / "home-0/.tpuctl/runs/r1/1/work/go").touch()
-    assert runs.ended().exit_status == 9
 
 
 CLIENT = """
@@ -560,12 +465,6 @@ def test_a_session_passes_output_and_exit_statuses_through(agent: HostAgent, tar
     assert b"no-such-program" in said["stderr"]
 
 
-def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs) -> None:
-    runs.prepare()
-    runs.agent.stop(runs.targets, "r1", "1", 1.0)
-    assert runs.start("true")[0].error == "stopped"
-
-
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
     assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is WorkerState.ABSENT
     runs.prepare()
@@ -573,16 +472,6 @@ def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
     runs.ended()
     assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is WorkerState.EXITED
     assert runs.ended().stopped is False
-
-
-def test_an_impatient_second_stop_cuts_the_grace_short(runs: Runs) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", 'trap "" TERM; touch ready; while :; do sleep 0.05; done')
-    work = Path(runs.prepare()[0].value.work_dir)
-    until(lambda: (work / "ready").exists(), "the start")
-    runs.agent.stop(runs.targets, "r1", "1", 600)
-    runs.agent.stop(runs.targets, "r1", "1", 0)
-    assert runs.ended().signal == signal.SIGKILL
 
 
 def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Path) -> None:
@@ -601,22 +490,6 @@ def test_another_boot_makes_a_running_attempt_lost(runs: Runs, home: Path) -> No
     path = home / ".tpuctl/runs/r1/1/status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
     assert runs.status().state is WorkerState.LOST
-
-
-def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(runs: Runs) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", "for i in 1 2 3; do echo line $i; echo err $i >&2; sleep 0.1; done")
-    said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-
-    def sink(worker: int, name: str, data: bytes) -> None:
-        said[name] += data
-
-    def request(target: HostTarget) -> dict[str, Any]:
-        return {"run": "r1", "attempt": "1", "stdout_offset": 5, "stderr_offset": 0}
-
-    [result] = runs.agent.follow(runs.targets, request, sink)
-    assert result.exit_status == 0
-    assert said == {"stdout": b"1\nline 2\nline 3\n", "stderr": b"err 1\nerr 2\nerr 3\n"}
 
 
 def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: SshFarm) -> None:
@@ -670,11 +543,6 @@ def test_the_run_has_the_users_own_umask_and_its_path_prefix(runs: Runs, home: P
     lines = (home / ".tpuctl/runs/r1/1/stdout.log").read_text().splitlines()
     assert int(lines[0], 8) == os.umask(os.umask(0o022))
     assert lines[1].startswith(f"{home}/.tpuctl/envs/K/bin:")
-
-
-def test_a_cwd_outside_the_work_directory_is_refused(runs: Runs) -> None:
-    runs.prepare()
-    assert runs.start("true", cwd="../..")[0].error == "bad-request"
 
 
 def test_background_runs_of_several_workers_keep_separate_logs_and_pids(
