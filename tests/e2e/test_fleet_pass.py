@@ -37,7 +37,7 @@ from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_gone
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
-from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.heartbeat import TROUBLED, PassLine
 from tpuctl.watch.pause import pause_fleet, resume_fleet
 from tpuctl.watch.reconciler import JUST_UP, run_pass
 
@@ -216,7 +216,7 @@ def test_a_paused_fleet_is_left_alone_until_it_is_resumed(sim, services):
     sim.preempt("big-1")
     before = changes(sim)
     pause_fleet(services, until=None, reason="maintenance")
-    assert [(line.result, line.needs_a_human) for line in run_pass(services)] == [("paused", False)]
+    assert [line.result for line in run_pass(services)] == ["paused"]
     assert changes(sim) == before
     assert resume_fleet(services)
     assert not resume_fleet(services)
@@ -386,7 +386,7 @@ def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
     pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.LOST)
     lines = pass_until(services, lambda: not services.cloud.list_queued().items)
     lines = run_pass(services)
-    assert [(line.result, line.needs_a_human) for line in lines] == [("blocked", True)]
+    assert [line.result for line in lines] == ["blocked"]
     assert "ended on 2026-01-31; nothing is restarted" in lines[0].why
     outcome, _ = advance_slice(services, "big")
     assert isinstance(outcome.verdict, Blocked)
@@ -482,7 +482,7 @@ def test_a_slice_whose_run_never_began_needs_a_person_until_a_run_takes_it(servi
     assert [line.result for line in run_pass(services)] == ["done"]
     services.clock.skip(timeouts.RUN_BEGINS_S)
     (line,) = run_pass(services)
-    assert line.needs_a_human
+    assert line.result in TROUBLED
     assert "run r-lost, which never began: `tpuctl down big`" in line.why
     assert "which never began" in fleet_rows(services)[0][0]["remark"]
     ask("run-0001")
@@ -514,7 +514,7 @@ def test_a_state_that_nobody_knows_needs_a_person_after_an_hour_and_is_forgotten
     assert [line.result for line in run_pass(services)] == ["waiting"]
     services.clock.skip(timeouts.UNCLEAR_MAX_S)
     (line,) = run_pass(services)
-    assert line.needs_a_human
+    assert line.result in TROUBLED
     assert decisions(services, "big")[-1]["action"] == "unclear"
     services.cloud = honest
     assert [line.result for line in run_pass(services)] == ["waiting"]

@@ -17,7 +17,7 @@ from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice
-from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.heartbeat import TROUBLED, PassLine
 from tpuctl.watch.reconciler import run_pass
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -97,7 +97,7 @@ def test_a_record_that_cannot_be_read_is_told_and_the_others_have_their_turn(sim
     sim.preempt("good-1")
     lines = pass_until(services, lambda: get_slice(services, "good").record.last_incarnation == 2)
     (bad,) = [line for line in lines if line.subject == "bad"]
-    assert bad.needs_a_human
+    assert bad.result in TROUBLED
     assert "slices/bad in the store is damaged" in bad.why
 
 

@@ -18,7 +18,7 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.views.slices import decisions
-from tpuctl.watch.heartbeat import Heartbeat, PassLine, Watcher, next_heartbeat
+from tpuctl.watch.heartbeat import TROUBLED, Heartbeat, PassLine, Watcher, next_heartbeat
 from tpuctl.watch.reconciler import run_pass, take_down
 
 NO_PERMISSION = {"preset": "no-permission"}
@@ -48,7 +48,7 @@ def test_a_slice_that_was_denied_recovers_when_the_permission_is_back(place):
     place.world.faults.add(NO_PERMISSION)
     place.world.preempt("big-1")
     denied = passes(place, 30)[5:]
-    assert {line.needs_a_human for lines in denied for line in lines} == {True}
+    assert {line.result in TROUBLED for lines in denied for line in lines} == {True}
     assert all(denied)
     assert actions(place).count("denied") == 1
     assert actions(place).count("still-denied") < 15
@@ -94,7 +94,7 @@ def test_what_somebody_removed_needs_a_person_until_that_is_settled(place, settl
         bring_up(services, "big", queued=False)
     else:
         take_down(services, "big")
-    assert {line.needs_a_human for lines in passes(place, 3) for line in lines} <= {False}
+    assert {line.result in TROUBLED for lines in passes(place, 3) for line in lines} <= {False}
 
 
 @pytest.mark.parametrize("with_run", [False, True], ids=["slice", "run"])

@@ -33,7 +33,7 @@ def words(picture: ElementTree.Element) -> list[str]:
 def test_each_hour_says_how_many_requests_got_capacity() -> None:
     said = words(drawn(BUSY))
     assert {"0/2", "2/4", "100%"} <= set(said)
-    assert "spot: 122 of 126, last found 2.0 h ago" in said
+    assert "spot: 122 of 126, last found 2 h ago" in said
 
 
 def test_shares_have_colours_that_differ_and_hours_without_requests_have_none() -> None:

@@ -17,7 +17,6 @@ CONFIG_LIMIT = 1 << 20
 """Bytes of a configuration or fleet file: the largest that people write have some thousand lines."""
 TEXT_LIMIT = 1 << 20
 """Bytes of a letter, a secret, a token or a startup script (of which the API takes 256 KiB)."""
-STEP = 1 << 16
 
 
 def read_file(path: Path, limit_bytes: int = TEXT_LIMIT) -> bytes:

@@ -67,10 +67,8 @@ def render_moment(at: float) -> str:
 
 
 def render_time(at: float | None) -> str | None:
-    """ISO 8601 in UTC, whole seconds."""
-    if at is None:
-        return None
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """`render_moment`, and None for none."""
+    return None if at is None else render_moment(at)
 
 
 def render_seconds(seconds: float) -> str:

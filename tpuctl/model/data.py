@@ -40,11 +40,6 @@ def read_agent() -> bytes:
     return archive.getvalue()
 
 
-def read_manifest(name: str) -> bytes:
-    """The content of `manifests/NAME`, e.g. `env/demo-cpu.yaml`. Raises BugError."""
-    return _read("tpuctl.manifests", name)
-
-
 def find_manifest(name: str) -> bytes | None:
     """The content of `manifests/NAME`, or None where tpuctl ships none of that name."""
     path = resources.files("tpuctl.manifests").joinpath(*name.split("/"))

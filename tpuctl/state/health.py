@@ -1,15 +1,18 @@
-"""A look at a SQLite store from outside: is it there, sound, known, free and writable. Changes nothing."""
+"""A look at a store from outside: is it there, sound, known, ours, free and writable. Changes nothing."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from tpuctl.engine.ports import Objects
+from tpuctl.errors import BadConfigError, NotFoundError
 from tpuctl.model.facts import StoreFacts
 from tpuctl.state.sqlite import MIGRATIONS
 
@@ -100,3 +103,27 @@ def _command(proc: Path, pid: str) -> str:
     except OSError:
         return "a process"
     return " ".join(word.decode(errors="replace") for word in words[:3] if word) or "a process"
+
+
+def inspect_bucket_store(objects: Objects, uri: str, project: str) -> StoreFacts:
+    """The facts about the store at `uri`. Raises for what keeps it from being looked at."""
+    from tpuctl.state.bucket import SCHEMA, parse_identity  # who has no bucket does not load it
+
+    place = uri.rstrip("/")
+    facts = StoreFacts(place, known_schema=SCHEMA, clock_ahead=_clock_ahead(objects, place))
+    try:
+        content, _ = objects.read(f"{place}/identity")
+        schema, _, theirs = parse_identity(place, content)
+    except NotFoundError:
+        return replace(facts, exists=False)
+    except BadConfigError as error:
+        return replace(facts, damage=error.message)
+    foreign = "" if theirs in (None, project) else theirs
+    return replace(facts, schema=schema, foreign_project=foreign or "")
+
+
+def _clock_ahead(objects: Objects, uri: str) -> float:
+    """The server tells whole seconds, cut off; half of the way there and back is taken off."""
+    before = time.time()
+    served = objects.server_time(uri.split("/")[2])
+    return served + 0.5 - (before + time.time()) / 2

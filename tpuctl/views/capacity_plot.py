@@ -16,7 +16,7 @@ from html import escape
 from msgspec import Struct
 
 from tpuctl.lib.text import counted
-from tpuctl.lib.time import render_moment
+from tpuctl.lib.time import render_moment, render_span
 from tpuctl.model.capacity import CapacityNote, HourStat
 
 _NEVER, _HALF, _ALWAYS = (213, 94, 0), (236, 230, 214), (0, 114, 178)
@@ -104,7 +104,11 @@ def render_capacity(notes: Sequence[CapacityNote], now: float) -> str:
 
 def _label(note: CapacityNote, y: float, now: float) -> Iterable[str]:
     """Zone, type and tier, and below how it went in total."""
-    seen = "never found" if note.last_ready_at is None else f"last found {_span(now - note.last_ready_at)} ago"
+    seen = (
+        "never found"
+        if note.last_ready_at is None
+        else f"last found {render_span(now - note.last_ready_at)} ago"
+    )
     yield _text(16, y + 12, f"{note.zone}  {note.accelerator_type}")
     yield _text(16, y + 26, f"{note.tier}: {note.granted} of {note.asked}, {seen}", "small")
 
@@ -130,7 +134,7 @@ def _dots(left: float, y: float, spans: Sequence[float], scale: _Scale) -> Itera
     middle = y + HEIGHT / 2
     for seconds in spans:
         at = f'cx="{left + scale.x(seconds):.1f}" cy="{middle}" r="{RADIUS}"'
-        yield f'<circle class="{scale.style}" {at}><title>{_span(seconds)}</title></circle>'
+        yield f'<circle class="{scale.style}" {at}><title>{render_span(seconds)}</title></circle>'
     if spans:
         x = left + scale.x(statistics.median(spans))
         yield f'<line class="median" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 3}" y2="{y + HEIGHT - 3}"/>'
@@ -169,11 +173,3 @@ def _text(x: float, y: float, words: str, style: str = "", anchor: str = "") -> 
     named = f' class="{style}"' if style else ""
     placed = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text x="{x:g}" y="{y:g}"{named}{placed}>{escape(words)}</text>'
-
-
-def _span(seconds: float) -> str:
-    """A span in its largest fitting unit."""
-    for size, unit in ((172_800, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / (86_400 if unit == 'd' else size):.{0 if unit == 'min' else 1}f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -49,10 +49,6 @@ class PassLine(Struct, frozen=True):
     why: str
     acted: bool
 
-    @property
-    def needs_a_human(self) -> bool:
-        return self.result in TROUBLED
-
 
 class Trouble(Struct, frozen=True):
     """Something that passes could not mend. `passes` counts those that saw it in a row."""

@@ -63,13 +63,11 @@ class ThisMachine:
         return list_tools(needs_ssh=config.jump_host is not None, needs_gcloud=config.iap)
 
     def store(self) -> StoreFacts:
+        from tpuctl.state.health import inspect_bucket_store, inspect_store
+
         context = self._context
         if context.config.store is not None:
-            from tpuctl.state.bucket_health import inspect_bucket_store
-
             return inspect_bucket_store(context.objects, context.config.store, context.project)
-        from tpuctl.state.health import inspect_store
-
         return inspect_store(context.config.state_dir / "store.sqlite")
 
     def watchdog(self) -> WatchFacts:

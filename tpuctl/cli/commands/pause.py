@@ -1,10 +1,8 @@
-"""`pause`, `resume`, `capacity`: the fleet as a whole."""
+"""`pause`: all watchdogs of the fleet rest."""
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,34 +10,25 @@ from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun
 from tpuctl.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
-
 
 def parse_until(text: str, now: float) -> float:
     """`8h`, `30m`, `2d`, or a time such as 2026-11-30T08:00 (UTC if it names no zone), in epoch seconds.
 
     Raises UsageError for anything else, and for a time that is past.
     """
-    span = _SPAN.fullmatch(text.strip())
+    from tpuctl.lib.time import parse_duration, parse_moment
+
     try:
-        at = now + float(span[1]) * _UNITS[span[2]] if span else _moment(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--until {text!r} is neither a span nor a time", hint="--until 8h, or --until 2026-11-30T08:00"
-        ) from error
+        at = now + parse_duration(text, "--until")
+    except UsageError:
+        try:
+            at = parse_moment(text, "--until")
+        except UsageError as error:
+            hint = "--until 8h, or --until 2026-11-30T08:00"
+            raise UsageError(f"--until {text!r} is neither a span nor a time", hint=hint) from error
     if at <= now:
         raise UsageError(f"--until {text} is in the past", hint="--until 8h")
     return at
-
-
-def _moment(text: str) -> float:
-    moment = datetime.fromisoformat(text.strip())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def pause(

@@ -7,7 +7,7 @@ and firewall rules can be made and deleted, by operations that take time. Every 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
@@ -30,6 +30,8 @@ PREFIXES = tuple(f"/compute/{version}/" for version in ("v1", "beta", "alpha"))
 BATCH = "/batch/compute/v1"
 CONDITION_NOT_MET = 412
 MAX_RESULTS = 500
+Route = tuple[str, re.Pattern[str], Callable[[Request, re.Match[str]], Json]]
+"""A verb (empty for any), a path behind the version, and what answers it."""
 _PROJECT = re.compile(r"projects/([^/]+)")
 _PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
 _AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
@@ -101,6 +103,19 @@ class ComputeDoor:
             speed=world.options.speed,
         )
         world.use_disks(self._state.find_disk)
+        self._routes: tuple[Route, ...] = (
+            ("GET", _PROJECT, lambda *_: self._project()),
+            ("GET", _PLACE, lambda request, found: self._places(found[2], found[3], request)),
+            ("GET", _USABLE, lambda request, _: self._usable(request)),
+            ("GET", _AGGREGATED, lambda request, found: self._aggregated(found[2], request)),
+            ("POST", _WAIT, lambda _, found: self._state.operations.wait(_scope(found), found[4])),
+            (
+                "POST",
+                _VERB,
+                lambda request, found: self._changed(request, _scope(found), found[4], found[5], found[6]),
+            ),
+            ("", _RESOURCE, lambda request, found: self._resource(request, _scope(found), found[4], found[5])),
+        )
 
     def reset(self) -> None:
         self._state.reset()
@@ -118,30 +133,12 @@ class ComputeDoor:
 
     def _answer(self, request: Request) -> Json:
         path = unquote(request.path).split("/", 3)[3]
-        read = request.method == "GET"
-        if read and (match := _PROJECT.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._project()
-        if read and (match := _PLACE.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._places(match.group(2), match.group(3), request)
-        if read and (match := _USABLE.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._usable(request)
-        if read and (match := _AGGREGATED.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._aggregated(match.group(2), request)
-        if request.method == "POST" and (match := _WAIT.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._state.operations.wait(_scope(match), match.group(4))
-        if request.method == "POST" and (match := _VERB.fullmatch(path)):
-            self._check_project(match.group(1))
-            return self._changed(request, _scope(match), match.group(4), match.group(5), match.group(6))
-        if match := _RESOURCE.fullmatch(path):
-            if read and _PUBLIC_IMAGES.fullmatch(path):
-                return {"kind": "compute#imageList", "id": path}
-            self._check_project(match.group(1))
-            return self._resource(request, _scope(match), match.group(4), match.group(5))
+        if request.method == "GET" and _PUBLIC_IMAGES.fullmatch(path):
+            return {"kind": "compute#imageList", "id": path}
+        for verb, pattern, answer in self._routes:
+            if verb in ("", request.method) and (match := pattern.fullmatch(path)):
+                self._check_project(match.group(1))
+                return answer(request, match)
         raise unknown_method(f"{request.method} {request.path}")
 
     def _changed(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.commands.sim.lifecycle import app, console_of
+from tpuctl.cli.commands.sim.lifecycle import Node, NodeZone, OnlyWorkers, app, console_of
 from tpuctl.cli.console import Column
 from tpuctl.cli.options import Json
 from tpuctl.cli.running_sim import running_sim
@@ -20,9 +20,7 @@ def set_fields(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Node or queued resource, such as big-1.")],
     fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="What the API shall show.")],
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
-    ] = None,
+    zone: NodeZone = None,
 ) -> None:
     """Set what the API shows of a node: state, health, maintenance.
 
@@ -91,13 +89,9 @@ def reservation(
 @app.command("crash")
 def crash(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
-    worker: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
-    ] = None,
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
-    ] = None,
+    node: Node,
+    worker: OnlyWorkers = None,
+    zone: NodeZone = None,
 ) -> None:
     """Kill hosts of a node, while the API still says READY."""
     from tpuctl.sim.server import control

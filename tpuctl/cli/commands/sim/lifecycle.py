@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+Node = Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")]
+NodeZone = Annotated[str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")]
+OnlyWorkers = Annotated[
+    list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
+]
 app = new_group("Start and control the simulated cloud.")
 
 
@@ -169,10 +174,8 @@ def env(
 @app.command("preempt")
 def preempt(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
-    ] = None,
+    node: Node,
+    zone: NodeZone = None,
 ) -> None:
     """Preempt a node.
 
@@ -187,13 +190,9 @@ def preempt(
 @app.command("reboot")
 def reboot(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")],
-    worker: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
-    ] = None,
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")
-    ] = None,
+    node: Node,
+    worker: OnlyWorkers = None,
+    zone: NodeZone = None,
 ) -> None:
     """Reboot the hosts of a node, as maintenance does.
 
