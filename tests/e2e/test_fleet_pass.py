@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.coverage import quote
 from tpuctl.money.grants import AtEnd, Grant
-from tpuctl.runs.progress import go_on
 from tpuctl.runs.submit import check_request
 from tpuctl.sim.world.delays import Delays
 from tpuctl.slices.capacity_notes import list_notes
@@ -393,30 +391,6 @@ def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
     assert not [
         found for found in services.cloud.list_queued().items if found.state is not QueuedState.DELETING
     ]
-
-
-def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(sim, services):
-    bring_up(services, "big", queued=False)
-    run = submit(services, "big", SLEEPS, no_checkpoint=False, checkpoint_dir="gs://sim-bucket/ck")
-    services.objects.write("gs://sim-bucket/ck/step_1/data", b"weights")
-
-    def running(attempt: int) -> bool:
-        record = get_run(services, run.id).record
-        return record.state is RunState.RUNNING and record.attempt.number == attempt
-
-    for number in range(1, 7):
-        pass_until(services, partial(running, number))
-        sim.preempt(get_slice(services, "big").record.incarnation.cloud_name)
-    lines = pass_until(services, lambda: bool(get_run(services, run.id).record.question))
-    for _ in range(5):
-        services.clock.sleep(60.0)
-        lines = run_pass(services)
-    assert [(line.subject, line.result) for line in lines] == [(run.id, "blocked")]
-    assert "5 attempts ended without a newer checkpoint" in lines[0].why
-    record = get_run(services, run.id).record
-    assert (record.preemptions, record.fruitless, record.attempt.number) == (6, 5, 6)
-    go_on(services, run.id)
-    pass_until(services, partial(running, 7))
 
 
 def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, services, tmp_path):

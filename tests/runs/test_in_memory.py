@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -18,11 +18,12 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import Doubt, RunState, SliceState
+from tpuctl.model.records import Doubt, RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
 from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.progress import go_on
 from tpuctl.runs.reconcile import advance_run, find_end, request_stop
 from tpuctl.runs.stops import confirm_stop, stop_error
 from tpuctl.slices.desired import request_slice
@@ -602,3 +603,36 @@ def test_a_look_for_the_end_of_a_run_that_works_changes_nothing(place, services)
     began = services.clock.now()
     assert find_end(services, started.id) == started
     assert services.clock.now() - began < 5.0
+
+
+def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(place, services):
+    place.hosts.programs["main.py"] = scripted(100 * HOUR)
+    bring_up(services, "big", queued=False)
+    run = submit(services, "big", "for ever")
+    stored = get_run(services, run.id)
+    spec = replace(run.spec, no_checkpoint=False, checkpoint_dir="gs://bucket/ck")
+    save(services, stored, replace(stored.record, spec=spec))
+    services.objects.write("gs://bucket/ck/step_1/data", b"weights")
+
+    def run_until(wanted: Callable[[RunRecord], object]) -> None:
+        for _ in range(60):
+            pass_for(place, services, 60.0)
+            if wanted(get_run(services, run.id).record):
+                return
+        raise AssertionError(f"it never happened: {get_run(services, run.id).record}")
+
+    def runs(attempt: int) -> Callable[[RunRecord], object]:
+        return lambda record: record.state is RunState.RUNNING and record.attempt.number == attempt
+
+    for number in range(1, 7):
+        run_until(runs(number))
+        place.world.preempt(get_slice(services, "big").record.incarnation.cloud_name)
+    run_until(lambda record: record.question)
+    pass_for(place, services, 300.0)
+    lines = run_pass(services)
+    assert [(line.subject, line.result) for line in lines] == [(run.id, "blocked")]
+    assert "5 attempts ended without a newer checkpoint" in lines[0].why
+    record = get_run(services, run.id).record
+    assert (record.preemptions, record.fruitless, record.attempt.number) == (6, 5, 6)
+    go_on(services, run.id)
+    run_until(runs(7))
