@@ -84,6 +84,46 @@ def test_what_cannot_be_is_said_in_one_line_and_changes_nothing(
     assert (disk_calls(session), named(session)) == (before, disks)
 
 
+BAD_UP: list[tuple[str, str, str]] = [
+    ("v4-8 new --disk none", "no disk called none", "tpuctl disk create none"),
+    ("v4-8 new --disk data:wo", "is not NAME[:ro|rw][:/PATH]", "--disk data:/mnt/data"),
+    ("v4-8 new --disk data:/usr", "/usr is no place for a disk", "--disk data:/mnt/data"),
+    ("v4-16 new --disk data", "data is a master, and one host writes to it", "tpuctl disk clone data"),
+    ("v4-16 new --disk data:rw", "and one host alone can write", "tpuctl disk clone data"),
+    ("v4-8 new --disk data --disk data:/mnt/b", "one disk twice", "--disk NAME:/PATH"),
+    (
+        "v5litepod-4 new --zone us-central1-a --disk data",
+        "disk data is in us-central2-b",
+        "--zone us-central2-b",
+    ),
+    ("v4-8 new --slices 2 --disk data", "a multislice has no disks", "slices of one node"),
+]
+
+
+@pytest.mark.parametrize(("words", "said", "hint"), BAD_UP, ids=[row[0] for row in BAD_UP])
+def test_a_slice_with_a_disk_that_it_cannot_have_is_refused(
+    session: Session, words: str, said: str, hint: str
+) -> None:
+    before = len(session.sim_journal())
+    zone = [] if "--zone" in words else ["--zone", ZONE]
+    done = session.type("up", *words.split(), "--spot", "--pay", *zone, status=2)
+    assert said in done.stderr
+    assert hint in done.stderr
+    assert len(session.sim_journal()) == before
+
+
+def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Session) -> None:
+    session.type("disk", "create", "box", "--size", "10", "--zone", ZONE)
+    done = session.type("up", "v4-8", "boxed", "--disk", "box", "--spot", "--pay", "--zone", ZONE, status=1)
+    assert "mounting needs root" in done.stderr
+    status = session.json("status", "boxed")
+    assert (status["state"], status["options"]) == ("initializing", {"disks": "box at /mnt/box (rw)"})
+    [row] = [each for each in session.json("disk", "ls") if each["name"] == "box"]
+    assert row["used_by"] == ["boxed-1-w-0"]
+    session.type("down", "boxed", "--yes")
+    session.type("disk", "rm", "box", "--yes")
+
+
 def test_a_dry_run_changes_nothing(session: Session) -> None:
     before = disk_calls(session)
     done = session.type("disk", "clone", "data", "--to", "big", "--dry-run")

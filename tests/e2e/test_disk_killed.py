@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.crashing import DISK_CHANGES, Crash, Crashing, CrashPoint, make_crashing
-from tests.support.jobs import bring_up
+from tests.support.jobs import SPEC, bring_up
 from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -22,12 +23,17 @@ from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.make import list_records
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import leave_disk, use_disk
+from tpuctl.disks.use import check_removable, leave_disk, remove_disk, use_disk
+from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
 from tpuctl.model.data import load_disk_rules
-from tpuctl.model.disks import MASTER_LABEL, DiskRequest
+from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
+from tpuctl.model.records import SliceState
+from tpuctl.model.slice_spec import DiskRef
+from tpuctl.slices.disks import with_disks
 from tpuctl.state.repository import get_slice
+from tpuctl.watch.reconciler import run_pass, take_down
 
 ZONE = "us-central2-b"
 RULES = DiskRules(load_disk_rules())
@@ -204,6 +210,63 @@ def test_killed_at_any_change_the_same_command_comes_to_its_end(lab: Lab, when: 
         if not died:
             assert at > 15
             return
+
+
+def test_a_copy_comes_back_on_the_hosts_that_come_after_a_preemption(lab: Lab) -> None:
+    with lab.process() as services:
+        lab.clone(services)
+        lab.sim.preempt(get_slice(services, "big").record.incarnation.cloud_name)  # type: ignore[union-attr]
+    with lab.process() as services:
+        before = get_slice(services, "big").record.last_incarnation
+        seen = set()
+        for _ in range(60):
+            services.clock.skip(60.0)
+            run_pass(services)
+            record = get_slice(services, "big").record
+            seen.add(record.state)
+            if record.last_incarnation > before and record.state is SliceState.READY:
+                break
+        assert record.state is SliceState.READY
+        assert SliceState.INITIALIZING in seen
+        lab.check_owned(services)
+        [first] = lab.on(services, "dev", "sha256sum < /mnt/data/set")
+        assert lab.on(services, "big", "sha256sum < /mnt/data/set") == [first, first]
+        lab.on(services, "big", "! touch /mnt/data/x 2>/dev/null")
+        [copy] = unused_or_not(services)
+        assert unused_copies(services, 0) == []
+        with pytest.raises(UsageError, match=f"{copy} is attached"):
+            check_removable(services, copy)
+    lab.clear()
+    with lab.process() as services:
+        assert get_slice(services, "big").record.spec.disks == ()
+
+
+def unused_or_not(services: SimServices) -> list[str]:
+    return [each.name for each in list_records(services) if each.generation]
+
+
+def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> None:
+    with lab.process() as services:
+        create_master(services, RULES, DiskRequest("more", ZONE, "pd-balanced", 11, {}), "more")
+        spec = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)
+        [wanted] = with_disks(services, ["more:/mnt/more"], (spec,))
+        assert wanted.disks == (DiskRef("more", "/mnt/more", DiskMode.READ_WRITE),)
+        bring_up(services, "third", accelerator_type="v4-8", hosts=1, chips=4, disks=wanted.disks)
+        lab.on(services, "third", "grep -q ' /mnt/more ext4 rw' /proc/mounts && echo kept > /mnt/more/word")
+        lab.sim.preempt("third-1")
+    with lab.process() as services:
+        for _ in range(60):
+            services.clock.skip(60.0)
+            run_pass(services)
+            record = get_slice(services, "third").record
+            if record.last_incarnation == 2 and record.state is SliceState.READY:
+                break
+        assert record.state is SliceState.READY
+        lab.on(services, "third", "grep -q ' /mnt/more ext4 rw' /proc/mounts && test -e /mnt/more/word")
+        with pytest.raises(UsageError, match="is used by third-2"):
+            with_disks(services, ["more"], (spec,))
+        take_down(services, "third")
+        remove_disk(services, "more")
 
 
 class Held:

@@ -14,9 +14,10 @@ from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, 
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
 from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
-from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.model.slice_spec import DiskRef, SliceRequest
 from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.resolve import WantedSlice, resolve_limits, resolve_request
@@ -49,10 +50,11 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "description": (V5E, "other"),
     "boot_disk": (V5E, 200),
     "startup_script": (V5E, "boot.sh"),
+    "disk": (V5E, ("data-g1:/mnt/data",)),
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),
     "stop_when_idle": (V5E, "30m"),
 }
-IN_PLACE = {"pay", "ttl", "stop_when_idle"}
+IN_PLACE = {"pay", "disk", "ttl", "stop_when_idle"}
 BASE_RUN: dict[str, Any] = {"on": "big", "script": "train.py", "no_checkpoint": True}
 RUN_KEYS: dict[str, dict[str, Any]] = {
     "on": {"on": "other"},
@@ -78,6 +80,8 @@ def wanted_slice(name: str = "big", **keys: Any) -> WantedSlice:
     script = b"#!/bin/sh\n" if request.startup_script else None
     config = resolve([Layer("test", {})], Path("/nowhere"))
     specs = resolve_request(request, config, load_accelerators(), (), now=NOW, script=script)
+    disks = tuple(DiskRef("data-g1", "/mnt/data", DiskMode.READ_ONLY) for _ in request.disk)
+    specs = tuple(replace(each, disks=disks) for each in specs)  # which the store alone can tell
     return WantedSlice(name, specs, request.pay, script, resolve_limits(request))
 
 

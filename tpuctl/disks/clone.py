@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
+from tpuctl.disks.follow import remember
 from tpuctl.disks.hosts import Mounted, Once
 from tpuctl.disks.make import (
     ask_for,
@@ -34,6 +35,7 @@ from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 
 
@@ -217,6 +219,7 @@ def attach_copy(
         asked_by=services.ids.new_id(),
     )
     bring_hosts(services, target, [kind], deadline=deadline)
+    remember(services, target.name, DiskRef(record.name, path, DiskMode.READ_ONLY))
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 
 

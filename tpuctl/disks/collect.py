@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from tpuctl.disks.follow import followed_by
 from tpuctl.disks.make import bring_about, get_record, list_records, perform, save_record
 from tpuctl.engine.services import Services
 from tpuctl.lib.names import label_value
@@ -26,7 +27,7 @@ def unused_copies(services: Services, keep: int) -> list[DiskRecord]:
     for record in copies:
         kept[record.master] = kept.get(record.master, 0) + 1
         disk = there.get((record.request.zone, record.name))
-        used = disk is not None and bool(disk.users)
+        used = (disk is not None and bool(disk.users)) or bool(followed_by(services, record.name))
         if kept[record.master] > keep and not used and record.complete and record.owner == services.user:
             found.append(record)
     return found

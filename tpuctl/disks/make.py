@@ -40,6 +40,14 @@ def get_record(services: Services, name: str) -> DiskRecord:
     return found[0]
 
 
+def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
+    """Raises NotFoundError."""
+    found = services.disks.find_disk(record.request.zone, record.name)
+    if found is None:
+        raise NotFoundError(f"disk {record.name} is not in {record.request.zone}", hint="tpuctl disk ls")
+    return found
+
+
 def save_record(services: Services, record: DiskRecord) -> DiskRecord:
     """Writes a record over what the store has of it."""
     found = find_record(services, record.name)

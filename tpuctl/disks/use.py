@@ -7,17 +7,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
+from tpuctl.disks.follow import followed_by, forget, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import bring_about, get_record, list_records, perform, save_record
+from tpuctl.disks.make import bring_about, get_disk, get_record, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import choose_slice, holders, place_of
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
-from tpuctl.model.disks import ComputeOperation, DataDisk, DiskInfo, DiskMode, DiskRecord
+from tpuctl.model.disks import ComputeOperation, DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
 
@@ -25,14 +27,6 @@ from tpuctl.state.journal import record_decision
 def default_path(record: DiskRecord) -> str:
     """Where a disk is mounted unless somebody says otherwise: a copy where its master is."""
     return f"/mnt/{record.master}"
-
-
-def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
-    """Raises NotFoundError."""
-    found = services.disks.find_disk(record.request.zone, record.name)
-    if found is None:
-        raise NotFoundError(f"disk {record.name} is not in {record.request.zone}", hint="tpuctl disk ls")
-    return found
 
 
 def use_disk(
@@ -96,6 +90,7 @@ def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: Di
     bring_hosts(services, target, [kind])
     if record.blank and not read_only:
         save_record(services, replace(record, blank=False))
+    remember(services, target.name, DiskRef(record.name, path, mode))
 
 
 def _holder(services: Services, record: DiskRecord, to: str | None) -> tuple[SliceRecord, DataDisk]:
@@ -122,6 +117,7 @@ def leave_disk(
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
         return told
+    forget(services, target.name, name)
     path = record.path or default_path(record)
     kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token, services.ids.new_id())
     bring_hosts(services, target, [kind])
@@ -206,6 +202,9 @@ def check_removable(services: Services, name: str) -> None:
     if disk is not None and disk.users:
         users = counted(len(disk.users), "host")
         raise UsageError(f"{name} is attached to {users}: {disk.users[0]}", hint=f"tpuctl disk detach {name}")
+    wanted = followed_by(services, name)
+    if wanted:
+        raise UsageError(f"{name} is a disk of slice {wanted[0]}", hint=f"tpuctl down {wanted[0]}")
 
 
 def remove_disk(services: Services, name: str) -> None:

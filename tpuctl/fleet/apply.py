@@ -30,6 +30,7 @@ from tpuctl.runs.reconcile import active_run, find_end, request_run, request_sto
 from tpuctl.runs.submit import freeze_run
 from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.desired import request_down
+from tpuctl.slices.disks import add_disks, asks_more_disks
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
@@ -199,7 +200,8 @@ class _SliceItem:
         lifetime = replace_lifetime(stored.record.lifetime, item.limits, services.store.now())
         text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
-        save(services, stored, replace(stored.record, pay=item.pay, lifetime=lifetime))
+        record = replace(stored.record, pay=item.pay, lifetime=lifetime)
+        save(services, stored, add_disks(record, item.spec) if asks_more_disks(record, item.spec) else record)
         self._update_first = False
         return Outcome(Wait("the next read"), acted=True)
 

@@ -202,9 +202,9 @@ class SliceRecord(Struct, frozen=True):
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """In what it is not a slice of `spec` in any of `zones`, as names of fields.
 
-        Where it is at the moment does not count while it may be in several zones.
+        Where it is at the moment does not count while it may be in several zones, nor its disks.
         """
-        names = [name for name in SliceSpec.__struct_fields__ if name != "zone"]
+        names = [name for name in SliceSpec.__struct_fields__ if name not in {"zone", "disks"}]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
         return different if set(self.requested_zones) == set(zones or (spec.zone,)) else ("zone", *different)
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tpuctl.lib.options import Flag, Option
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Tier
 
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
@@ -33,6 +34,14 @@ _QUEUED = (
     Flag("--queued", "Wait in the queue for capacity; the default.", "`queuedResources`"),
     Flag("--direct", "Ask for the node itself, without a place in a queue.", "`nodes`"),
 )
+
+
+class DiskRef(Struct, frozen=True):
+    """A disk of a slice, mounted at `path` on every host."""
+
+    name: str
+    path: str
+    mode: DiskMode
 
 
 class SliceOptions(Struct, frozen=True, kw_only=True):
@@ -235,6 +244,16 @@ class SliceRequest(SliceOptions, frozen=True):
             examples=("boot.sh",),
         ),
     ] = None
+    disk: Annotated[
+        tuple[str, ...],
+        Option(
+            "Disk, mounted on every host before the slice is ready; repeatable.",
+            group=WHAT,
+            metavar="NAME[:/PATH]",
+            api="v2 `dataDisks`",
+            examples=(("data-g1:/mnt/data",),),
+        ),
+    ] = ()
     ttl: Annotated[
         str | None,
         Option("Take it down after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
@@ -284,3 +303,5 @@ class SliceSpec(SliceOptions, frozen=True):
     labels: Mapping[str, str] = field(default_factory=dict)
     startup_script: str | None = None
     """The sha256 of the blob with its text."""
+    disks: tuple[DiskRef, ...] = ()
+    """About hosts only: they change on the slice that is there."""

@@ -23,6 +23,7 @@ from tpuctl.money.coverage import Quote, list_grants, quote
 from tpuctl.money.grants import Grant
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
+from tpuctl.slices.disks import with_disks
 from tpuctl.slices.offers import Named, beyond_tables
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
@@ -59,12 +60,14 @@ def resolve_wanted(
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
         specs = tuple(replace(known.spec, zone=zone) for zone in known.requested_zones)
+        specs = with_disks(services, request.disk, specs)
         return WantedSlice(known.name, specs, request.pay or agreed, limits=limits)
     grants = list_grants(services) if grants is None else grants
     flex = (request.tier or config.tier) == "flex-start"
     named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
     catalog, doubts = beyond_tables(services, load_accelerators(), named, request.zone or config.zone, grants)
     specs = resolve_request(request, config, catalog, grants, now=services.clock.now(), script=script)
+    specs = with_disks(services, request.disk, specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
     chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
@@ -83,7 +86,11 @@ def _known_slice(services: Services, request: SliceRequest, name: str | None) ->
     if stored is None:
         return None
     again = SliceRequest(
-        accelerator=word, pay=request.pay, ttl=request.ttl, stop_when_idle=request.stop_when_idle
+        accelerator=word,
+        pay=request.pay,
+        disk=request.disk,
+        ttl=request.ttl,
+        stop_when_idle=request.stop_when_idle,
     )
     if load_accelerators().find(word) is not None:  # a slice that is called like its type
         return stored.record if request == again and stored.record.desired is Desired.UP else None

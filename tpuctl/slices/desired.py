@@ -15,6 +15,7 @@ from tpuctl.lib.retry import retry
 from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
+from tpuctl.slices.disks import add_disks, asks_more_disks
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.zones import choose_zone
@@ -111,6 +112,14 @@ def _keep(
 ) -> SliceRecord:
     """A slice that is there already: only whose it is and when it goes may be news."""
     record = stored.record
+    if asks_more_disks(record, wanted.spec):
+        if record.owner != services.user:
+            raise ConflictError(
+                f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
+            )
+        names = ", ".join(each.name for each in wanted.spec.disks)
+        record_decision(services, record.key, "disks", f"{names} asked for by {services.user}")
+        record = add_disks(record, wanted.spec)
     if limits != UNLIMITED:
         check_limitable(services, record)
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))

@@ -18,16 +18,17 @@ from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.slices.context import ReconcileContext
+from tpuctl.slices.disks import attach_disks, disks_asked, note_mounted
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
 """Tries after which a person is asked to look at what fails; it goes on being tried."""
 
 
-def asked_of_hosts(_services: Services, _record: SliceRecord) -> Sequence[Kind]:
+def asked_of_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
     """What the specification of a slice asks of each of its hosts, in the order of the work: a disk before what
     is mounted on it, and that before the environment that may lie there."""
-    return ()
+    return (*disks_asked(services, record),)
 
 
 def greeted(context: ReconcileContext) -> Outcome:
@@ -42,7 +43,8 @@ def greeted(context: ReconcileContext) -> Outcome:
 
 def initialize_hosts(context: ReconcileContext) -> Outcome:
     """READY once every host says that it is as asked; asks no host where nothing is."""
-    return initialize(context, asked_of_hosts(context.services, context.record))
+    waits = attach_disks(context)
+    return waits or initialize(context, asked_of_hosts(context.services, context.record))
 
 
 def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
@@ -62,6 +64,7 @@ def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
     except PartialError as error:
         return Outcome(Wait(error.message), acted=False)
     if isinstance(verdict, Provisioned):
+        note_mounted(services, record)
         return become_ready(context)
     if isinstance(verdict, Unanswered):
         return _unanswered(context, verdict)

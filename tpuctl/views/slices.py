@@ -134,7 +134,9 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
 def _options(spec: SliceSpec) -> dict[str, str]:
     """What of a specification stands in it as the user wrote it, in one word or line."""
     values = {name: getattr(spec, name) for name in SliceOptions.__struct_fields__}
-    return {name: value for name, value in values.items() if value and isinstance(value, str)}
+    said = {name: value for name, value in values.items() if value and isinstance(value, str)}
+    disks = ", ".join(f"{each.name} at {each.path} ({each.mode.short})" for each in spec.disks)
+    return {**said, **({"disks": disks} if disks else {})}
 
 
 def slice_status(services: Services, name: str) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""Disks that follow a slice: they are in its specification, and so attached, mounted and verified on all its
+hosts, those that come after a preemption too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from tpuctl.disks.attach import change_disks
+from tpuctl.disks.hosts import Mounted
+from tpuctl.disks.make import find_record, get_disk, get_record, save_record
+from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
+from tpuctl.disks.spec import parse_disk
+from tpuctl.engine.events import Warn
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, UsageError
+from tpuctl.model.data import load_accelerators, load_disk_rules
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.slice_spec import DiskRef, SliceSpec
+from tpuctl.model.verdict import Done
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice, list_slices, save
+
+Refs = tuple[DiskRef, ...]
+
+
+def merge_refs(known: Refs, more: Refs) -> Refs:
+    """One disk per path and one path per disk; the later one counts. Pure."""
+    names, paths = {each.name for each in more}, {each.path for each in more}
+    return (*(each for each in known if each.name not in names and each.path not in paths), *more)
+
+
+def resolve_refs(services: Services, said: Sequence[str], spec: SliceSpec, zones: Sequence[str]) -> Refs:
+    """What `--disk` comes to for a slice. Raises UsageError, with its field, for what cannot be."""
+    found: Refs = ()
+    for text in said:
+        try:
+            found = merge_refs(found, (_resolve(services, text, spec, zones),))
+        except UsageError as error:
+            raise UsageError.of("disk", error.message, error.hint) from error
+    if len(found) != len(said):
+        raise UsageError.of("disk", "two disks at one path, or one disk twice", "--disk NAME:/PATH")
+    return found
+
+
+def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str]) -> DiskRef:
+    asked = parse_disk(text)
+    stored = find_record(services, asked.name)
+    if stored is None or not stored[0].wanted:
+        raise UsageError(
+            f"no disk called {asked.name}", hint=f"tpuctl disk create {asked.name} --zone {spec.zone}"
+        )
+    record = stored[0]
+    if spec.slices > 1:
+        raise UsageError("a multislice has no disks", hint="disks go to slices of one node")
+    if list(zones) != [record.request.zone]:
+        place = record.request.zone
+        hint = f"--zone {place}; or a copy elsewhere: tpuctl disk clone {record.master} --zone {spec.zone}"
+        raise UsageError(f"disk {record.name} is in {place}, the slice may be in {', '.join(zones)}", hint=hint)
+    alone = not record.generation and spec.hosts == 1
+    mode = asked.mode or (DiskMode.READ_WRITE if alone else DiskMode.READ_ONLY)
+    if record.generation and mode is DiskMode.READ_WRITE:
+        raise UsageError(f"{record.name} is a copy, and copies are read", hint=f"--disk {record.name}:ro")
+    if not record.generation and mode is DiskMode.READ_ONLY:
+        newest = f"tpuctl disk clone {record.name}"
+        raise UsageError(
+            f"{record.name} is a master, and one host writes to it", hint=f"{newest}, then its copy"
+        )
+    ref = DiskRef(record.name, asked.path or f"/mnt/{record.master}", mode)
+    _check_rules(services, record, ref, spec)
+    return ref
+
+
+def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: SliceSpec) -> None:
+    known = load_accelerators().find(spec.accelerator_type)
+    generation = known.generation if known is not None else ""
+    disk = get_disk(services, record)
+    entry = DataDisk(disk.zone, disk.name, ref.mode)
+    mine = {user for each in list_slices(services) if ref in each.spec.disks for user in _machines(each)}
+    others = tuple(user for user in disk.users if user not in mine)
+    place = Place(
+        "the slice", spec.zone, generation, spec.hosts, (entry,) if len(others) < len(disk.users) else ()
+    )
+    findings = DiskRules(load_disk_rules()).check_attach(replace(disk, users=others), ref.mode, place)
+    refuse(findings)
+    for each in warnings(findings):
+        services.emit(Warn(disk.name, each))
+
+
+def _machines(record: SliceRecord) -> list[str]:
+    incarnation = record.incarnation
+    return [each.hostname for each in incarnation.workers] if incarnation is not None else []
+
+
+def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
+    """What the slice asks of each of its hosts about disks."""
+    incarnation = record.incarnation
+    asked_by = incarnation.cloud_name if incarnation is not None else ""
+    found = []
+    for ref in record.spec.disks:
+        stored = find_record(services, ref.name)
+        if stored is None:  # it is not attached either, and said there
+            found.append(Mounted(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
+            continue
+        disk = stored[0]
+        read_only = ref.mode is DiskMode.READ_ONLY
+        blank = disk.blank and not read_only
+        size = disk.request.size_gib
+        kind = Mounted(ref.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by)
+        found.append(kind)
+    return found
+
+
+def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
+    """Until the node of the slice has its disks, in one call for all of them. Raises PendingError when the time
+    is over, NotFoundError for a disk that is gone, ConflictError for one that is elsewhere or in use."""
+    incarnation = record.incarnation
+    assert incarnation is not None
+    node, zone = incarnation.cloud_name, record.spec.zone
+    wanted = tuple(DataDisk(zone, each.name, each.mode) for each in record.spec.disks)
+    found = services.cloud.find_node(zone, node)
+    missing = [each for each in wanted if found is not None and each not in found.data_disks]
+    if not missing:
+        return
+    for each in missing:
+        disk = get_disk(services, get_record(services, each.name))
+        if disk.zone != zone:
+            hint = f"tpuctl disk clone {get_record(services, each.name).master} --zone {zone}"
+            raise ConflictError(f"disk {each.name} is in {disk.zone}, {record.name} in {zone}", hint=hint)
+        if disk.users and each.mode is DiskMode.READ_WRITE:
+            hint = f"tpuctl disk detach {each.name}"
+            raise ConflictError(f"disk {each.name} is used by {disk.users[0]}", hint=hint)
+
+    def add(now: tuple[DataDisk, ...]) -> tuple[DataDisk, ...]:
+        return (*now, *(each for each in wanted if each not in now))
+
+    names = ", ".join(each.name for each in missing)
+    change_disks(services, zone, node, add, f"attach {names}", deadline=deadline)
+
+
+def note_formatted(services: Services, record: SliceRecord) -> None:
+    """Disks that were made empty and are mounted now are empty no more."""
+    for ref in record.spec.disks:
+        disk = get_record(services, ref.name)
+        if disk.blank and ref.mode is DiskMode.READ_WRITE:
+            save_record(services, replace(disk, blank=False))
+
+
+def remember(services: Services, name: str, ref: DiskRef) -> None:
+    """The slice has this disk from now on, also on the hosts that come after these."""
+    _change(services, name, lambda known: merge_refs(known, (ref,)), f"{ref.name} at {ref.path}")
+
+
+def forget(services: Services, name: str, disk: str) -> None:
+    """The slice has this disk no more."""
+    _change(services, name, lambda known: tuple(each for each in known if each.name != disk), f"without {disk}")
+
+
+def _change(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> None:
+    def step() -> Outcome:
+        stored = get_slice(services, name)
+        wanted = change(stored.record.spec.disks)
+        if wanted != stored.record.spec.disks:
+            record_decision(services, stored.record.key, "disks", why)
+            save(services, stored, replace(stored.record, spec=replace(stored.record.spec, disks=wanted)))
+        return Outcome(Done(), acted=False)
+
+    converge(services, name, step)
+
+
+def followed_by(services: Services, disk: str) -> list[str]:
+    """Slices that have a disk in their specification: it is theirs, too, while they have no hosts."""
+    live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
+    return [each.name for each in live if any(ref.name == disk for ref in each.spec.disks)]

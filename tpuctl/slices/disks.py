@@ -1,0 +1,77 @@
+"""The disks of a slice: checked before anything is created, attached and mounted before it is ready.
+
+What works on disks is imported where a slice has one: most have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, NotFoundError, PendingError
+from tpuctl.hosts.deadline import HOST_TIME_S
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.slices.context import ReconcileContext
+
+if TYPE_CHECKING:
+    from tpuctl.disks.hosts import Mounted
+
+
+def with_disks(services: Services, said: Sequence[str], specs: tuple[SliceSpec, ...]) -> tuple[SliceSpec, ...]:
+    """The specifications with what `--disk` says, beside the disks that they have. Raises UsageError."""
+    if not said:
+        return specs
+    from tpuctl.disks.follow import merge_refs, resolve_refs
+
+    refs = resolve_refs(services, said, specs[0], [each.zone for each in specs])
+    return tuple(replace(each, disks=merge_refs(each.disks, refs)) for each in specs)
+
+
+def asks_more_disks(record: SliceRecord, spec: SliceSpec) -> bool:
+    """Whether `spec` names a disk that the slice has not been asked to have."""
+    return any(each not in record.spec.disks for each in spec.disks)
+
+
+def add_disks(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
+    """The slice, asked to have the disks of `spec`, too. While its hosts get them it is not ready."""
+    state = SliceState.INITIALIZING if record.state is SliceState.READY else record.state
+    return replace(record, spec=replace(record.spec, disks=spec.disks), state=state)
+
+
+def disks_asked(services: Services, record: SliceRecord) -> list[Mounted]:
+    """What the slice asks of its hosts about disks."""
+    if not record.spec.disks:
+        return []
+    from tpuctl.disks.follow import kinds_of
+
+    return kinds_of(services, record)
+
+
+def attach_disks(context: ReconcileContext) -> Outcome | None:
+    """One step towards a node that has the disks of its slice; None where it has them."""
+    services, record = context.services, context.record
+    if not record.spec.disks:
+        return None
+    from tpuctl.disks.follow import attach_all
+
+    try:
+        attach_all(services, record, deadline=services.clock.now() + HOST_TIME_S)
+    except PendingError as error:
+        return Outcome(Wait(error.message), acted=False)
+    except (ConflictError, NotFoundError) as error:
+        return Outcome(Blocked(error.message, error.hint), acted=False)
+    return None
+
+
+def note_mounted(services: Services, record: SliceRecord) -> None:
+    """Its hosts have said that its disks are mounted."""
+    if record.spec.disks:
+        from tpuctl.disks.follow import note_formatted
+
+        note_formatted(services, record)
