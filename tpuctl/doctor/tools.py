@@ -61,7 +61,7 @@ def _version(words: list[str]) -> str | None:
 
 
 def inspect_key(path: Path) -> KeyFacts:
-    """The SSH key as a file; whether it holds a key is for `remote.keys` to say."""
+    """The SSH key as a file; whether it holds a key is for `ssh/keys.py` to say."""
     try:
         return KeyFacts(str(path), path.stat().st_mode & 0o7777)
     except FileNotFoundError:

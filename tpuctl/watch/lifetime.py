@@ -1,4 +1,4 @@
-"""`--ttl` and `--stop-when-idle`: asked of hosts, decided in `core.idle`, done by a pass."""
+"""`--ttl` and `--stop-when-idle`: asked of hosts, decided in `slices/lifetime.py`, done by a pass."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -18,9 +18,6 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.installed_watch import installed_lines, installed_watch
 from tpuctl.cli.options import DryRun, Json, Yes
 from tpuctl.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 On = Annotated[
     str | None,
