@@ -83,24 +83,6 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
     assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "attempt 1\n"
 
 
-def test_one_pass_after_another_recovers_without_anybody_following(sim, services, tmp_path):
-    marks = shared_folder(tmp_path / "marks")
-    bring_up(services, "big")
-    run = submit(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
-    run_pass(services)
-    eventually(lambda: len(list(marks.glob("1-*"))) == 2)
-    sim.preempt("big-1")
-
-    def over() -> bool:
-        run_pass(services)
-        services.clock.sleep(5.0)
-        return get_run(services, run.id).record.state.final
-
-    eventually(over)
-    assert get_run(services, run.id).record.state is RunState.SUCCEEDED
-    assert len(list(marks.iterdir())) == 4
-
-
 def test_a_bug_is_charged_as_a_failure_and_the_other_worker_is_stopped(sim, services):
     bring_up(services, "big")
     program = """
@@ -119,13 +101,6 @@ time.sleep(600)
     assert get_slice(services, "big").record.state is SliceState.READY
     creates = [e for e in sim.journal.entries() if e.method.endswith("create")]
     assert len(creates) == 1, "a user's exception must never re-create the slice"
-
-
-def test_a_failure_budget_is_used_up_and_no_more(services, tmp_path):
-    bring_up(services, "big")
-    program = "import os; raise SystemExit(int(os.environ['TPUCTL_ATTEMPT']))"
-    run = run_to_end(services, "big", program, policy=Policy(max_failures=2, grace_s=1.0))
-    assert (run.state, run.failures, run.attempt.number) == (RunState.FAILED, 3, 3)
 
 
 def test_a_program_that_fails_at_once_ends_quickly_whatever_its_budget(services):

@@ -636,3 +636,14 @@ def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(place,
     assert (record.preemptions, record.fruitless, record.attempt.number) == (6, 5, 6)
     go_on(services, run.id)
     run_until(runs(7))
+
+
+def test_a_failure_budget_is_used_up_and_no_more(place, services):
+    def fail(process: Process) -> Steps:
+        yield 1.0
+        return int(process.env["TPUCTL_ATTEMPT"])
+
+    place.hosts.programs["main.py"] = fail
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "fails", policy=Policy(max_failures=2, grace_s=1.0))
+    assert (run.state, run.failures, run.attempt.number) == (RunState.FAILED, 3, 3)
