@@ -18,7 +18,7 @@ from tpuctl.cli.live import LineFolder, Renderer, squeeze
 from tpuctl.cli.wrapping import hint_lines, wrap
 from tpuctl.engine.events import Pace, StepDone, StepStarted, Waiting, Warn, WorkerOutput
 from tpuctl.lib.time import render_seconds
-from tpuctl.model.verdict import waiting_words
+from tpuctl.model.verdict import Wait, render_wait, wait_for
 
 COLUMNS = (Column("name", "NAME"), Column("n", "N", right=True), Column("text", "TEXT", give=1))
 
@@ -237,7 +237,7 @@ def test_without_a_terminal_every_change_is_one_plain_line_with_the_mark() -> No
     renderer = Renderer(console, lambda: 100.0)
     renderer(StepStarted("big", "create node big-1", "it does not exist"))
     for _ in range(3):
-        renderer(Waiting("big", "capacity", 100.0, 700.0, Pace(90.0, 190.0)))
+        renderer(Waiting("big", "capacity", 100.0, 700.0, Pace(90.0, 190.0), coming=True))
     renderer(StepDone("big", "ready", "4 hosts answered", 65))
     renderer(Warn("big", "look out"))
     renderer.close()
@@ -283,17 +283,17 @@ def test_durations_are_words(seconds: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "shown"),
+    ("wait", "shown"),
     [
-        ("capacity", "waiting for capacity"),
-        ("big-1 to be gone", "waiting for big-1 to be gone"),
-        ("its turn: creates per minute are limited", "waiting: its turn: creates per minute are limited"),
-        ("slice big (node big-1 is CREATING)", "waiting for slice big (node big-1 is CREATING)"),
-        ("queued resource big-1 is ACCEPTED", "waiting: queued resource big-1 is ACCEPTED"),
+        (wait_for("capacity"), "waiting for capacity"),
+        (wait_for("its turn: creates are limited"), "waiting for its turn: creates are limited"),
+        (wait_for("slice big (node big-1 is CREATING)"), "waiting for slice big (node big-1 is CREATING)"),
+        (Wait("queued resource big-1 is ACCEPTED"), "waiting: queued resource big-1 is ACCEPTED"),
+        (Wait("no SSH to 1 of 4 workers (timed out)"), "waiting: no SSH to 1 of 4 workers (timed out)"),
     ],
 )
-def test_a_wait_reads_as_a_sentence(why: str, shown: str) -> None:
-    assert waiting_words(why) == shown
+def test_a_wait_reads_as_a_sentence(wait: Wait, shown: str) -> None:
+    assert render_wait(wait.why, coming=wait.coming) == shown
 
 
 def test_a_path_is_broken_at_a_slash_and_a_number_never() -> None:

@@ -13,9 +13,9 @@ from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.engine.ports import Remote
-from tpuctl.hosts.agent import Answer, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
-from tpuctl.hosts.protocol import AttemptStatus, CopyStatus, LacksReply, LogNews, WorkerState
+from tpuctl.hosts.protocol import CopyStatus, LacksReply, LogNews, WorkerState, WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.data import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
@@ -82,12 +82,12 @@ class Runs:
         [answer] = self.agent.start([self.target], request)
         return answer
 
-    def status(self, attempt: str = "1") -> AttemptStatus:
+    def status(self, attempt: str = "1") -> WorkerStatus:
         [answer] = self.agent.status([self.target], "r1", attempt)
         assert answer.value is not None, answer
         return answer.value
 
-    def ended(self, attempt: str = "1") -> AttemptStatus:
+    def ended(self, attempt: str = "1") -> WorkerStatus:
         self.lab.until(lambda: self.status(attempt).state.final, "the end of the attempt")
         return self.status(attempt)
 
@@ -128,7 +128,7 @@ def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: 
 def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):
     answers = agent.hello([lab.refuse(target), target])
     assert [answer.error for answer in answers] == ["connect", None]
-    assert answers[0].reply.unreached
+    assert answers[0].unreached
 
 
 def test_a_run_goes_from_absent_to_exited_with_its_status_and_logs(runs: Runs):
@@ -474,7 +474,7 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs):
         ("3", WorkerState.RUNNING),
     ]
     [reply] = runs.agent.prune([runs.target], keep=[("r1", "2")])
-    assert reply.data["removed"] == [["r1", "1"]]
+    assert reply.value["removed"] == [["r1", "1"]]
     runs.agent.stop([runs.target], "r1", "3", 0.1)
     runs.ended("3")
 
@@ -494,7 +494,7 @@ class Copies:
         request = {**name, "fence": 1, "does": does, "area": "blobs", "tree": BIG.sha256, "deadline_s": 60}
         return {**request, "address": inside(self.source), **more}
 
-    def ask(self, target: HostTarget, does: str, **more: Any) -> Answer[CopyStatus]:
+    def ask(self, target: HostTarget, does: str, **more: Any) -> Reply[CopyStatus]:
         [answer] = self.agent.copy([target], self.request(does, **more))
         return answer
 
@@ -593,7 +593,7 @@ def test_what_a_running_copy_is_to_complete_is_not_pruned(copies: Copies):
     copies.stop(copies.source, "serve")
     copies.ended(copies.source, "serve")
     [reply] = copies.agent.prune([copies.source], keep=())
-    assert (kept.data["removed_blobs"], set(reply.data["removed_blobs"])) == ([], wanted)
+    assert (kept.value["removed_blobs"], set(reply.value["removed_blobs"])) == ([], wanted)
 
 
 def test_contents_are_passed_on_from_host_to_host(lab: Lab, agent: HostAgent):

@@ -28,9 +28,9 @@ STATUS = {
 
 
 def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
-    status = protocol.parse_attempt_status({**STATUS, "state": "hibernating", "colour": "red"})
+    status = protocol.parse_worker_status({**STATUS, "state": "hibernating", "colour": "red"}, worker=3)
     assert status.state is protocol.WorkerState.UNKNOWN
-    assert (status.pid, status.started_at, status.survivors) == (5, 1.5, ())
+    assert (status.worker, status.pid, status.started_at, status.survivors) == (3, 5, 1.5, ())
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
 )
 def test_a_field_of_another_kind_is_named(field: str, value: object) -> None:
     with pytest.raises(protocol.MalformedReplyError, match=field):
-        protocol.parse_attempt_status({**STATUS, field: value})
+        protocol.parse_worker_status({**STATUS, field: value}, worker=0)
 
 
 @pytest.mark.parametrize(

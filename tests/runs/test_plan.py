@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tests.support.cases import changed, check, load_cases
-from tpuctl.hosts.protocol import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
 from tpuctl.model.run_spec import Policy
@@ -26,13 +26,13 @@ ALIVE = {"event": "node-ready", "why": "node big-1 is READY"}
 @pytest.mark.parametrize("case", load_cases("runs", NOW))
 def test_what_is_done_next(case: dict[str, Any]) -> None:
     run, slice_ = changed(a_run(), case.get("run", {})), changed(a_slice(), case.get("slice", {}))
-    workers = [from_data(WorkerView, {"worker": n, **each}) for n, each in enumerate(case.get("workers", ()))]
+    workers = [from_data(WorkerStatus, {"worker": n, **each}) for n, each in enumerate(case.get("workers", ()))]
     seen = from_data(ObservedEvent, case.get("seen", ALIVE))
     check(plan_run(run, slice_, seen, workers, case.get("now", NOW)), case["plan"])
 
 
 def test_what_outlived_a_worker_is_noted():
-    roots = WorkerView(0, WorkerState.EXITED, signal=15, survivors=(8,), survivors_said="8 sh of root")
+    roots = WorkerStatus(0, WorkerState.EXITED, signal=15, survivors=(8,), survivors_said="8 sh of root")
     [end] = worker_ends([roots])
     assert (end.survivors, end.note) == ((8,), "outlived by 8 sh of root")
 

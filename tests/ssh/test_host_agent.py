@@ -34,7 +34,7 @@ from tpuctl.hosts.commands import (
     render_install_command,
     render_session_request,
 )
-from tpuctl.hosts.protocol import AttemptStatus, WorkerState
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.remote import SshRemote
@@ -103,12 +103,12 @@ class Runs:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
         return self.agent.start(self.targets, request)
 
-    def status(self, attempt: str = "1") -> AttemptStatus:
+    def status(self, attempt: str = "1") -> WorkerStatus:
         value = self.agent.status(self.targets, "r1", attempt)[0].value
         assert value is not None
         return value
 
-    def ended(self, attempt: str = "1") -> AttemptStatus:
+    def ended(self, attempt: str = "1") -> WorkerStatus:
         until(lambda: self.status(attempt).state.final, "the end of the attempt")
         return self.status(attempt)
 
@@ -576,8 +576,8 @@ def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, ho
         ("3", "running"),
     ]
     [reply] = runs.agent.prune(runs.targets, [("r1", "2")])
-    assert reply.data is not None
-    assert reply.data["removed"] == [["r1", "1"]]
+    assert reply.value is not None
+    assert reply.value["removed"] == [["r1", "1"]]
     assert sorted(path.name for path in (home / ".tpuctl/runs/r1").iterdir() if path.is_dir()) == ["2", "3"]
     kept = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
     assert kept == {b"2", bundle_of(a="2").tree}, "what the attempt that stays is made of"

@@ -44,7 +44,7 @@ def test_every_record_of_an_earlier_version_is_read_and_written_as_it_was():
         again = flat(key, json.loads(json.dumps(to_data(decode(kind, Document(key, 1, data))))))
         assert as_recorded(again, data) == {name: data[name] for name in data if name in again}, key
     assert {kind.__name__ for _, kind, _ in typed} >= {
-        *("Attempt", "CapacityNote", "Cursor", "Grant", "Heartbeat", "Holding", "Retired", "RunRecord"),
+        *("Attempt", "CapacityNote", "Cursor", "Grant", "Heartbeat", "LeaseRecord", "Retired", "RunRecord"),
         "SliceRecord",
     }
 

@@ -235,9 +235,10 @@ class Renderer:
             self._console.say(text)
 
     def _waiting_text(self, event: Waiting) -> str:
-        from tpuctl.model.verdict import waiting_words
+        from tpuctl.model.verdict import render_wait
 
-        return f"{event.subject}: {waiting_words(event.why)} ({self._waiting_times(event)})"
+        wait = render_wait(event.why, coming=event.coming)
+        return f"{event.subject}: {wait} ({self._waiting_times(event)})"
 
     def _waiting_times(self, event: Waiting) -> str:
         """Since when, how long it usually takes, until when."""

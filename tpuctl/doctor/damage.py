@@ -16,7 +16,7 @@ from tpuctl.notify.events import Cursor
 from tpuctl.slices.lifetime import IdleWatch
 from tpuctl.slices.liveness import Heartbeats
 from tpuctl.state.gc_plan import Retired
-from tpuctl.state.leases import Holding
+from tpuctl.state.leases import LeaseRecord
 from tpuctl.state.repository import decode
 from tpuctl.watch.heartbeat import Heartbeat
 from tpuctl.watch.pause import Pause
@@ -35,7 +35,7 @@ KINDS: Mapping[str, type] = {
     "hooks": Cursor,
     "host-beats": Heartbeats,
     "idle": IdleWatch,
-    "leases": Holding,
+    "leases": LeaseRecord,
     "machines": _Machine,
     "pause": Pause,
     "retired": Retired,

@@ -37,6 +37,8 @@ class Waiting(Struct, frozen=True):
     since: float
     until: float | None = None
     pace: Pace | None = None
+    coming: bool = False
+    """As in `Wait`."""
 
 
 class Note(Struct, frozen=True):

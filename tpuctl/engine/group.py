@@ -9,7 +9,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, PendingError, StaleRecordError, TpuctlError
 from tpuctl.model import timeouts
-from tpuctl.model.verdict import Blocked, Done, Failed, waiting_words
+from tpuctl.model.verdict import Blocked, Done, Failed, render_wait
 
 Step = Callable[[], Outcome]
 ROUNDS_WITHOUT_WAIT = 20
@@ -45,7 +45,7 @@ class ReconcileGroup:
             self._services.emit(Waiting(self._title, text, since))
             if deadline is not None and clock.now() >= deadline:
                 raise PendingError(
-                    f"{self._title}: out of time while {waiting_words(text)}",
+                    f"{self._title}: out of time while {render_wait(text, coming=False)}",
                     hint="what was asked for stands; the same command goes on waiting for it",
                 )
             clock.sleep(pause)

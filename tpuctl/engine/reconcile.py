@@ -17,7 +17,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.model import timeouts
-from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, waiting_words
+from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, render_wait
 
 
 class Outcome(Struct, frozen=True):
@@ -56,9 +56,9 @@ def converge(
         why = verdict.why
         if why != last_why:
             since, last_why = clock.now(), why
-        until = verdict.until if isinstance(verdict, Wait) else None
-        services.emit(Waiting(subject, why, since, until, pace()))
-        _check_deadline(subject, why, clock.now(), deadline)
+        wait = verdict if isinstance(verdict, Wait) else Wait(why)
+        services.emit(Waiting(subject, why, since, wait.until, pace(), wait.coming))
+        _check_deadline(subject, wait, clock.now(), deadline)
         clock.sleep(pause)
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
 
@@ -72,9 +72,9 @@ def _attempt(step: Callable[[], Outcome]) -> Outcome:
         return Outcome(Wait(error.message), acted=False)
 
 
-def _check_deadline(subject: str, why: str, now: float, deadline: float | None) -> None:
+def _check_deadline(subject: str, wait: Wait, now: float, deadline: float | None) -> None:
     if deadline is not None and now >= deadline:
         raise PendingError(
-            f"{subject}: out of time while {waiting_words(why)}",
+            f"{subject}: out of time while {render_wait(wait.why, coming=wait.coming)}",
             hint="it stays wanted; the same command goes on with it",
         )

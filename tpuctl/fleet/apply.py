@@ -24,7 +24,7 @@ from tpuctl.fleet.plan import (
 )
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceState
-from tpuctl.model.verdict import Done, Failed, Wait
+from tpuctl.model.verdict import Done, Failed, Wait, wait_for
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import active_run, find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
@@ -141,9 +141,9 @@ def end_slice(services: Services, name: str) -> Outcome:
     if record.desired is Desired.UP:
         run = active_run(services, name)
         if run is not None and _keeps_slice(services, run):
-            return Outcome(Wait(f"run {run.id} to end"), acted=False)
+            return Outcome(wait_for(f"run {run.id} to end"), acted=False)
         request_down(services, name)
-        return Outcome(Wait(f"{name} to be gone"), acted=True)
+        return Outcome(wait_for(f"{name} to be gone"), acted=True)
     return advance_slice(services, name)[0]
 
 
@@ -203,7 +203,7 @@ class _SliceItem:
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
         save(services, stored, add_disks(record, item.spec) if asks_more_disks(record, item.spec) else record)
         self._update_first = False
-        return Outcome(Wait("the next read"), acted=True)
+        return Outcome(wait_for("the next read"), acted=True)
 
     def _request(self) -> Outcome:
         """Requests the slice as soon as its name is free: gone, or never there."""
@@ -216,7 +216,7 @@ class _SliceItem:
                 return end_slice(services, item.name)
         request_wanted(services, item, fleet=self._fleet.name, quotas=False)
         self._requested = True
-        return Outcome(Wait("the first read"), acted=True)
+        return Outcome(wait_for("the first read"), acted=True)
 
 
 class _RunItem:
@@ -252,20 +252,20 @@ class _RunItem:
         spec = replace(stored.record.spec, policy=policy)
         save(services, stored, replace(stored.record, spec=spec, fingerprint=print_of))
         self._update = False
-        return Outcome(Wait("the next read"), acted=True)
+        return Outcome(wait_for("the next read"), acted=True)
 
     def _submit(self) -> Outcome:
         services, spec = self._services, self._item.spec
         if self._ends_first and not self._ended():
-            return Outcome(Wait(f"run {self._ends_first} to end"), acted=False)
+            return Outcome(wait_for(f"run {self._ends_first} to end"), acted=False)
         if not self._slice_is_requested():
-            return Outcome(Wait(f"slice {spec.slice_name} to be asked for"), acted=False)
+            return Outcome(wait_for(f"slice {spec.slice_name} to be asked for"), acted=False)
         taken = {run.id for run in list_runs(services)}
         run_id = run_id_of(self._item, taken)
         fresh = freeze_run(services, run_id, spec, self._code, self._item.environment)
         named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
         self._run_id = request_run(services, named).id
-        return Outcome(Wait("its slice"), acted=True)
+        return Outcome(wait_for("its slice"), acted=True)
 
     def _slice_is_requested(self) -> bool:
         """Whether the slice of the file is wanted, and not one of the same name that is to go."""

@@ -29,14 +29,15 @@ UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
 EXIT_NO_COMMAND = 127
 
 
-class AgentReply(Struct, frozen=True):
-    """One worker's answer: `data`, or `error` (a code, the agent's or ours) with a message for a person.
+class Reply(Struct, Generic[T], frozen=True):
+    """One worker's answer: `value`, or None and `error` (a code, the agent's or ours) with a message for a
+    person; `result` is the call itself.
 
     Codes of ours: the values of `FailureKind`, `no-python` and `malformed`.
     """
 
     worker: int
-    data: Mapping[str, Any] | None
+    value: T | None
     error: str | None
     message: str
     result: RemoteResult
@@ -47,20 +48,8 @@ class AgentReply(Struct, frozen=True):
         return self.result.failure in UNREACHED
 
 
-class Answer(Struct, Generic[T], frozen=True):
-    """A parsed answer: `value`, or None with `reply.error` and `reply.message`."""
-
-    worker: int
-    value: T | None
-    reply: AgentReply
-
-    @property
-    def error(self) -> str | None:
-        return self.reply.error
-
-    @property
-    def message(self) -> str:
-        return self.reply.message
+RawReply = Reply[Mapping[str, Any]]
+"""What the agent said, before it is read as a type of its own."""
 
 
 class HostAgent(AgentLink):
@@ -74,7 +63,7 @@ class HostAgent(AgentLink):
         *,
         payload: Payload = b"",
         timeout_s: float = 20.0,
-    ) -> list[AgentReply]:
+    ) -> list[RawReply]:
         """One verb on all targets at once; answers in the order of `targets`. Hosts without the agent get it
         and are asked again once. `payload` follows the request, in pieces if it is made per target."""
         command = render_agent_command(verb, self.sha256)
@@ -85,14 +74,14 @@ class HostAgent(AgentLink):
 
         return [_reply_of(result) for result in self.with_install(targets, ask)]
 
-    def hello(self, targets: Sequence[HostTarget]) -> list[Answer[protocol.HostFacts]]:
+    def hello(self, targets: Sequence[HostTarget]) -> list[Reply[protocol.HostFacts]]:
         return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
 
-    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Answer[Facts]]:
+    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Facts]]:
         """What each host is and has: the `sections` of the request, all without."""
         return _parse(self.call(targets, "facts", request), parse_facts)
 
-    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Answer[Job]]:
+    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Job]]:
         """Begins a provisioning job on each host, or finds it begun; see `tpuctl/agent/provision.py`."""
         return _parse(self.call(targets, "provision", request), parse_job)
 
@@ -106,7 +95,7 @@ class HostAgent(AgentLink):
         hold: bool = False,
         timeout_s: float = 20.0,
         should_stop: Callable[[], bool] | None = None,
-    ) -> list[AgentReply]:
+    ) -> list[RawReply]:
         """Like `call`, for verbs that report on their way: `on_progress` gets the worker and the report.
 
         `hold` makes it a session: the verb ends when this call does.
@@ -156,7 +145,7 @@ class HostAgent(AgentLink):
         *,
         tree: bytes | None = None,
         timeout_s: float = 60.0,
-    ) -> list[Answer[protocol.LacksReply]]:
+    ) -> list[Reply[protocol.LacksReply]]:
         """What each host lacks of a tree; sends the `tree` itself along if given."""
         if tree is None:
             return _parse(self.call(targets, "lacks", request, timeout_s=timeout_s), protocol.parse_lacks_reply)
@@ -166,7 +155,7 @@ class HostAgent(AgentLink):
 
     def copy(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Answer[protocol.CopyStatus]]:
+    ) -> list[Reply[protocol.CopyStatus]]:
         """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
         holds run, attempt, fence and deadline_s, and what that verb is told."""
         return _parse(self.call(targets, "copy", request, timeout_s=timeout_s), protocol.parse_copy_status)
@@ -181,7 +170,7 @@ class HostAgent(AgentLink):
         bundle: str | None,
         want_port: Callable[[HostTarget], bool] = lambda _: False,
         timeout_s: float = 20.0,
-    ) -> list[Answer[protocol.PrepareReply]]:
+    ) -> list[Reply[protocol.PrepareReply]]:
         """Makes the work directory from `bundle` (the sha256 of a tree); names contents that a host lacks."""
         fixed = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle}
         replies = self.call(
@@ -191,28 +180,28 @@ class HostAgent(AgentLink):
 
     def start(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Answer[protocol.StartReply]]:
+    ) -> list[Reply[protocol.StartReply]]:
         """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
         path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
         return _parse(self.call(targets, "start", request, timeout_s=timeout_s), protocol.parse_start_reply)
 
     def status(
         self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
-    ) -> list[Answer[protocol.AttemptStatus]]:
+    ) -> list[Reply[protocol.WorkerStatus]]:
         """How an attempt stands; with `host` also what the metadata server says of each host."""
         replies = self.call(targets, "status", {"run": run, "attempt": attempt, "host": host})
-        return _parse(replies, protocol.parse_attempt_status)
+        return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
 
-    def attempts(self, targets: Sequence[HostTarget]) -> list[Answer[tuple[protocol.AttemptStatus, ...]]]:
+    def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:
         """All attempts that each host knows."""
-        return _parse(self.call(targets, "attempts", {}), _parse_attempts)
+        return [_parsed(reply, _all_of(reply.worker)) for reply in self.call(targets, "attempts", {})]
 
     def stop(
         self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
-    ) -> list[Answer[protocol.AttemptStatus]]:
+    ) -> list[Reply[protocol.WorkerStatus]]:
         """Asks for the end and returns at once with the state before it."""
         replies = self.call(targets, "stop", {"run": run, "attempt": attempt, "grace_s": grace_s})
-        return _parse(replies, protocol.parse_attempt_status)
+        return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
 
     def read_log(
         self,
@@ -232,9 +221,9 @@ class HostAgent(AgentLink):
 
     def read_news(
         self, targets: Sequence[HostTarget], request: Request, *, limit: int
-    ) -> list[Answer[protocol.LogNews]]:
+    ) -> list[Reply[protocol.LogNews]]:
         """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
-        was cut off counts; `reply.error` is there all the same."""
+        was cut off counts; `error` is there all the same."""
         body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
         command, stdin = render_agent_command("news", self.sha256), _stdin(body, b"")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
@@ -285,7 +274,7 @@ class HostAgent(AgentLink):
         targets: Sequence[HostTarget],
         keep: Sequence[tuple[str, str]],
         keep_blobs: Sequence[str] = (),
-    ) -> list[AgentReply]:
+    ) -> list[RawReply]:
         """Removes ended attempts and blobs that are not kept."""
         request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
         return self.call(targets, "prune", request)
@@ -305,13 +294,12 @@ def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _news_of(result: RemoteResult) -> Answer[protocol.LogNews]:
+def _news_of(result: RemoteResult) -> Reply[protocol.LogNews]:
     error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
-    reply = AgentReply(result.worker, None, error, result.detail, result)
     try:
-        return Answer(result.worker, protocol.parse_log_news(result.stdout), reply)
+        return Reply(result.worker, protocol.parse_log_news(result.stdout), error, result.detail, result)
     except protocol.MalformedReplyError as malformed:
-        return Answer(result.worker, None, replace(reply, error=error or "malformed", message=str(malformed)))
+        return Reply(result.worker, None, error or "malformed", str(malformed), result)
 
 
 def _report(line: bytes) -> Mapping[str, Any] | None:
@@ -325,9 +313,9 @@ def _report(line: bytes) -> Mapping[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _reply_of(result: RemoteResult) -> AgentReply:
-    def failed(code: str, message: str) -> AgentReply:
-        return AgentReply(result.worker, None, code, message, result)
+def _reply_of(result: RemoteResult) -> RawReply:
+    def failed(code: str, message: str) -> RawReply:
+        return RawReply(result.worker, None, code, message, result)
 
     if result.failure is not None:
         return failed(result.failure.value, result.detail)
@@ -344,24 +332,31 @@ def _reply_of(result: RemoteResult) -> AgentReply:
         return failed(str(data["error"]), str(data.get("message", "")))
     if result.exit_status != 0:
         return failed("malformed", f"the agent ended with {result.exit_status} {said}".strip())
-    return AgentReply(result.worker, data, None, "", result)
+    return RawReply(result.worker, data, None, "", result)
 
 
-def _parse_attempts(data: Mapping[str, Any]) -> tuple[protocol.AttemptStatus, ...]:
-    found = data.get("attempts")
-    if not isinstance(found, list):
-        raise protocol.MalformedReplyError(f"'attempts' is {found!r}, not a list")
-    return tuple(protocol.parse_attempt_status(entry) for entry in found)
+def _status_of(worker: int) -> Callable[[Mapping[str, Any]], protocol.WorkerStatus]:
+    return lambda data: protocol.parse_worker_status(data, worker)
 
 
-def _parse(replies: list[AgentReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Answer[T]]:
-    answers = []
-    for reply in replies:
-        value = None
-        if reply.data is not None:
-            try:
-                value = parse(reply.data)
-            except protocol.NO_ANSWER as error:
-                reply = replace(reply, error="malformed", message=str(error))
-        answers.append(Answer(reply.worker, value, reply))
-    return answers
+def _all_of(worker: int) -> Callable[[Mapping[str, Any]], tuple[protocol.WorkerStatus, ...]]:
+    def parse(data: Mapping[str, Any]) -> tuple[protocol.WorkerStatus, ...]:
+        found = data.get("attempts")
+        if not isinstance(found, list):
+            raise protocol.MalformedReplyError(f"'attempts' is {found!r}, not a list")
+        return tuple(protocol.parse_worker_status(entry, worker) for entry in found)
+
+    return parse
+
+
+def _parse(replies: list[RawReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Reply[T]]:
+    return [_parsed(reply, parse) for reply in replies]
+
+
+def _parsed(reply: RawReply, parse: Callable[[Mapping[str, Any]], T]) -> Reply[T]:
+    if reply.value is None:
+        return Reply(reply.worker, None, reply.error, reply.message, reply.result)
+    try:
+        return Reply(reply.worker, parse(reply.value), reply.error, reply.message, reply.result)
+    except protocol.NO_ANSWER as error:
+        return Reply(reply.worker, None, "malformed", str(error), reply.result)

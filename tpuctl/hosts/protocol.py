@@ -77,38 +77,6 @@ class HostFacts(Struct, frozen=True):
     lockfile: Lockfile | None = None
 
 
-class AttemptStatus(Struct, frozen=True):
-    """One attempt on one host; times by the host's clock.
-
-    `stopped`: it was told to end, from outside. `stop_asked`: that was asked for; without it the host itself
-    went down. `rebooted`: the host has booted since it began. `survivors` are processes of it that live
-    although its supervisor is gone or could not end them. `preempted` and `maintenance` are what the metadata
-    server says of the host, where that was asked.
-    """
-
-    run: str
-    attempt: str
-    state: WorkerState
-    exit_status: int | None
-    signal: int | None
-    pid: int | None
-    started_at: float | None
-    ended_at: float | None
-    stopped: bool
-    stdout_bytes: int
-    stderr_bytes: int
-    boot_id: str
-    time: float
-    detail: str
-    survivors: tuple[int, ...]
-    survivors_said: str = ""
-    stop_asked: bool = False
-    rebooted: bool = False
-    disk_free_bytes: int | None = None
-    preempted: bool = False
-    maintenance: str = ""
-
-
 class HostEvent(StrEnum):
     """What happened to a worker's host, as the host itself tells it."""
 
@@ -123,22 +91,42 @@ class HostEvent(StrEnum):
     """The metadata server says that it is preempted."""
 
 
-class WorkerView(Struct, frozen=True):
-    """One look at one worker. `ran_s` is how long its program ran, by the host's clock; `survivors` names
-    processes of the attempt that nobody watches."""
+TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
+"""The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
+DISK_FULL_BYTES = 1 << 20
+
+
+class WorkerStatus(Struct, frozen=True):
+    """One attempt on one worker, as its host says; times by the host's clock. What a worker that does not
+    answer is, the caller says: then only `worker`, `state` and `detail` mean something."""
 
     worker: int
     state: WorkerState
+    run: str = ""
+    attempt: str = ""
     exit_status: int | None = None
     signal: int | None = None
-    detail: str = ""
-    event: HostEvent = HostEvent.NONE
-    interrupted: bool = False
-    """It was told to end, and not by us: whatever its exit status, it did not come to its own end."""
+    pid: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    stopped: bool = False
+    """It was told to end, from outside."""
     stop_asked: bool = False
-    ran_s: float | None = None
+    """That was asked for; without it the host itself went down."""
+    rebooted: bool = False
+    """The host has booted since the attempt began."""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    boot_id: str = ""
+    time: float = 0.0
+    detail: str = ""
     survivors: tuple[int, ...] = ()
+    """Processes of the attempt that live although its supervisor is gone or could not end them."""
     survivors_said: str = ""
+    disk_free_bytes: int | None = None
+    preempted: bool = False
+    """With `maintenance`: what the metadata server says of the host, where that was asked."""
+    maintenance: str = ""
 
     @property
     def over(self) -> bool:
@@ -152,6 +140,36 @@ class WorkerView(Struct, frozen=True):
     def healthy(self) -> bool:
         going_down = self.event in {HostEvent.SHUT_DOWN, HostEvent.PREEMPTED}
         return self.state in {WorkerState.RUNNING, WorkerState.STARTING} and not going_down
+
+    @property
+    def interrupted(self) -> bool:
+        """It was told to end, and not by us: whatever its exit status, it did not come to its own end."""
+        return self.stopped and not self.stop_asked
+
+    @property
+    def event(self) -> HostEvent:
+        if self.preempted:
+            return HostEvent.PREEMPTED
+        if self.rebooted:
+            return HostEvent.REBOOTED
+        if self.interrupted:
+            return HostEvent.SHUT_DOWN
+        # It is announced up to an hour before: a program that goes on has not been hit yet.
+        ended = self.state.final and self.exit_status != 0
+        return HostEvent.MAINTENANCE if ended and self.maintenance == TERMINATED else HostEvent.NONE
+
+    @property
+    def ran_s(self) -> float | None:
+        """How long its program ran."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max(0.0, self.ended_at - self.started_at)
+
+    @property
+    def why(self) -> str:
+        """What its host adds to how it ended."""
+        full = self.disk_free_bytes is not None and self.disk_free_bytes < DISK_FULL_BYTES
+        return "its disk is full" if full else self.detail
 
 
 class PrepareReply(Struct, frozen=True):
@@ -274,8 +292,9 @@ def _parse_lockfile(data: object) -> Lockfile | None:
     )
 
 
-def parse_attempt_status(data: Mapping[str, Any]) -> AttemptStatus:
-    return AttemptStatus(
+def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
+    return WorkerStatus(
+        worker=worker,
         run=_text(data, "run"),
         attempt=_text(data, "attempt"),
         state=WorkerState.parse(data.get("state")),

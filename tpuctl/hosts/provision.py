@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tpuctl.hosts.agent import AgentReply, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.facts import Facts, Job, Section
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import FailureKind, HostTarget
-from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.model.verdict import Blocked, Wait, wait_for
 
 PROVISION = "provision-"
 """Begins the name of a run that is a provisioning job."""
@@ -113,7 +113,7 @@ class Failures:
 class Unanswered:
     """Some workers did not answer, or with nonsense."""
 
-    replies: tuple[AgentReply, ...]
+    replies: tuple[Reply[Any], ...]
 
 
 Verdict = Provisioned | Wait | Blocked | Failures | Unanswered
@@ -226,7 +226,7 @@ def provision(
     run = PROVISION + owner
     sections = {target.worker: _sections(asked[target.worker], also) for target in targets}
     answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
-    silent = tuple(answer.reply for answer in answers if answer.value is None)
+    silent = tuple(answer for answer in answers if answer.value is None)
     known = [
         (target, answer.value)
         for target, answer in zip(targets, answers, strict=True)
@@ -312,10 +312,10 @@ def _begin(
 
     chosen = [target for target, _ in plans if target.worker in begin]
     answers = agent.provision(chosen, request)
-    bad = [answer.reply for answer in answers if answer.value is None and answer.error != "busy"]
+    bad = [answer for answer in answers if answer.value is None and answer.error != "busy"]
     # These hosts have just told their facts: one whose answer was cut off is slow, or the step's time was up.
     # The next step sees in its facts whether the job began, or that it is silent by now.
     slow = [reply.worker for reply in bad if reply.result.failure is FailureKind.TIMEOUT]
     if len(slow) < len(bad):
         return Unanswered(tuple(reply for reply in bad if reply.worker not in slow))
-    return Wait(f"worker {fold_workers(slow)} to say that it began") if slow else waits
+    return wait_for(f"worker {fold_workers(slow)} to say that it began") if slow else waits

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
@@ -20,15 +18,18 @@ class Wait(Struct, frozen=True):
 
     why: str
     until: float | None = None
+    coming: bool = False
+    """`why` names what is to come (`capacity`), not a state that passes (`node a-1 is CREATING`)."""
 
 
-_FINITE = re.compile(r":|\b(is|are|was|were|has|have|does|do|did|failed|could|cannot|will)\b")
-"""Tells a sentence about a state (`node a-1 is CREATING`) from the name of a thing to come (`capacity`)."""
+def wait_for(what: str, until: float | None = None) -> Wait:
+    """A wait for what is to come."""
+    return Wait(what, until, coming=True)
 
 
-def waiting_words(why: str) -> str:
+def render_wait(why: str, *, coming: bool) -> str:
     """`waiting for capacity`, `waiting: node a-1 is CREATING`."""
-    return f"waiting: {why}" if _FINITE.search(why.partition(" (")[0]) else f"waiting for {why}"
+    return f"waiting for {why}" if coming else f"waiting: {why}"
 
 
 class Blocked(Struct, frozen=True):

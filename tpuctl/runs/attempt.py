@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import host_environment
-from tpuctl.hosts.agent import Answer, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import AttemptStatus, HostFacts, LogNews, WorkerState, WorkerView
+from tpuctl.hosts.protocol import HostFacts, LogNews, WorkerState, WorkerStatus
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
@@ -22,7 +22,7 @@ from tpuctl.model.verdict import Blocked
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
-from tpuctl.transfer.prepare import prepare_on, require_values, view_of
+from tpuctl.transfer.prepare import prepare_on, require_values, status_of
 
 LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
@@ -97,12 +97,12 @@ class AttemptHosts:
     def _ids(self) -> dict[str, Any]:
         return {"run": self._run.id, "attempt": self._attempt.attempt_id}
 
-    def observe(self) -> list[WorkerView]:
+    def observe(self) -> list[WorkerStatus]:
         """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
         that it does with the hosts."""
         trouble = self._attempt.suspect_since is not None
         answers = self._agent.status(self.targets, self._run.id, self._attempt.attempt_id, host=trouble)
-        return [view_of(answer) for answer in answers]
+        return [status_of(answer) for answer in answers]
 
     def late(self) -> bool:
         """So much of the step is over that what may take long is for the next one."""
@@ -227,7 +227,7 @@ class AttemptHosts:
 
     def _stop_alive(
         self,
-        answers: Sequence[Answer[tuple[AttemptStatus, ...]]],
+        answers: Sequence[Reply[tuple[WorkerStatus, ...]]],
         chosen: Callable[[str, str], bool],
     ) -> list[tuple[str, str]]:
         """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""
@@ -260,13 +260,13 @@ class AttemptHosts:
         more, unread = False, []
         answers = self._agent.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
         for target, answer in zip(self.targets, answers, strict=True):
-            if answer.reply.result.failure is FailureKind.TIMEOUT:
+            if answer.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)
             news = answer.value or LogNews()
             if answer.value is not None and not self._services.logs.has(self._run.id, self._attempt.number):
                 self._append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
             # Who has more to say and says nothing of it has none: it would be asked for ever.
-            more = more or (news.more and bool(news.stdout or news.stderr or not answer.reply.result.ok))
+            more = more or (news.more and bool(news.stdout or news.stderr or not answer.result.ok))
             for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
                 if data:
                     self._append(target.worker, stream, data)

@@ -11,7 +11,7 @@ from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, StaleRecordError
-from tpuctl.hosts.protocol import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
@@ -27,7 +27,7 @@ from tpuctl.model.records import (
     SliceState,
     TimelineEntry,
 )
-from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.provenance.manifest import build_manifest
 from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
@@ -46,7 +46,7 @@ class RunEffects:
         services: Services,
         stored: Versioned[RunRecord],
         slice_: SliceRecord | None,
-        workers: Sequence[WorkerView],
+        workers: Sequence[WorkerStatus],
         fence: int,
         until: float,
     ) -> None:
@@ -127,12 +127,12 @@ class RunEffects:
         self._journal("attempt", f"attempt {number}: {plan.why}")
         self._services.emit(StepStarted(run.id, f"attempt {number}", plan.why))
         self._save_attempt(attempt, state=RunState.PREPARING)
-        return Outcome(Wait("the workers"), acted=True)
+        return Outcome(wait_for("the workers"), acted=True)
 
     def _prepare(self, _plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is None:
-            return Outcome(Wait("its slice"), acted=False)
+            return Outcome(wait_for("its slice"), acted=False)
         try:
             prepared = hosts.prepare()
         except PartialError as error:
@@ -140,10 +140,10 @@ class RunEffects:
         if isinstance(prepared, Stuck):
             return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
         if isinstance(prepared, str):
-            return Outcome(Wait(prepared), acted=False)
+            return Outcome(wait_for(prepared), acted=False)
         if isinstance(prepared, Answered):
             self._save_attempt(replace(self._attempt, hosts=prepared.hosts))
-            return Outcome(Wait("slow workers"), acted=True)
+            return Outcome(wait_for("slow workers"), acted=True)
         attempt = replace(
             self._attempt,
             state=AttemptPhase.STARTING,
@@ -162,12 +162,12 @@ class RunEffects:
             )
         )
         if hosts.late():
-            return Outcome(Wait("slow workers"), acted=True)
+            return Outcome(wait_for("slow workers"), acted=True)
         # At once: to ask every worker whether it is prepared would only repeat what each has just said. By the
         # attempt as it is now: it has the coordinator's address and the environment of each worker.
         ready = self._hosts()
         if ready is None:
-            return Outcome(Wait("its slice"), acted=False)
+            return Outcome(wait_for("its slice"), acted=False)
         return self._start_workers(ready, "every worker acknowledged the code")
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
@@ -193,7 +193,7 @@ class RunEffects:
     def _start(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is None:
-            return Outcome(Wait("its slice"), acted=False)
+            return Outcome(wait_for("its slice"), acted=False)
         return self._start_workers(hosts, plan.why)
 
     def _start_workers(self, hosts: AttemptHosts, why: str) -> Outcome:
@@ -202,7 +202,7 @@ class RunEffects:
             begun = hosts.start()
         except PartialError as error:
             return self._not_acknowledged(error)
-        return self._record_start() if begun else Outcome(Wait("every worker to run"), acted=True)
+        return self._record_start() if begun else Outcome(wait_for("every worker to run"), acted=True)
 
     def _mark_running(self, _plan: RunPlan) -> Outcome:
         return self._record_start()
@@ -225,7 +225,7 @@ class RunEffects:
                 self._services.store.now() - attempt.created_at,
             )
         )
-        return Outcome(Wait("the run"), acted=True)
+        return Outcome(wait_for("the run"), acted=True)
 
     def _suspect(self, plan: RunPlan) -> Outcome:
         attempt = self._attempt
@@ -247,7 +247,7 @@ class RunEffects:
     def _clear(self, plan: RunPlan) -> Outcome:
         self._journal("cleared", plan.why)
         self._save_attempt(replace(self._attempt, suspect_since=None, suspect_reads=0, suspect_why=""))
-        return Outcome(Wait("the run"), acted=True)
+        return Outcome(wait_for("the run"), acted=True)
 
     def _decide(self, plan: RunPlan) -> Outcome:
         return self._set_cause(plan.cause or Cause.FAILED, plan.why)
@@ -264,20 +264,20 @@ class RunEffects:
         )
         state = RunState.STOPPING if cause is Cause.STOPPED else self._run.state
         self._save_attempt(attempt, state=state)
-        return Outcome(Wait("the attempt to end"), acted=True)
+        return Outcome(wait_for("the attempt to end"), acted=True)
 
     def _stop_workers(self, _plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is not None:
             hosts.stop(self._run.spec.policy.grace_s)
-        return Outcome(Wait("workers to stop"), acted=False)
+        return Outcome(wait_for("workers to stop"), acted=False)
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is not None and self._attempt.started_at is None:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
-            return Outcome(Wait("the rest of the logs"), acted=True)
+            return Outcome(wait_for("the rest of the logs"), acted=True)
         self._tell_end()
         attempt = replace(
             self._attempt,
@@ -297,7 +297,7 @@ class RunEffects:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
             self._release_slice(run)
         self._save(run)
-        return Outcome(Wait("the next attempt"), acted=True)
+        return Outcome(wait_for("the next attempt"), acted=True)
 
     def _tell_end(self) -> None:
         """Says how the attempt ended: below what its workers wrote, such as a traceback."""
@@ -340,7 +340,7 @@ class RunEffects:
         run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
         self._release_slice(run)
         self._save(run)
-        return Outcome(Wait("the end"), acted=True)
+        return Outcome(wait_for("the end"), acted=True)
 
     def _doubt_slice(self, attempt: Attempt) -> None:
         """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
@@ -362,5 +362,5 @@ class RunEffects:
             request_down(self._services, run.slice_name)
 
 
-def _unseen(attempt: Attempt) -> list[WorkerView]:
-    return [WorkerView(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]
+def _unseen(attempt: Attempt) -> list[WorkerStatus]:
+    return [WorkerStatus(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]

@@ -7,7 +7,7 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.verdict import Blind, Blocked, Done, Wait
+from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.reconcile import advance_run
 from tpuctl.slices.observe import Observation, observe_slice
@@ -39,7 +39,7 @@ def step_run_and_slice(
             return _blocked(services, run_id, observation, outcome)
         if get_slice(services, run.slice_name).record.last_incarnation != observation.record.last_incarnation:
             # This process slept: what it saw says nothing about an attempt that others began since.
-            return Outcome(Wait("another read of its slice"), acted=True)
+            return Outcome(wait_for("another read of its slice"), acted=True)
     result = advance_run(services, run_id, observation, partition)
     return _prefer_slice_wait(result, observation)
 
@@ -64,7 +64,7 @@ def _prefer_slice_wait(result: Outcome, observation: Observation | None) -> Outc
     """While the slice is on its way, say what the cloud shows rather than that the run waits for it."""
     waits = isinstance(result.verdict, Wait) and not result.acted
     if waits and observation is not None and observation.record.state is not SliceState.READY:
-        return Outcome(Wait(f"slice {observation.record.name} ({observation.observed.why})"), acted=False)
+        return Outcome(wait_for(f"slice {observation.record.name} ({observation.observed.why})"), acted=False)
     return result
 
 
@@ -162,4 +162,4 @@ class _Watch:
     def _workers_changed(self) -> bool:
         if get_run(self._services, self._run_id).record.stop_asked:
             return True
-        return any(not (view.healthy or view.succeeded) for view in self._hosts.observe())
+        return any(not (worker.healthy or worker.succeeded) for worker in self._hosts.observe())

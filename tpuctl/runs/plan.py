@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerView
+from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
@@ -28,7 +28,7 @@ from tpuctl.model.records import (
     SliceState,
     WorkerEnd,
 )
-from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
+from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 READS_THAT_MUST_AGREE = 2
@@ -72,7 +72,7 @@ def plan_run(
     run: RunRecord,
     slice_: SliceRecord | None,
     observed: ObservedEvent | None,
-    workers: Sequence[WorkerView],
+    workers: Sequence[WorkerStatus],
     now: float,
 ) -> RunPlan:
     """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt."""
@@ -109,7 +109,7 @@ def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
         why = f"slice {slice_.name} is {slice_.state}"
         return RunPlan(None, why, Blocked(why, f"tpuctl up {slice_.name}"))
     if slice_.state is not SliceState.READY:
-        return RunPlan(None, f"slice {slice_.name} is {slice_.state}", Wait(f"slice {slice_.name}"))
+        return RunPlan(None, f"slice {slice_.name} is {slice_.state}", wait_for(f"slice {slice_.name}"))
     return _act(RunStep.NEW_ATTEMPT, f"slice {slice_.name} is ready")
 
 
@@ -129,7 +129,7 @@ def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, observed: Ob
 
 
 def _plan_starting(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
 ) -> RunPlan:
     waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
     if waiting:
@@ -141,17 +141,17 @@ def _plan_starting(
 
 
 def _plan_running(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
 ) -> RunPlan:
     if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
             return _act(RunStep.CLEAR, "all workers answer again")
-        return RunPlan(None, "running", Wait("the run"))
+        return RunPlan(None, "running", wait_for("the run"))
     return _plan_trouble(attempt, observed, workers, now)
 
 
 def _plan_trouble(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerView], now: float
+    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
 ) -> RunPlan:
     """A worker failed, vanished or does not answer: read again, then decide whose fault it is."""
     what = describe_trouble(workers)
@@ -169,7 +169,7 @@ def _plan_trouble(
         if attempt.suspect_reads < READS_THAT_MUST_AGREE:
             if waited >= gap:
                 return _act(RunStep.SUSPECT, what)
-            return RunPlan(None, what, Wait(f"a second read: {what}", attempt.suspect_since + gap))
+            return RunPlan(None, what, wait_for(f"a second read: {what}", attempt.suspect_since + gap))
     # A worker that only does not answer may be training all the same: sshd dies alone, too.
     limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
     if waited >= limit and (failed or unreachable):
@@ -179,7 +179,7 @@ def _plan_trouble(
     return RunPlan(None, what, Wait(f"finding out why: {what}", until))
 
 
-def _cause_of_hosts(workers: Sequence[WorkerView]) -> Cause | None:
+def _cause_of_hosts(workers: Sequence[WorkerStatus]) -> Cause | None:
     """The cloud's doing, where a host says so: it beats the exit statuses of those whose peer went away."""
     events = {w.event for w in workers} - {HostEvent.NONE}
     if HostEvent.PREEMPTED in events:
@@ -187,7 +187,7 @@ def _cause_of_hosts(workers: Sequence[WorkerView]) -> Cause | None:
     return Cause.HOST_LOST if events else None
 
 
-def _cause_of(failed: Sequence[WorkerView], workers: Sequence[WorkerView]) -> Cause:
+def _cause_of(failed: Sequence[WorkerStatus], workers: Sequence[WorkerStatus]) -> Cause:
     """Whose fault it was, the node being alive: what happened to hosts beats exit statuses, these beat losses,
     and 75 asks for a restart."""
     of_hosts = _cause_of_hosts(workers)
@@ -205,7 +205,7 @@ def _plan_ending(
     run: RunRecord,
     attempt: Attempt,
     slice_: SliceRecord | None,
-    workers: Sequence[WorkerView],
+    workers: Sequence[WorkerStatus],
     now: float,
 ) -> RunPlan:
     same = (
@@ -231,7 +231,7 @@ def _plan_ending(
     return _act(RunStep.END_ATTEMPT, "every worker has ended")
 
 
-def describe_trouble(workers: Sequence[WorkerView]) -> str:
+def describe_trouble(workers: Sequence[WorkerStatus]) -> str:
     """The workers that are not well, in words; those with the same trouble are named together."""
     groups: dict[str, list[int]] = {}
     for worker in workers:
@@ -262,7 +262,7 @@ def _many(what: str, members: Sequence[int]) -> str:
     return what if len(members) == 1 else " ".join(_PLURAL.get(word, word) for word in what.split(" "))
 
 
-def _trouble(worker: WorkerView) -> str:
+def _trouble(worker: WorkerStatus) -> str:
     if worker.event is not HostEvent.NONE:
         return _EVENTS[worker.event]
     if worker.state is WorkerState.EXITED:
@@ -278,11 +278,11 @@ def _trouble(worker: WorkerView) -> str:
     return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"
 
 
-def _aside(worker: WorkerView) -> str:
-    return f" ({worker.detail})" if worker.detail else ""
+def _aside(worker: WorkerStatus) -> str:
+    return f" ({worker.why})" if worker.why else ""
 
 
-def worker_ends(workers: Sequence[WorkerView]) -> tuple[WorkerEnd, ...]:
+def worker_ends(workers: Sequence[WorkerStatus]) -> tuple[WorkerEnd, ...]:
     """How each worker ended, for the record."""
     return tuple(WorkerEnd(w.worker, w.exit_status, w.signal, _note(w), w.ran_s, w.survivors) for w in workers)
 
@@ -291,13 +291,13 @@ STOPPED_NOTE = "stopped"
 """It did not end by itself: we stopped it, because another worker failed or somebody asked."""
 
 
-def _note(worker: WorkerView) -> str:
+def _note(worker: WorkerStatus) -> str:
     """What is to be known of an end beside its exit status."""
     if worker.event is not HostEvent.NONE:
         return f"host {worker.event}"
     words = ["" if worker.state is WorkerState.EXITED else str(worker.state)]
     words += [STOPPED_NOTE] if worker.stop_asked and worker.state is WorkerState.EXITED else []
-    words += [worker.detail] if worker.detail and worker.state is WorkerState.EXITED else []
+    words += [worker.why] if worker.why and worker.state is WorkerState.EXITED else []
     words += [f"outlived by {worker.survivors_said}"] if worker.survivors else []
     return "; ".join(word for word in words if word)
 

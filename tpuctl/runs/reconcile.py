@@ -11,12 +11,12 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S, OBSERVE_TIME_S, WATCH_TIME_S
-from tpuctl.hosts.protocol import WorkerState, WorkerView
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
-from tpuctl.model.verdict import Blind, Blocked, Wait
+from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
 from tpuctl.runs.plan import describe_trouble, plan_run
@@ -197,7 +197,7 @@ def advance_run(
     with take_lease(services, run.slice_name) as lease:
         if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), stored):
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
-            return Outcome(Wait("another read"), acted=True)
+            return Outcome(wait_for("another read"), acted=True)
         outcome = RunEffects(services, stored, slice_, workers, lease.fence, until).apply(plan)
     key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
@@ -210,7 +210,7 @@ def _moved(now: Versioned[Any] | None, before: Versioned[Any] | None) -> bool:
 
 def _observe_workers(
     services: Services, run: RunRecord, slice_: SliceRecord | None, began: float
-) -> list[WorkerView]:
+) -> list[WorkerStatus]:
     attempt = run.attempt
     changing = attempt is not None and attempt.state is not AttemptPhase.RUNNING
     hosts = attempt_hosts(services, run, slice_, began + (OBSERVE_TIME_S if changing else WATCH_TIME_S))
@@ -221,7 +221,7 @@ def _observe_workers(
 
 def _unclear(
     services: Services,
-    workers: Sequence[WorkerView],
+    workers: Sequence[WorkerStatus],
     slice_: SliceRecord | None,
     observed: ObservedEvent | None,
     partition: PartitionCheck,

@@ -10,7 +10,7 @@ from tpuctl.hosts.deadline import HOST_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model import timeouts
 from tpuctl.model.records import Doubt
-from tpuctl.model.verdict import Blind, Blocked, Wait
+from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.enrollment import judge_refusal, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
@@ -57,7 +57,7 @@ def _unpinned(context: ReconcileContext, missing: str) -> Wait | Blocked:
     since, node = context.incarnation.cloud_ready_at, context.observation.info.node
     until = (since or context.services.store.now()) + timeouts.HOST_KEYS_MAX_S
     if node is None or context.services.store.now() < until:
-        return Wait(missing)
+        return wait_for(missing)
     why = (
         f"{node.name} shows no {missing} after {timeouts.HOST_KEYS_MAX_S / 60:.0f} min; guest attributes "
         "may be turned off by its metadata or by the policy compute.disableGuestAttributesAccess"

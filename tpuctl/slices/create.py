@@ -22,7 +22,7 @@ from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.names import cloud_name, label_value
 from tpuctl.model.cloud import USER_LABEL, OperationInfo
 from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
-from tpuctl.model.verdict import Blocked, Failed, Wait
+from tpuctl.model.verdict import Blocked, Failed, Wait, wait_for
 from tpuctl.money.coverage import ended_grant
 from tpuctl.slices.capacity_notes import read_notes, remember_asked
 from tpuctl.slices.context import ReconcileContext
@@ -67,7 +67,7 @@ def create_tpu(context: ReconcileContext) -> Outcome:
         refused = replace(called, unseen_since=before.unseen_since)
         return _not_created(context, replace(context.record, incarnation=refused), error)
     context.save(replace(context.record, incarnation=replace(called, operation=operation.name, retry=None)))
-    return Outcome(Wait("the cloud to take the request"), acted=True)
+    return Outcome(wait_for("the cloud to take the request"), acted=True)
 
 
 def _why_created(record: SliceRecord) -> str:
@@ -86,7 +86,7 @@ def _not_now(context: ReconcileContext) -> Blocked | Wait | None:
     seconds = context.services.rate_limiter.take()
     if seconds <= 0:
         return None
-    return Wait("its turn: creates per minute are limited", context.services.clock.now() + seconds)
+    return wait_for("its turn: creates per minute are limited", context.services.clock.now() + seconds)
 
 
 def _call_create(context: ReconcileContext, incarnation: Incarnation) -> OperationInfo:
@@ -127,7 +127,7 @@ def _create_refused(context: ReconcileContext, error: TpuctlError) -> Outcome:
         mark_lost(context, "create-failed", error.message, failed=True, zone=True)
         return Outcome(Wait(error.message, context.record.not_before), acted=True)
     if drop_zone(context, error.message):
-        return Outcome(Wait("another zone"), acted=True)
+        return Outcome(wait_for("another zone"), acted=True)
     if isinstance(error, DeniedError):
         # Permissions come late and tokens expire: passes ask again, and warn until it works.
         again = context.record.loss is not None and context.record.loss.kind == DENIED
@@ -173,4 +173,4 @@ def renew_incarnation(context: ReconcileContext) -> Outcome:
             last_incarnation=incarnation.number,
         )
     )
-    return Outcome(Wait("the next incarnation"), acted=True)
+    return Outcome(wait_for("the next incarnation"), acted=True)

@@ -14,7 +14,7 @@ from tpuctl.inventory.delete import delete_tpu
 from tpuctl.inventory.ownership import Refusal, claim_of
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
-from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.slices.capacity_notes import remember_came
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.plan import retry_verdict
@@ -49,7 +49,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
     if life.retry is not None and life.retry.since == life.retry.at:
         services.emit(StepDone(context.record.name, f"delete {name}", "asked", services.clock.now() - began))
     # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
-    return Outcome(Wait(f"{name} to be gone"), acted=False)
+    return Outcome(wait_for(f"{name} to be gone"), acted=False)
 
 
 def try_again_later(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:

@@ -27,7 +27,7 @@ from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo, NodeState
 from tpuctl.model.records import WITH_HOSTS, SliceRecord
-from tpuctl.model.verdict import Blind, Blocked, Verdict, Wait
+from tpuctl.model.verdict import Blind, Blocked, Verdict, wait_for
 from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 from tpuctl.state.journal import record_decision
@@ -242,7 +242,7 @@ def judge_refusal(services: Services, record: SliceRecord, node: NodeInfo, troub
     since = max(incarnation.cloud_ready_at or now, incarnation.keys_sent_at or 0.0)
     until = since + timeouts.KEY_SHOWS_S
     if now < until and (there or incarnation.keys_sent_at is not None):
-        return Wait(f"hosts that take this machine's key: {trouble}", until)
+        return wait_for(f"hosts that take this machine's key: {trouble}", until)
     if not there:
         return closed
     why, hint = _why_ignored(services, record, parts)

@@ -16,7 +16,7 @@ from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, prov
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceRecord, SliceState
-from tpuctl.model.verdict import Blocked, Done, Wait
+from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.disks import attach_disks, disks_asked, note_mounted
 from tpuctl.transfer.prepare import deliver_files
@@ -38,7 +38,7 @@ def greeted(context: ReconcileContext) -> Outcome:
     answered = counted(len(context.incarnation.workers), "host")
     context.journal("initializing", f"{answered} answered")
     context.save(replace(context.record, state=SliceState.INITIALIZING))
-    return Outcome(Wait("its hosts to be as asked"), acted=True)
+    return Outcome(wait_for("its hosts to be as asked"), acted=True)
 
 
 def initialize_hosts(context: ReconcileContext) -> Outcome:

@@ -9,7 +9,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.errors import QuotaError
 from tpuctl.model import timeouts
 from tpuctl.model.records import Loss, SliceState
-from tpuctl.model.verdict import Failed, Wait
+from tpuctl.model.verdict import Failed, Wait, wait_for
 from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
 from tpuctl.slices.context import ReconcileContext
@@ -28,7 +28,7 @@ def record_loss(context: ReconcileContext) -> Outcome:
         # The create made nothing, so nothing of it can show up.
         context.amend(context.changed(unseen_since=None))
     if event is SliceEvent.CREATE_REFUSED and drop_zone(context, why):
-        return Outcome(Wait("another zone"), acted=True)
+        return Outcome(wait_for("another zone"), acted=True)
     if taken:
         remember_lost(context.services, context.record)
     quota = _late_quota_error(context, why)

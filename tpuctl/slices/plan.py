@@ -17,7 +17,7 @@ from tpuctl.model.records import (
     SliceSpec,
     SliceState,
 )
-from tpuctl.model.verdict import Blocked, Done, Verdict, Wait
+from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
@@ -121,7 +121,7 @@ def retry_verdict(record: SliceRecord, retry: Retry, now: float) -> Blocked | Wa
     if why:
         return Blocked(f"{name}: {why}", _inspect_hint(record))
     if retry.answer is Answer.TAKEN:
-        return Wait(f"{name} to be gone", due_at(retry))
+        return wait_for(f"{name} to be gone", due_at(retry))
     return Wait(retry.said, due_at(retry))
 
 
@@ -160,7 +160,7 @@ def _unseen(record: SliceRecord, to: To, observed: ObservedEvent, now: float) ->
     until = incarnation.unseen_since + timeouts.UNSEEN_S
     if now >= until:
         return None
-    return Wait(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
+    return wait_for(f"{incarnation.cloud_name} to show up or not: it was asked for and not seen yet", until)
 
 
 def _plan_unclear(record: SliceRecord, observed: ObservedEvent, now: float) -> SlicePlan | None:

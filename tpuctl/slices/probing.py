@@ -49,7 +49,7 @@ def probe_workers(services: Services, record: SliceRecord, until: float | None =
     remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
     agent = HostAgent(remote, services.agent_source)
     replies = agent.call(host_targets(services, record), "hello", {})
-    silent = [reply for reply in replies if reply.data is None]
+    silent = [reply for reply in replies if reply.value is None]
     if not silent:
         return HostAnswers(len(replies), len(replies), "")
     first = silent[0]

@@ -17,7 +17,7 @@ from tpuctl.errors import (
 )
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, Doubt, SliceRecord, SliceState
-from tpuctl.model.verdict import Blind, Done, Failed, Wait
+from tpuctl.model.verdict import Blind, Done, Failed, Wait, wait_for
 from tpuctl.slices.capacity_notes import UsualWait
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
@@ -50,12 +50,12 @@ def advance_slice(
     with take_lease(services, name) as lease:
         if get_slice(services, name).generation != observation.stored.generation:
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
-            return Outcome(Wait("another read"), acted=True), observation
+            return Outcome(wait_for("another read"), acted=True), observation
         if _needs_proof(observation.record, plan):
             again = observe_again(services, observation).observed
             if again.event is not observation.observed.event:
                 why = f"two reads that agree: {observation.observed.why}, then {again.why}"
-                return Outcome(Wait(why), acted=False), observation
+                return Outcome(wait_for(why), acted=False), observation
         outcome = apply_effect(
             ReconcileContext(services, observation, plan, lease, partition or PartitionCheck(services))
         )
@@ -184,23 +184,23 @@ def _doubt_if_silent(services: Services, name: str) -> None:
         return  # somebody else is at work on it, and the loop will see what came of it
 
 
-def request_deletion(services: Services, name: str, *, deadline: float | None = None) -> str:
+def request_deletion(services: Services, name: str, *, deadline: float | None = None) -> Wait | None:
     """Runs the loop on a slice that is to go until only the cloud has to act; what is waited for then.
 
     Empty: it is gone. Raises as `converge` does.
     """
-    waits_for = ""
+    waits: Wait | None = None
 
     def step() -> Outcome:
-        nonlocal waits_for
+        nonlocal waits
         outcome = advance_slice(services, name)[0]
         if outcome.acted or not isinstance(outcome.verdict, Wait):
             return outcome
-        waits_for = outcome.verdict.why
+        waits = outcome.verdict
         return Outcome(Done(""), acted=False)
 
     converge(services, name, step, deadline=deadline)
-    return waits_for
+    return waits
 
 
 def wait_until_gone(services: Services, name: str, *, deadline: float | None = None) -> None:

@@ -26,7 +26,7 @@ class Lease(Struct, frozen=True):
     generation: int
 
 
-class Holding(Struct, frozen=True):
+class LeaseRecord(Struct, frozen=True):
     """What the store says of a lease."""
 
     owner: str
@@ -51,7 +51,7 @@ def _acquire(services: Services, name: str) -> Lease:
     if document is None:
         fence = retired_numbers(services.store, name).fence
     else:
-        last = decode(Holding, document)
+        last = decode(LeaseRecord, document)
         holder, fence, expires = last.owner, last.fence, last.expires
         busy = holder and holder != services.lease_owner and now < expires
         if busy and services.process_alive(holder):

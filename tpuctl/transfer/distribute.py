@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import AgentReply, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import MalformedReplyError, parse_copy_status, parse_lacks_reply
 from tpuctl.model.cloud import HostTarget
@@ -37,7 +37,7 @@ SERVE_WAIT_S = 20.0
 class Distributed(Struct, frozen=True):
     """`failed` holds the answer of every worker that lacks something still; bytes and seconds are ours."""
 
-    failed: Mapping[int, AgentReply]
+    failed: Mapping[int, Reply[Any]]
     sent_bytes: int
     relayed: bool
     unfinished: frozenset[int] = frozenset()
@@ -129,7 +129,7 @@ class _ConnectedRelay:
         )
         lacking = None if answer.value is None else spread.lacking(answer.value)
         if lacking is None or answer.value is None:
-            spread.give_up(answer.reply)
+            spread.give_up(answer)
             return False
         spread.note_begun(seed, answer.value)
         wanted = frozenset().union(*(spread.state.needs[w] or () for w in spread.state.unfinished())) & lacking
@@ -174,16 +174,16 @@ class _ConnectedRelay:
             )
         return [reply.worker for reply in replies if self._note_fetched(reply)]
 
-    def _note_fetched(self, reply: AgentReply) -> bool:
+    def _note_fetched(self, reply: Reply[Any]) -> bool:
         spread = self._spread
-        if reply.data is None:
+        if reply.value is None:
             if reply.unreached:
                 spread.give_up(reply)
             else:
                 spread.note_unfetched(reply.worker, reply.message)
             return False
         try:
-            lacks = parse_lacks_reply(reply.data)
+            lacks = parse_lacks_reply(reply.value)
         except MalformedReplyError as error:
             spread.note_unfetched(reply.worker, str(error))
             return False

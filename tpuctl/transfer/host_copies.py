@@ -129,8 +129,8 @@ class HostCopies:
             if answer.value is not None:
                 spread.state.copies[answer.worker] = answer.value
                 begun.append(answer.worker)
-            elif not spread.cut_off(answer.reply):
-                spread.give_up(answer.reply)
+            elif not spread.cut_off(answer):
+                spread.give_up(answer)
         return begun
 
     def _sources(self, wanted: int) -> list[tuple[HostTarget, CopyStatus]]:

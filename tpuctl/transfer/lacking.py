@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import CopyStatus, LacksReply
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.progress import Meter
@@ -52,7 +52,7 @@ class State(Struct):
     needs: dict[int, frozenset[Blob] | None] = field(default_factory=dict)
     begun: dict[int, Mapping[Blob, int]] = field(default_factory=dict)
     copies: dict[int, CopyStatus] = field(default_factory=dict)
-    failed: dict[int, AgentReply] = field(default_factory=dict)
+    failed: dict[int, Reply[Any]] = field(default_factory=dict)
 
     def unfinished(self) -> list[int]:
         return [worker for worker, need in self.needs.items() if need != frozenset()]
@@ -112,7 +112,7 @@ class Spreading:
             return timeout_s
         return max(1.0, min(timeout_s, self._until + OVERTIME_S - self.clock.now()))
 
-    def cut_off(self, reply: AgentReply) -> bool:
+    def cut_off(self, reply: Reply[Any]) -> bool:
         """It was this side that ended the call, because the time was up: what arrived counts."""
         return self.late() and (reply.result.failure is FailureKind.TIMEOUT or reply.error == "bad-payload")
 
@@ -142,12 +142,12 @@ class Spreading:
                 self.meter.add(len(tree) * len(workers))
             self.tell_done()
 
-    def _note_answer(self, answer: Answer[LacksReply]) -> None:
+    def _note_answer(self, answer: Reply[LacksReply]) -> None:
         if answer.value is None:
-            if self.cut_off(answer.reply):
+            if self.cut_off(answer):
                 self.state.needs.setdefault(answer.worker, None)
             else:
-                self.give_up(answer.reply)
+                self.give_up(answer)
         else:
             self._note_lacking(answer.worker, answer.value)
 
@@ -179,13 +179,13 @@ class Spreading:
         lacking = len(self.state.unfinished()) + len(self.state.failed)
         self.meter.done(len(self.by_worker) - lacking)
 
-    def give_up(self, reply: AgentReply) -> None:
+    def give_up(self, reply: Reply[Any]) -> None:
         self.state.needs.pop(reply.worker, None)
         self.state.failed[reply.worker] = reply
 
     # ------------------------------------------------------------ sending
 
-    def send(self, workers: Sequence[int], needs: Mapping[int, frozenset[Blob]]) -> list[AgentReply]:
+    def send(self, workers: Sequence[int], needs: Mapping[int, frozenset[Blob]]) -> list[Reply[Any]]:
         """Sends each worker its own contents over its own connection."""
 
         def wanted(target: HostTarget) -> list[Blob]:
@@ -232,9 +232,9 @@ class Spreading:
         for reply in self.send(list(needs), needs) if needs else []:
             self.note_received(reply)
 
-    def note_received(self, reply: AgentReply) -> bool:
+    def note_received(self, reply: Reply[Any]) -> bool:
         """Whether what was sent is there."""
-        if reply.data is None:
+        if reply.value is None:
             if not self.cut_off(reply):
                 self.give_up(reply)
             return False

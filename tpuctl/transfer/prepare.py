@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import AgentReply, Answer, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.protocol import AttemptStatus, HostEvent, PrepareReply, WorkerState, WorkerView
+from tpuctl.hosts.protocol import PrepareReply, WorkerState, WorkerStatus
 from tpuctl.hosts.provision import Deliver
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
-from tpuctl.model.verdict import Wait
+from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.distribute import distribute_in_steps
 from tpuctl.transfer.host_copies import CopyJob
@@ -29,9 +29,9 @@ CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
 """Failures of hosts that do answer: a machine whose key they do not know proves nothing about them."""
 
 
-def require_all(replies: Sequence[AgentReply], what: str) -> None:
+def require_all(replies: Sequence[Reply[Any]], what: str) -> None:
     """Raises PartialError naming every worker that did not answer well."""
-    bad = [reply for reply in replies if reply.error is not None or reply.data is None]
+    bad = [reply for reply in replies if reply.error is not None or reply.value is None]
     if not bad:
         return
     first = bad[0]
@@ -46,9 +46,9 @@ def require_all(replies: Sequence[AgentReply], what: str) -> None:
     )
 
 
-def require_values(answers: Sequence[Answer[T]], what: str) -> list[T]:
+def require_values(answers: Sequence[Reply[T]], what: str) -> list[T]:
     """The parsed answers of all workers, or PartialError."""
-    require_all([answer.reply for answer in answers], what)
+    require_all(answers, what)
     return [answer.value for answer in answers if answer.value is not None]
 
 
@@ -60,54 +60,13 @@ def describe_result(result: RemoteResult) -> str:
     return f"exit status {result.exit_status}" + (f": {tail[0]}" if tail else "")
 
 
-def view_of(answer: Answer[AttemptStatus]) -> WorkerView:
-    """One worker's answer as the planner sees it."""
-    status = answer.value
-    if status is None or status.state is WorkerState.UNKNOWN:
-        detail = answer.message or describe_result(answer.reply.result)
-        closed = answer.reply.result.failure in CLOSED_TO_US
-        state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
-        return WorkerView(answer.worker, state, detail=detail)
-    interrupted = status.stopped and not status.stop_asked
-    ran_s = None
-    if status.started_at is not None and status.ended_at is not None:
-        ran_s = max(0.0, status.ended_at - status.started_at)
-    return WorkerView(
-        answer.worker,
-        status.state,
-        status.exit_status,
-        status.signal,
-        detail=_disk_words(status) if status.state is WorkerState.EXITED else "",
-        event=_event_of(status, interrupted),
-        interrupted=interrupted,
-        stop_asked=status.stop_asked,
-        ran_s=ran_s,
-        survivors=status.survivors,
-        survivors_said=status.survivors_said,
-    )
-
-
-TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
-"""The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
-DISK_FULL_BYTES = 1 << 20
-
-
-def _event_of(status: AttemptStatus, interrupted: bool) -> HostEvent:
-    if status.preempted:
-        return HostEvent.PREEMPTED
-    if status.rebooted:
-        return HostEvent.REBOOTED
-    if interrupted:
-        return HostEvent.SHUT_DOWN
-    ended = status.state in {WorkerState.EXITED, WorkerState.LOST} and status.exit_status != 0
-    # It is announced up to an hour before: a program that goes on has not been hit yet.
-    return HostEvent.MAINTENANCE if ended and status.maintenance == TERMINATED else HostEvent.NONE
-
-
-def _disk_words(status: AttemptStatus) -> str:
-    if status.disk_free_bytes is not None and status.disk_free_bytes < DISK_FULL_BYTES:
-        return "its disk is full"
-    return status.detail
+def status_of(reply: Reply[WorkerStatus]) -> WorkerStatus:
+    """How one worker stands, also where it did not answer or says what is not known here."""
+    if reply.value is not None and reply.value.state is not WorkerState.UNKNOWN:
+        return reply.value
+    closed = reply.result.failure in CLOSED_TO_US
+    state = WorkerState.CLOSED if closed else WorkerState.UNREACHABLE
+    return WorkerStatus(reply.worker, state, detail=reply.message or describe_result(reply.result))
 
 
 SLICE_S = 0.6 * timeouts.STEP_MAX_S
@@ -224,6 +183,6 @@ def deliver_files(
             until=until,
             send_first=is_late(services.clock, until),
         )
-        return Wait(prepared) if isinstance(prepared, str) else bundle
+        return wait_for(prepared) if isinstance(prepared, str) else bundle
 
     return deliver

@@ -35,7 +35,7 @@ def read_activity(services: Services, record: SliceRecord) -> list[HostActivity 
     found: list[HostActivity | None] = []
     for reply in agent.call(host_targets(services, record), "activity", {}):
         try:
-            found.append(None if reply.data is None else parse_activity(reply.worker, reply.data))
+            found.append(None if reply.value is None else parse_activity(reply.worker, reply.value))
         except (KeyError, TypeError, ValueError):
             found.append(None)
     return found

@@ -6,13 +6,14 @@ Local files are the caller's, who gives a tree and a way to read its contents.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import UsageError
-from tpuctl.hosts.agent import AgentReply, HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.lacking import Where
@@ -76,7 +77,7 @@ def push(
     return Pushed(results, sent.sent_bytes, sent.relayed)
 
 
-def _result_of(reply: AgentReply) -> RemoteResult:
+def _result_of(reply: Reply[Any]) -> RemoteResult:
     if reply.error is None:
         return reply.result
     status = reply.result.exit_status

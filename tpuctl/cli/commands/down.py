@@ -36,7 +36,7 @@ def down(
 
     Stops their runs and fetches the logs first.
     """
-    from tpuctl.model.verdict import waiting_words
+    from tpuctl.model.verdict import render_wait
     from tpuctl.slices.desired import check_owner
     from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
@@ -62,11 +62,14 @@ def down(
             take_down(context, name, wait=False, deadline=deadline, all_users=all_users)
             left[name] = request_deletion(context, name, deadline=deadline)
         results = []
-        for name, waits_for in left.items():
+        for name, wait in left.items():
             if not no_wait:
                 wait_until_gone(context, name, deadline=deadline)
-            gone = not (no_wait and waits_for)
-            context.console.say(f"{name}: {'gone' if gone else waiting_words(waits_for)}")
+            if not no_wait or wait is None:
+                said, gone = "gone", True
+            else:
+                said, gone = render_wait(wait.why, coming=wait.coming), False
+            context.console.say(f"{name}: {said}")
             results.append({"name": name, "gone": gone})
         if context.console.json_mode:
             context.console.data(results[0] if len(results) == 1 else results)
