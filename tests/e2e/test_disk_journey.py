@@ -24,7 +24,7 @@ def session() -> Iterator[Session]:
     require_isolated_hosts()
     with open_session("--instant", "--hosts", "isolated") as made:
         made.type("up", "v4-8", "dev", "--spot", "--pay", "--zone", ZONE)
-        made.type("up", "v4-64", "big", "--spot", "--pay", "--zone", ZONE)
+        made.type("up", "v4-16", "big", "--spot", "--pay", "--zone", ZONE)
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
         made.type("disk", "attach", "data", "--to", "dev")
         on(made, "dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
@@ -56,15 +56,19 @@ def call(session: Session, verb: str, path: str, body: Any = None) -> Any:
 
 
 def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session: Session) -> None:
-    said = session.type("disk", "clone", "data", "--to", "big").stderr
+    session.type("up", "v4-64", "wide", "--spot", "--pay", "--zone", ZONE)
+    said = session.type("disk", "clone", "data", "--to", "wide").stderr
     assert "data: held still on dev: " in said
     [first] = sums(session, "dev", "/mnt/data/set")
-    assert sums(session, "big", "/mnt/data/set") == {first}
-    assert len(on(session, "big", "cat /mnt/data/set > /dev/null")) == 8
-    assert len(sums(session, "big", "/mnt/data/busy")) == 1
-    assert set(on(session, "big", "stat -c %s /mnt/data/busy")) == {"262144\n"}
-    on(session, "big", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
+    assert sums(session, "wide", "/mnt/data/set") == {first}
+    assert len(on(session, "wide", "cat /mnt/data/set > /dev/null")) == 8
+    assert len(sums(session, "wide", "/mnt/data/busy")) == 1
+    assert set(on(session, "wide", "stat -c %s /mnt/data/busy")) == {"262144\n"}
+    on(session, "wide", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
     on(session, "dev", "touch /mnt/data/still-written")
+    session.type("disk", "attach", "data-g1", "--to", "big")
+    assert sums(session, "big", "/mnt/data/set") == {first}
+    session.type("down", "wide", "--yes")
 
 
 def test_a_second_generation_comes_beside_the_first_that_is_in_use(session: Session) -> None:

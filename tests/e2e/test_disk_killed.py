@@ -31,7 +31,7 @@ from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
 from tpuctl.model.records import SliceState
 from tpuctl.model.slice_spec import DiskRef
-from tpuctl.slices.disks import with_disks
+from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass, take_down
 
@@ -93,6 +93,18 @@ class Lab:
             self.clone(services)
             [copy] = [each for each in list_records(services) if each.generation]
             assert copy.complete
+            shown = self.on(services, "big", "sudo blkid -p -s UUID -o value $(findmnt -no SOURCE /mnt/data)")
+            assert {each.strip() for each in shown} == {copy.fs_uuid} != {""}
+            [row] = disks_for_manifest(services, get_slice(services, "big").record)
+            assert row == {
+                "name": "data-g1",
+                "path": "/mnt/data",
+                "mode": "ro",
+                "master": "data",
+                "generation": 1,
+                "snapshot": None,
+                "fs_uuid": copy.fs_uuid,
+            }
             self.check_owned(services)
             [first] = self.on(services, "dev", "sha256sum < /mnt/data/set")
             assert self.on(services, "big", "sha256sum < /mnt/data/set") == [first, first]

@@ -49,9 +49,18 @@ def disks_facts(_request):
                 "read_only": mount["read_only"],
                 "unsafe": any(each in mount["options"] for each in UNSAFE),
                 "word": word,
+                "uuid": uuid_on(mount["source"]),
             }
         )
     return found
+
+
+def uuid_on(source):
+    """Of the file system on a disk; empty for what is no disk of its own, and where nobody may look."""
+    if not DISK.match(os.path.basename(source)):
+        return ""
+    said = output_of(as_root(["blkid", "-p", "-s", "UUID", "-o", "value", source]), any_status=True)
+    return (said or "").strip()
 
 
 def mounts():
@@ -175,8 +184,13 @@ def word_on(device, job):
 
 def unmount_disk(parameters, job):
     """`path`."""
-    if os.path.ismount(parameters["path"]):
-        job.run(["umount", parameters["path"]], root=True, seconds=120)
+    path = parameters["path"]
+    if os.path.ismount(path):
+        try:
+            job.run(["umount", path], root=True, seconds=120)
+        except Failed as error:
+            # Programs that use it do not go away by waiting: a person ends them.
+            raise Failed(str(error), permanent="busy" in str(error)) from error
     return {"unmounted": parameters["path"]}
 
 

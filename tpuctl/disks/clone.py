@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.follow import remember
+from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once
 from tpuctl.disks.make import (
     ask_for,
@@ -218,8 +218,9 @@ def attach_copy(
         word=record.token,
         asked_by=services.ids.new_id(),
     )
-    bring_hosts(services, target, [kind], deadline=deadline)
-    remember(services, target.name, DiskRef(record.name, path, DiskMode.READ_ONLY))
+    ref = DiskRef(record.name, path, DiskMode.READ_ONLY)
+    note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline))
+    remember(services, target.name, ref)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 
 

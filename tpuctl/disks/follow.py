@@ -3,7 +3,8 @@ hosts, those that come after a preemption too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -141,12 +142,28 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
     change_disks(services, zone, node, add, f"attach {names}", deadline=deadline)
 
 
-def note_formatted(services: Services, record: SliceRecord) -> None:
-    """Disks that were made empty and are mounted now are empty no more."""
-    for ref in record.spec.disks:
+def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str]]) -> None:
+    """Hosts say that they have these disks: none of them is empty any more, and what is on them has an id."""
+    for ref in refs:
         disk = get_record(services, ref.name)
-        if disk.blank and ref.mode is DiskMode.READ_WRITE:
-            save_record(services, replace(disk, blank=False))
+        uuid = next((row[key] for row in rows if row.get(key := f"disk {ref.path} uuid")), disk.fs_uuid)
+        blank = disk.blank and ref.mode is DiskMode.READ_ONLY
+        if (disk.blank, disk.fs_uuid) != (blank, uuid):
+            save_record(services, replace(disk, blank=blank, fs_uuid=uuid))
+
+
+def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
+    """The disks of a slice for the manifest of a run."""
+    found: list[dict[str, Any]] = []
+    for ref in refs:
+        stored = find_record(services, ref.name)
+        row: dict[str, Any] = {"name": ref.name, "path": ref.path, "mode": ref.mode.short}
+        if stored is not None:
+            disk = stored[0]
+            row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
+            row |= {"fs_uuid": disk.fs_uuid or None}
+        found.append(row)
+    return found
 
 
 def remember(services: Services, name: str, ref: DiskRef) -> None:

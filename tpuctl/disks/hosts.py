@@ -71,8 +71,9 @@ class Mounted(Struct, frozen=True):
         return ()
 
     def row(self, facts: Facts) -> Mapping[str, str]:
-        del facts
-        return {f"disk {self.path}": self.disk}
+        there = _at(facts, self.path)
+        uuid = there.uuid if there is not None else ""
+        return {f"disk {self.path}": self.disk, f"disk {self.path} uuid": uuid}
 
 
 class Unmounted(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import followed_by, forget, remember
+from tpuctl.disks.follow import followed_by, forget, note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
@@ -87,10 +87,9 @@ def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: Di
     )
     # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
     record = save_record(services, replace(get_record(services, record.name), path=path))
-    bring_hosts(services, target, [kind])
-    if record.blank and not read_only:
-        save_record(services, replace(record, blank=False))
-    remember(services, target.name, DiskRef(record.name, path, mode))
+    ref = DiskRef(record.name, path, mode)
+    note_mounted(services, (ref,), bring_hosts(services, target, [kind]))
+    remember(services, target.name, ref)
 
 
 def _holder(services: Services, record: DiskRecord, to: str | None) -> tuple[SliceRecord, DataDisk]:

@@ -141,6 +141,7 @@ class MountedDisk(Fact, frozen=True):
     read_only: bool
     unsafe: bool
     word: str
+    uuid: str = ""
 
 
 class ChipHolder(Fact, frozen=True):

@@ -110,6 +110,8 @@ class DiskRecord(Struct, frozen=True):
     blank: bool = True
     """It was made empty and nobody has formatted it yet."""
     fs_label: str = ""
+    fs_uuid: str = ""
+    """As hosts saw it when it was mounted first; copies have that of their master."""
     token: str = ""
     snapshot: str = ""
     path: str = ""

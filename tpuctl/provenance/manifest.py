@@ -18,8 +18,10 @@ def build_manifest(
     *,
     version: str,
     story: Sequence[TimelineEntry] = (),
+    disks: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The manifest as plain data. `story` is what happened to the slice during the attempt."""
+    """The manifest as plain data. `story` is what happened to the slice during the attempt,
+    `disks` what was mounted on its hosts."""
     return {
         "schema": SCHEMA,
         "run": {
@@ -49,6 +51,7 @@ def build_manifest(
             "allowed_drift": list(run.spec.allow_drift),
         },
         "slice": _slice(slice_, attempt),
+        "disks": [dict(row) for row in disks],
         "hosts": [dict(row) for row in attempt.hosts],
         "exits": [
             {

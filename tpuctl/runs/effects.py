@@ -33,6 +33,7 @@ from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
+from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history, save_once
@@ -331,7 +332,8 @@ class RunEffects:
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"
-        manifest = build_manifest(run, self._slice, attempt, version=__version__)
+        disks = disks_for_manifest(self._services, self._slice)
+        manifest = build_manifest(run, self._slice, attempt, version=__version__, disks=disks)
         save_once(self._services, key, to_data(manifest))
 
     def _finish(self, plan: RunPlan) -> Outcome:

@@ -5,8 +5,8 @@ What works on disks is imported where a slice has one: most have none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -69,9 +69,18 @@ def attach_disks(context: ReconcileContext) -> Outcome | None:
     return None
 
 
-def note_mounted(services: Services, record: SliceRecord) -> None:
-    """Its hosts have said that its disks are mounted."""
+def note_disks(services: Services, record: SliceRecord, rows: Sequence[Mapping[str, str]]) -> None:
+    """Its hosts have said, in `rows`, that its disks are mounted."""
     if record.spec.disks:
-        from tpuctl.disks.follow import note_formatted
+        from tpuctl.disks.follow import note_mounted
 
-        note_formatted(services, record)
+        note_mounted(services, record.spec.disks, rows)
+
+
+def disks_for_manifest(services: Services, record: SliceRecord | None) -> list[dict[str, Any]]:
+    """What a run has of disks: with the copy's generation, its snapshot and the id of its file system."""
+    if record is None or not record.spec.disks:
+        return []
+    from tpuctl.disks.follow import disk_rows
+
+    return disk_rows(services, record.spec.disks)

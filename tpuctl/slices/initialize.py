@@ -18,7 +18,7 @@ from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.disks import attach_disks, disks_asked, note_mounted
+from tpuctl.slices.disks import attach_disks, disks_asked, note_disks
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
@@ -64,7 +64,7 @@ def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
     except PartialError as error:
         return Outcome(Wait(error.message), acted=False)
     if isinstance(verdict, Provisioned):
-        note_mounted(services, record)
+        note_disks(services, record, verdict.rows)
         return become_ready(context)
     if isinstance(verdict, Unanswered):
         return _unanswered(context, verdict)
