@@ -158,7 +158,9 @@ def _uv(*words: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnreachableError(f"uv did not end within {TIMEOUT_S:.0f} s", hint="is an index slow?") from error
+        raise UnreachableError(
+            f"uv did not end within {TIMEOUT_S:.0f} s", hint="a package index may be slow; try again"
+        ) from error
     except OSError as error:
         raise TpuctlError(f"uv cannot be started: {error}", hint="python -m pip install uv") from error
 

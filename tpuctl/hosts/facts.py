@@ -231,7 +231,7 @@ def parse_facts(data: Mapping[str, Any]) -> Facts:
     try:
         return msgspec.convert(data, Facts)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedReplyError(f"the host told of itself what makes no sense: {error}") from error
+        raise MalformedReplyError(f"what the host says of itself makes no sense: {error}") from error
 
 
 def parse_job(data: Mapping[str, Any]) -> Job:
@@ -240,4 +240,4 @@ def parse_job(data: Mapping[str, Any]) -> Job:
     try:
         return Job(run="", attempt="", state="absent") if "missing" in data else msgspec.convert(data, Job)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedReplyError(f"the host answered of a job what makes no sense: {error}") from error
+        raise MalformedReplyError(f"what the host says of a job makes no sense: {error}") from error

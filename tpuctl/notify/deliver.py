@@ -160,7 +160,7 @@ class _Telling:
         with take_lease(services, hook.key):
             found = services.store.get(hook.key)
             if found is None or found.generation != self._generation:
-                raise ConflictError(f"another machine told {hook.name} meanwhile")
+                raise ConflictError(f"another machine called hook {hook.name} at the same time")
             for happening in pending:
                 if services.clock.now() >= self._deadline:
                     return False

@@ -9,13 +9,13 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
-from tpuctl.runs.reconcile import advance_run
+from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.states import SliceEvent
-from tpuctl.state.repository import Versioned, find_slice, get_run, get_slice
+from tpuctl.state.repository import Versioned, find_slice, get_run, get_slice, readable_runs
 
 
 def step_run_and_slice(
@@ -84,6 +84,23 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
     run = get_run(services, run_id).record
     _wait_for_owned_slice(services, run)
     return run
+
+
+def is_first_to_restart(services: Services, run: RunRecord) -> bool:
+    """Whether a run may be started again and is the first of its owner on its slice: what makes that possible
+    is then said, once."""
+    if run.state.final or not run.spec.policy.restarts:
+        return False
+    before = [each for each in readable_runs(services)[0] if each.created_at < run.created_at]
+    return not any((each.slice_name, each.owner) == (run.slice_name, run.owner) for each in before)
+
+
+def stop_run(
+    services: Services, run_id: str, *, grace_s: float | None = None, deadline: float | None = None
+) -> RunRecord:
+    """Asks for the end of a run and waits for it."""
+    request_stop(services, run_id, grace_s=grace_s)
+    return follow_run(services, run_id, deadline=deadline)
 
 
 def start_run(services: Services, run_id: str, *, deadline: float | None = None) -> RunRecord:

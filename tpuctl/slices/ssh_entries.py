@@ -18,7 +18,7 @@ def follow_slices(services: Services, records: Iterable[SliceRecord]) -> None:
     try:
         _follow(services, records)
     except OSError as error:
-        services.emit(Warn("ssh", f"the entries of this machine's ssh are as they were: {error}"))
+        services.emit(Warn("ssh", f"the ssh entries of this machine were not changed: {error}"))
 
 
 def _follow(services: Services, records: Iterable[SliceRecord]) -> None:

@@ -109,7 +109,7 @@ def _check_tags(tags: Sequence[str]) -> None:
     for tag in tags:
         _check_name("--tag", tag, "training")
     if len(set(tags)) != len(tags):
-        raise UsageError("a --tag is said twice", hint="say each once")
+        raise UsageError("the same --tag is given twice", hint="give each once")
     if len(tags) > MAX_TAGS:
         raise UsageError(f"{len(tags)} tags; Compute Engine takes {MAX_TAGS}", hint="fewer --tag")
 

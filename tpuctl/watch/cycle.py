@@ -13,6 +13,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired
 from tpuctl.state.repository import decode, decode_readable, readable_runs, readable_slices
 from tpuctl.watch.heartbeat import (
+    INSTALL_HINT,
     TROUBLED,
     Health,
     Heartbeat,
@@ -25,6 +26,7 @@ from tpuctl.watch.heartbeat import (
     next_heartbeat,
     worth_writing,
 )
+from tpuctl.watch.pause import paused_why
 from tpuctl.watch.reconciler import run_pass
 
 HOOKS = "hooks"
@@ -104,6 +106,16 @@ def list_heartbeats(services: Services) -> list[Heartbeat]:
 def watchdog_health(services: Services) -> Health:
     """Whether a watchdog looks after this store, judged by the store's own time."""
     return judge(list_heartbeats(services), services.store.now())
+
+
+def why_unwatched(services: Services) -> tuple[str, str] | None:
+    """Why nothing would come back after a preemption, and what mends that: nobody makes passes, or they are
+    paused."""
+    health = watchdog_health(services)
+    if not health.good:
+        return health.why, INSTALL_HINT
+    paused = paused_why(services)
+    return (f"the fleet is {paused}", "tpuctl resume") if paused else None
 
 
 def slices_without_our_key(services: Services) -> list[str]:

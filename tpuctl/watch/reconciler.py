@@ -378,5 +378,5 @@ def _end_run_first(services: Services, run_id: str, deadline: float | None) -> N
         raise
     except TpuctlError as error:
         services.emit(
-            Warn(run_id, f"could not be ended in order: {error.message}; its slice goes all the same")
+            Warn(run_id, f"could not be stopped in order: {error.message}; its slice is deleted all the same")
         )

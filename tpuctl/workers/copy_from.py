@@ -1,6 +1,6 @@
 """Copies from workers: each sends its list of files, and then those parts of them that are not here yet.
 
-Local files are the caller's: one `FileReceiver` per worker takes what comes.
+Local files are the caller's: one `FileSink` per worker takes what comes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUNDS = 3
 STDERR_KEPT = 8192
 
 
-class FileReceiver(Protocol):
+class FileSink(Protocol):
     """Takes the files of one worker. Every failure is a TpuctlError."""
 
     def plan(self, found: Sequence[Found]) -> None:
@@ -93,7 +93,7 @@ def pull(
     agent: HostAgent,
     targets: Sequence[HostTarget],
     path: str,
-    open_receiver: Callable[[HostTarget], FileReceiver],
+    open_receiver: Callable[[HostTarget], FileSink],
     *,
     clock: Clock,
     emit: EventSink,
@@ -111,7 +111,7 @@ def pull(
 class _Source(Struct):
     """One worker: its list, where it goes, and what is wrong with it."""
 
-    receiver: FileReceiver
+    receiver: FileSink
     survey: Survey
     reader: FrameReader
     wanted: tuple[Want, ...] = ()
@@ -144,7 +144,7 @@ class _Pull:
         self._sources: dict[int, _Source] = {}
         self._said: dict[int, bytes] = {}
 
-    def run(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> Pulled:
+    def run(self, open_receiver: Callable[[HostTarget], FileSink]) -> Pulled:
         try:
             self._survey(open_receiver)
             self._plan()
@@ -160,7 +160,7 @@ class _Pull:
                 source.receiver.close()
         return self._outcome()
 
-    def _survey(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> None:
+    def _survey(self, open_receiver: Callable[[HostTarget], FileSink]) -> None:
         limits = limits_of(len(self._targets))
         readers = {target.worker: SurveyReader(limits) for target in self._targets}
         wrong: dict[int, str] = {}

@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.following import print_run, stop_run
+from tpuctl.cli.following import print_run
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Yes
 from tpuctl.errors import UsageError
@@ -33,6 +33,7 @@ def stop(
 
     Every process of it gets TERM, and KILL after the grace period.
     """
+    from tpuctl.runs.follow import stop_run
     from tpuctl.runs.stops import confirm_stop, stop_error
     from tpuctl.state.repository import get_run, list_runs
 
@@ -52,7 +53,8 @@ def stop(
             confirm(context, f"stop run {record.id}?", yes=yes)
         invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
         context.emit.show_only(())  # what it wrote is for `tpuctl logs`
-        stopped = stop_run(context, record.id, grace, timeout)
+        deadline = None if timeout is None else context.clock.now() + timeout
+        stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
         if record.state.final:
             stopped = confirm_stop(context, record.id)
         context.emit.close()

@@ -38,7 +38,7 @@ def create(
         rules = rules_of(allow)
         where = check_zone_name(zone) if zone else next(iter(context.config.zone), "")
         if not where:
-            raise UsageError("in which zone?", hint="--zone, where the slices are that shall have it")
+            raise UsageError("in which zone?", hint="--zone ZONE: that of the slices that will use it")
         from tpuctl.model.data import load_accelerators
 
         generations = {each.generation for each in load_accelerators().types.values() if where in each.zones}

@@ -72,7 +72,7 @@ def new(
 
 def _ask_backend(console: Console, known: list[str]) -> str:
     if not console.interactive:
-        raise UsageError("it does not say for what", hint="--backend jax, or --like NAME")
+        raise UsageError("neither --backend nor --like was given", hint="--backend jax, or --like NAME")
     return str(typer.prompt(f"What computes ({', '.join(known)})", default=known[0], err=True))
 
 
