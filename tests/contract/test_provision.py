@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tpuctl.model.cloud import HostTarget
 from tpuctl.model.data import read_agent
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
+from tpuctl.transfer.distribute import distribute
+from tpuctl.transfer.tree import make_tree
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +108,11 @@ class Loop:
         self.lab = lab
         self.agent = agent
         self.targets = targets
+        self.deliver: Any = no_files
 
     def step(self, *kinds: Said, fence: int = 1, **more: Any) -> Verdict:
         return provision(
-            self.agent, self.targets, lambda _: kinds, owner="st", fence=fence, deliver=no_files, **more
+            self.agent, self.targets, lambda _: kinds, owner="st", fence=fence, deliver=self.deliver, **more
         )
 
     def settle(self, *kinds: Said, **more: Any) -> Verdict:
@@ -193,6 +197,32 @@ def test_a_host_takes_no_orders_of_who_lost_the_lease(loop: Loop):
     late = loop.step(Said(word='{"word": "no"}'), fence=4)
     assert isinstance(late, Unanswered)
     assert [reply.error for reply in late.replies] == ["stale-fence"]
+
+
+def test_a_host_that_has_the_files_of_a_job_says_so_and_is_sent_nothing(loop: Loop):
+    code = make_tree({"word.json": b"of the job"})
+
+    class Brought(Said):
+        def operations(self) -> list[Operation]:
+            return [replace(each, files={"word.json": b"of the job"}) for each in super().operations()]
+
+    brought = Brought()
+    name = {"run": "provision-st", "attempt": job_id(brought.operations())}
+    clock, nobody = loop.lab.clock, lambda _: None
+    assert not distribute(loop.agent, loop.targets, code, clock=clock, emit=nobody).failed
+    [reply] = loop.agent.prepare(loop.targets, **name, fence=1, bundle=code.sha256, want_port=lambda _: False)
+    assert reply.value is not None, reply
+    assert reply.value.prepared
+    assert [job.state for job in loop.facts(Section.JOBS).jobs or ()] == ["prepared"]
+    asked: list[int] = []
+
+    def deliver(targets: Sequence[HostTarget], *_: Any) -> str:
+        asked.extend(target.worker for target in targets)
+        return code.sha256
+
+    loop.deliver = deliver
+    assert loop.settle(brought) == Provisioned(({"word": "yes"},))
+    assert asked == []
 
 
 def test_another_plan_waits_for_the_job_that_is_at_work(loop: Loop):

@@ -51,10 +51,11 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "boot_disk": (V5E, 200),
     "startup_script": (V5E, "boot.sh"),
     "disk": (V5E, ("data-g1:/mnt/data",)),
+    "env": (V5E, "demo-cpu"),
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),
     "stop_when_idle": (V5E, "30m"),
 }
-IN_PLACE = {"pay", "disk", "ttl", "stop_when_idle"}
+IN_PLACE = {"pay", "disk", "env", "ttl", "stop_when_idle"}
 BASE_RUN: dict[str, Any] = {"on": "big", "script": "train.py", "no_checkpoint": True}
 RUN_KEYS: dict[str, dict[str, Any]] = {
     "on": {"on": "other"},
@@ -79,7 +80,9 @@ def wanted_slice(name: str = "big", **keys: Any) -> WantedSlice:
     request = SliceRequest(**keys)
     script = b"#!/bin/sh\n" if request.startup_script else None
     config = resolve([Layer("test", {})], Path("/nowhere"))
-    specs = resolve_request(request, config, load_accelerators(), (), now=NOW, script=script)
+    frozen = FrozenEnvironment(request.env, b"frozen", "") if request.env else None
+    catalog = load_accelerators()
+    specs = resolve_request(request, config, catalog, (), now=NOW, script=script, environment=frozen)
     disks = tuple(DiskRef("data-g1", "/mnt/data", DiskMode.READ_ONLY) for _ in request.disk)
     specs = tuple(replace(each, disks=disks) for each in specs)  # which the store alone can tell
     return WantedSlice(name, specs, request.pay, script, resolve_limits(request))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.jobs import bring_up
+from tests.support.environments import make_pinned
+from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.envs.pinned import PinnedEnvironment, environment_key, render_frozen
+from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation, job_id
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.run_spec import EnvironmentRef
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.slices.context import ReconcileContext
+from tpuctl.slices.desired import request_slice
 from tpuctl.slices.initialize import initialize
 from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.plan import plan_slice
@@ -142,3 +148,82 @@ def test_a_preemption_while_initializing_is_a_loss_like_any_other(place, service
         run_pass(services)
     record = get_slice(services, "big").record
     assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
+
+
+PINNED = make_pinned({"jax": ("0.6.2", "a" * 64)}, minor="3.10")
+OTHER = make_pinned({"jax": ("0.6.1", "b" * 64)}, minor="3.10")
+
+
+def stored(services: MemoryServices, pinned: PinnedEnvironment = PINNED) -> EnvironmentRef:
+    """What `up --env test` puts into the store and the specification."""
+    return EnvironmentRef("test", services.store.put_blob(render_frozen(pinned)))
+
+
+def installed(place: MemoryPlace) -> list[set[str]]:
+    """The keys of the environments of each host."""
+    marks = [Path(host.home).glob(".tpuctl/envs/*/tpuctl-env.json") for host in place.hosts.all()]
+    return [{mark.parent.name for mark in each} for each in marks]
+
+
+def test_a_slice_is_ready_with_its_environment_and_gets_it_again_after_a_preemption(place, services):
+    record = bring_up(services, "big", env=stored(services))
+    key = environment_key(PINNED, "3.10")
+    assert (record.state, installed(place)) == (SliceState.READY, [{key}, {key}])
+    place.world.preempt("big-1")
+    seen = set()
+    for _ in range(20):
+        place.clock.advance(60.0)
+        run_pass(services)
+        record = get_slice(services, "big").record
+        seen.add(record.state)
+        if record.state is SliceState.READY and record.last_incarnation == 2:
+            break
+    assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
+    assert SliceState.INITIALIZING in seen
+    assert installed(place) == [{key}, {key}]
+
+
+@pytest.mark.parametrize("answer_s", [1.5, 3.0, 5.0])
+def test_hosts_that_answer_slowly_get_their_environment(place, services, answer_s):
+    place.hosts.answer_s = answer_s
+    assert bring_up(services, "big", env=stored(services)).state is SliceState.READY
+    assert installed(place) == [{environment_key(PINNED, "3.10")}] * 2
+
+
+def test_another_environment_changes_in_place_and_the_same_changes_nothing(place, services):
+    bring_up(services, "big", env=stored(services))
+    before, brought = get_slice(services, "big"), []
+
+    def ask(pinned: PinnedEnvironment | None) -> SliceRecord:
+        env = None if pinned is None else stored(services, pinned)
+        spec = replace(SPEC, env=env)
+        return request_slice(
+            services, "big", spec, pay=False, admit=lambda: None, bring=lambda: brought.append(pinned)
+        )
+
+    assert ask(PINNED) == ask(None) == before.record
+    assert (get_slice(services, "big").generation, brought) == (before.generation, [])
+    assert ask(OTHER).state is SliceState.INITIALIZING
+    assert brought == [OTHER]
+    for _ in range(4):
+        run_pass(services)
+        place.clock.advance(60.0)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    keys = {environment_key(PINNED, "3.10"), environment_key(OTHER, "3.10")}
+    assert installed(place) == [keys, keys]
+
+
+def test_nobody_else_changes_what_the_hosts_of_a_slice_have(services):
+    bring_up(services, "big", env=stored(services))
+    services.user = "bob"
+    spec = replace(SPEC, env=stored(services, OTHER))
+    with pytest.raises(ConflictError, match="ada's"):
+        request_slice(services, "big", spec, pay=False, admit=lambda: None)
+
+
+def test_an_environment_that_no_python_of_the_hosts_can_have_blocks_with_what_to_type(services):
+    pinned = make_pinned({"jax": ("0.9.0", "a" * 64)}, minor="3.12")
+    with pytest.raises(TpuctlError, match=r"worker 0: environment test needs Python 3\.12") as refused:
+        bring_up(services, "big", env=stored(services, pinned))
+    assert refused.value.hint.startswith("tpuctl env lock test")
+    assert get_slice(services, "big").record.state is SliceState.INITIALIZING

@@ -18,6 +18,7 @@ FACTS = {
     "slices": 2,
     "runtime_version": "tpu-ubuntu2204-base",
     "options": {"service_account": "trainer@my-project.iam.gserviceaccount.com"},
+    "env": None,
     "queued": True,
     "user": "ada",
     "login_user": "tpuctl",

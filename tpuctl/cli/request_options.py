@@ -21,19 +21,21 @@ _COMPLETIONS = {"--on": slice_names}
 
 
 def with_requests(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives `command` the flags of each request among its parameters, in that parameter's place."""
+    """Gives `command` the flags of each request among its parameters, in that parameter's place. A flag of two
+    of them is one flag, and said to both."""
     own = inspect.signature(command, eval_str=True).parameters
     shapes = {name: item.annotation for name, item in own.items() if _is_request(item.annotation)}
     made: list[inspect.Parameter] = []
     for name, item in own.items():
-        made += _parameters(shapes[name]) if name in shapes else [item.replace(kind=_KEYWORD)]
+        mine = _parameters(shapes[name]) if name in shapes else [item.replace(kind=_KEYWORD)]
+        made += [each for each in mine if each.name not in {other.name for other in made}]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
         typed = invocation(values["ctx"]).arguments
-        for name, shape in shapes.items():
-            values[name] = _request(shape, values, typed[: typed.index("--")] if "--" in typed else typed)
-        command(**values)
+        typed = typed[: typed.index("--")] if "--" in typed else typed
+        requests = {name: _request(shape, values, typed) for name, shape in shapes.items()}
+        command(**{name: value for name, value in values.items() if name in own}, **requests)
 
     wrapper.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {item.name: item.annotation for item in made}
@@ -96,15 +98,15 @@ def _name_of(flag: Flag) -> str:
 
 
 def _request(shape: Any, values: dict[str, Any], typed: list[str]) -> Any:
-    """The request that was typed; its flags are taken out of `values`. Raises UsageError."""
+    """The request that was typed. Raises UsageError."""
     said: dict[str, Any] = {}
     for name, hint, option, flags in _options(shape):
         if isinstance(hint, type) and issubclass(hint, Enum):
-            given = [flag for flag in flags if values.pop(_name_of(flag))]
+            given = [flag for flag in flags if values[_name_of(flag)]]
             _refuse_both([flag.name for flag in given])
             said[name] = hint(given[0].name.removeprefix("--")) if given else None
             continue
-        value = values.pop(name)
+        value = values[name]
         if len(flags) > 1:
             # Of the two sides of one switch Typer hears only the last.
             _refuse_both([flag.name for flag in flags if flag.name in typed])

@@ -27,6 +27,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "asked for as": "queued resource" if facts["queued"] else "node, directly",
         "software": facts["runtime_version"],
         **{name.replace("_", " "): value for name, value in facts["options"].items()},
+        "environment": facts["env"],
         "user": facts["user"],
         "login as": facts["login_user"],
         "run": _run(facts["run"]),

@@ -10,7 +10,7 @@ from tpuctl.errors import PartialError, TransientError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.hosts import HostTarget
+from tpuctl.model.hosts import Blob, HostTarget
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.leases import take_lease
@@ -68,6 +68,6 @@ def _judge(found: Failures) -> Verdict:
 
 
 def _no_files(
-    targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
+    targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes | Blob]
 ) -> str:
     raise AssertionError(f"{run} {attempt} ({fence}) brings {sorted(files)} to worker {targets[0].worker}")

@@ -20,7 +20,6 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.provision import (
-    Deliver,
     Failures,
     Provisioned,
     Unanswered,
@@ -49,12 +48,8 @@ class HostEnvironment:
         self._run = run
         self._attempt = attempt
         # A run that starts does not wipe away what somebody changed: it says so, and a person decides.
-        self._kind = EnvironmentKind(
-            pinned,
-            run.slice_name,
-            services.environment_installer,
-            asked_by=f"{run.id}-{attempt.number}",
-            mend=False,
+        self._kind = environment_kind(
+            services, pinned, run.slice_name, asked_by=f"{run.id}-{attempt.number}", mend=False
         )
 
     def variables(self) -> dict[str, str]:
@@ -78,7 +73,7 @@ class HostEnvironment:
             lambda _: (self._kind,),
             owner=_owner(self._run.slice_name),
             fence=self._attempt.fence,
-            deliver=_deliver(self._services, self._agent, self._pinned, until),
+            deliver=deliver_files(self._services, self._agent, until),
             retry=False,
             also=LOOKED_AT,
         )
@@ -139,6 +134,15 @@ def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") ->
     )
 
 
+def environment_kind(
+    services: Services, pinned: PinnedEnvironment, slice_name: str, *, asked_by: str = "", mend: bool = True
+) -> EnvironmentKind:
+    """An environment as something that is asked of hosts, with its wheels where no bucket has them."""
+    wheels = {minor: blobs_of(services, pinned, minor) for minor in pinned.spec.python}
+    installer = services.environment_installer
+    return EnvironmentKind(pinned, slice_name, installer, wheels=wheels, asked_by=asked_by, mend=mend)
+
+
 def host_environment(
     services: Services, agent: HostAgent, run: RunRecord, attempt: Attempt
 ) -> HostEnvironment | None:
@@ -165,8 +169,7 @@ def apply_environment(
     """
     agent = HostAgent(services.remote, services.agent_source)
     targets = host_targets(services, record)
-    installer = services.environment_installer
-    kind = EnvironmentKind(pinned, record.name, installer, asked_by=services.ids.new_id())
+    kind = environment_kind(services, pinned, record.name, asked_by=services.ids.new_id())
     found: list[Verdict] = []
 
     def step() -> Outcome:
@@ -177,7 +180,7 @@ def apply_environment(
                 lambda _: (kind,),
                 owner=_owner(record.name),
                 fence=lease.fence,
-                deliver=_deliver(services, agent, pinned, None),
+                deliver=deliver_files(services, agent),
                 retry=False,
             )
         found.append(verdict)
@@ -323,16 +326,3 @@ def trouble(verdict: Verdict, slice_name: str, environment: str) -> TpuctlError:
 def _owner(slice_name: str) -> str:
     """Whose jobs they are on a host: one after the other, whoever began them."""
     return slice_name
-
-
-def _deliver(
-    services: Services,
-    agent: HostAgent,
-    pinned: PinnedEnvironment,
-    until: float | None,
-) -> Deliver:
-    """The files of an installation with the wheels, where no bucket has them."""
-    blobs = {
-        path: blob for minor in pinned.spec.python for path, blob in blobs_of(services, pinned, minor).items()
-    }
-    return deliver_files(services, agent, until, blobs=blobs)

@@ -22,16 +22,18 @@ from tpuctl.envs.pinned import (
 )
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation
+from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
 
 SPARE_BYTES = 100 << 20
 """What the installer leaves free, too."""
+NO_WHEELS: Mapping[str, Mapping[str, Blob]] = {}
 
 
 class EnvironmentKind:
     """One pinned environment; `slice_name` is for hints, `installer` what runs on the host. Each `asked_by`
-    has a try of its own, whatever failed before. Without `mend` what was changed after its installation is left
-    as it is."""
+    has a try of its own, whatever failed before. `wheels` are blobs that come along, by Python and path.
+    Without `mend` what was changed after its installation is left as it is."""
 
     sections = frozenset({Section.ENVS, Section.PYTHONS, Section.SPACE, Section.HOST})
 
@@ -41,12 +43,14 @@ class EnvironmentKind:
         slice_name: str,
         installer: bytes,
         *,
+        wheels: Mapping[str, Mapping[str, Blob]] = NO_WHEELS,
         asked_by: str = "",
         mend: bool = True,
     ) -> None:
         self._pinned = pinned
         self._slice = slice_name
         self._installer = installer
+        self._wheels = wheels
         self._asked_by = asked_by
         self._mend = mend
         self.name = f"environment {pinned.spec.name}"
@@ -68,7 +72,8 @@ class EnvironmentKind:
         if need and free is not None and free < need + SPARE_BYTES:
             told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
             return Blocked(told, f"tpuctl env gc --on {self._slice}, or a larger boot disk")
-        files = environment_files(self._pinned, minor, self._installer)
+        files: dict[str, bytes | Blob] = {**environment_files(self._pinned, minor, self._installer)}
+        files |= self._wheels.get(minor, {})
         title = f"installing {self.name}"
         asked = {"argv": ["python3", "env_install.py"], "asked_by": self._asked_by}
         return [Operation("run", title, asked, files)]

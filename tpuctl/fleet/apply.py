@@ -31,6 +31,7 @@ from tpuctl.runs.submit import freeze_run
 from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.disks import add_disks, asks_more_disks
+from tpuctl.slices.environment import asks_other_environment, store_environment, with_environment
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
@@ -201,7 +202,12 @@ class _SliceItem:
         text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
-        save(services, stored, add_disks(record, item.spec) if asks_more_disks(record, item.spec) else record)
+        if asks_more_disks(record, item.spec):
+            record = add_disks(record, item.spec)
+        if asks_other_environment(record, item.spec):
+            store_environment(services, item.environment)
+            record = with_environment(record, item.spec)
+        save(services, stored, record)
         self._update_first = False
         return Outcome(wait_for("the next read"), acted=True)
 

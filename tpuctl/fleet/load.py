@@ -16,8 +16,6 @@ from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import check_use
-from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import (
     BadConfigError,
     LeaseHeldError,
@@ -36,6 +34,7 @@ from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.runs.reconcile import find_end
 from tpuctl.runs.submit import check_alone, check_request, freeze_code, frozen_environment, resolve_run
 from tpuctl.slices.bring_up import Offer, resolve_wanted
+from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
 from tpuctl.state.repository import list_runs, list_slices
 from tpuctl.transfer.bundle import CodeBundle
@@ -74,7 +73,7 @@ def load_fleet(services: Services, path: Path, read_config: Callable[[], Config]
     for name in found.fleet.runs:
 
         def resolve(name: str = name) -> None:
-            runs.append(_resolve_run(config, found, name, slices, code))
+            runs.append(_resolve_run(services, config, found, name, slices, code))
 
         _collect(found, problems, ("runs", name), resolve)
     _raise_problems(found.path, problems)
@@ -154,7 +153,12 @@ def _resolve_slices(
 
 
 def _resolve_run(
-    config: Config, file: FleetFile, name: str, slices: dict[str, WantedSlice], code: dict[str, CodeBundle]
+    services: Services,
+    config: Config,
+    file: FleetFile,
+    name: str,
+    slices: dict[str, WantedSlice],
+    code: dict[str, CodeBundle],
 ) -> WantedRun:
     request, path = file.fleet.runs[name], Path(file.path)
     directory = path.absolute().parent
@@ -162,11 +166,11 @@ def _resolve_run(
     hosts = slices[on].spec.hosts if on in slices else None
     frozen = freeze_code(config, request, directory, without=path)
     try:
-        environment = frozen_environment(config, request, directory)
+        environment = frozen_environment(services, config, request, directory, slices.get(on))
     except NotFoundError as error:
         raise UsageError.of("env", error.message, error.hint) from error
     if environment is not None and on in slices:
-        check_use(parse_frozen(environment.content).spec, slices[on].spec.accelerator_type)
+        check_environment(services, environment, slices[on].spec.accelerator_type)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment)
     check_alone(spec)
     code[name] = frozen

@@ -13,6 +13,7 @@ from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
 from tpuctl.slices.disks import asks_more_disks
+from tpuctl.slices.environment import asks_other_environment
 from tpuctl.slices.lifetime import limit_differences
 from tpuctl.slices.resolve import WantedSlice
 
@@ -32,7 +33,7 @@ class Change(StrEnum):
 CHANGE_NOTES: Mapping[Change, str] = {
     Change.NONE: "it is as the file says, or on its way there",
     Change.CREATE: "the slice is asked for, the run is submitted",
-    Change.UPDATE: "changes in place: a run's policy; a slice's `pay`, `disk`, `ttl` and `stop_when_idle`",
+    Change.UPDATE: "in place: a run's policy; a slice's `pay`, `disk`, `env`, `ttl` and `stop_when_idle`",
     Change.REPLACE: "with `--replace`: taken down and asked for anew, or stopped and submitted anew",
     Change.CONFLICT: "it is there, but not as the file says; nothing is applied until that is settled",
     Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
@@ -154,7 +155,7 @@ def _slice_change(
     if foreign:
         reason = f"{reason}; it is {record.owner}'s"
         return change(Change.CONFLICT, reason, "--all-users changes it, too", tuple(in_place))
-    if record.by_hand and not set(in_place) <= {"pay", "disk"}:
+    if record.by_hand and not set(in_place) <= {"pay", "disk", "env"}:
         why = "it was made by hand, and nothing but `down` ends it"
         return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
     return change(Change.UPDATE, reason, differs=tuple(in_place))
@@ -168,6 +169,11 @@ def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
     if asks_more_disks(record, item.spec):
         more = [each.name for each in item.spec.disks if each not in record.spec.disks]
         found["disk"] = f"the file has disk {', '.join(more)}"
+    if asks_other_environment(record, item.spec):
+        known, env = record.spec.env, item.spec.env
+        same = known is not None and env is not None and known.name == env.name
+        what = "has changed" if same else "is asked for"
+        found["env"] = f"environment {env.name if env is not None else ''} {what}"
     for key in limit_differences(record.lifetime, item.limits):
         seconds = item.limits.ttl_s if key == "ttl" else item.limits.idle_s
         said = "no longer says" if seconds is None else f"says {render_duration(seconds)} as"

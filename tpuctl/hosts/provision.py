@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.facts import Facts, Job, Section
 from tpuctl.lib.text import counted, fold_workers
-from tpuctl.model.hosts import FailureKind, HostTarget
+from tpuctl.model.hosts import Blob, FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 
 PROVISION = "provision-"
@@ -34,12 +34,13 @@ KILLED_MAX = 3
 @dataclass(frozen=True)
 class Operation:
     """One thing to do on a host; `kind` names it in the agent's table OPERATIONS. `title` is for a person, as
-    what is being done: `installing environment a`. `files` are put into the folder in which it is done."""
+    what is being done: `installing environment a`. `files` are put into the folder in which it is done: small
+    ones, and blobs of the store."""
 
     kind: str
     title: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | Blob] = field(default_factory=dict)
 
 
 class Kind(Protocol):
@@ -69,9 +70,15 @@ class Deliver(Protocol):
     """Brings the files of a job to hosts, as far as the step has time for it."""
 
     def __call__(
-        self, targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
+        self,
+        targets: Sequence[HostTarget],
+        run: str,
+        attempt: str,
+        fence: int,
+        files: Mapping[str, bytes | Blob],
     ) -> str | Wait:
-        """The digest of the tree that they make, once all `targets` have it; else what is waited for."""
+        """The digest of the tree that they make, once all `targets` have it; else what is waited for. Without
+        targets it asks nobody."""
         ...
 
 
@@ -121,10 +128,12 @@ Verdict = Provisioned | Wait | Blocked | Failures | Unanswered
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What comes next on one host. `begin` are operations to begin now, `waits` what it is busy with,
-    `failure` what its last job came to, `blocked` what stops it; none of them: it is as asked."""
+    """What comes next on one host. `begin` are operations to begin now, whose files it has if it is `prepared`;
+    `waits` what it is busy with, `failure` what its last job came to, `blocked` what stops it; none of them: it
+    is as asked."""
 
     begin: tuple[Operation, ...] = ()
+    prepared: bool = False
     anew: bool = False
     waits: str = ""
     failure: Failure | None = None
@@ -155,7 +164,7 @@ def plan_host(worker: int, facts: Facts, kinds: Sequence[Kind], run: str, *, ret
     begin = tuple(operations)
     last = next((job for job in jobs if (job.run, job.attempt) == (run, job_id(begin))), None)
     if last is None or last.state in {"absent", "prepared"}:
-        return HostPlan(begin=begin, blocked=blocked)
+        return HostPlan(begin=begin, prepared=last is not None and last.state == "prepared", blocked=blocked)
     failure = _failure(worker, last, begin)
     again = retry or (last.failed is None and last.tries < KILLED_MAX)
     if again and facts.time >= _due_at(last):
@@ -185,9 +194,9 @@ def render_operations(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     return [{"kind": o.kind, "title": o.title, "parameters": dict(o.parameters)} for o in operations]
 
 
-def files_of(operations: Sequence[Operation]) -> dict[str, bytes]:
+def files_of(operations: Sequence[Operation]) -> dict[str, bytes | Blob]:
     """All files of a job. ValueError for two of one name: operations of one job share a folder."""
-    found: dict[str, bytes] = {}
+    found: dict[str, bytes | Blob] = {}
     for operation in operations:
         for name, content in operation.files.items():
             if found.setdefault(name, content) != content:
@@ -197,7 +206,10 @@ def files_of(operations: Sequence[Operation]) -> dict[str, bytes]:
 
 def job_id(operations: Sequence[Operation]) -> str:
     """16 hex digits that name a job by all that it does."""
-    files = {name: hashlib.sha256(data).hexdigest() for name, data in files_of(operations).items()}
+    files = {
+        name: data.sha256 if isinstance(data, Blob) else hashlib.sha256(data).hexdigest()
+        for name, data in files_of(operations).items()
+    }
     content = json.dumps([render_operations(operations), files], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -281,7 +293,8 @@ def _begin(
     fence: int,
     deliver: Deliver,
 ) -> Wait | Unanswered | None:
-    """Begins the jobs of hosts; those that do the same get their files together."""
+    """Begins the jobs of hosts; those that do the same get their files together. A host that has said that it
+    has them is sent nothing more: where each call takes seconds, a step has no time for both."""
     ready: dict[int, str | None] = {}
     waits: Wait | None = None
     same: dict[str, list[tuple[HostTarget, HostPlan]]] = {}
@@ -289,11 +302,15 @@ def _begin(
         same.setdefault(job_id(plan.begin), []).append((target, plan))
     for name, group in same.items():
         files = files_of(group[0][1].begin)
-        bundle = deliver([target for target, _ in group], run, name, fence, files) if files else None
-        if isinstance(bundle, Wait):
-            waits = bundle
-        else:
-            ready.update((target.worker, bundle) for target, _ in group)
+        for prepared in (True, False):
+            targets = [target for target, plan in group if plan.prepared is prepared]
+            bundle = (
+                deliver([] if prepared else targets, run, name, fence, files) if files and targets else None
+            )
+            if isinstance(bundle, Wait):
+                waits = bundle
+            else:
+                ready.update((target.worker, bundle) for target in targets)
     begin = {target.worker: plan for target, plan in plans if target.worker in ready}
     if not begin:
         return waits
@@ -312,6 +329,11 @@ def _begin(
 
     chosen = [target for target, _ in plans if target.worker in begin]
     answers = agent.provision(chosen, request)
+    for target, answer in zip(chosen, answers, strict=True):
+        if answer.value is not None and answer.value.state == "absent":  # it lost the files meanwhile
+            operations = begin[target.worker].begin
+            deliver([target], run, job_id(operations), fence, files_of(operations))
+            waits = wait_for(f"worker {target.worker} to get its files again")
     bad = [answer for answer in answers if answer.value is None and answer.error != "busy"]
     # These hosts have just told their facts: one whose answer was cut off is slow, or the step's time was up.
     # The next step sees in its facts whether the job began, or that it is silent by now.

@@ -42,6 +42,13 @@ class FailureKind(StrEnum):
     SIGNAL = "signal"
 
 
+class Blob(Struct, frozen=True):
+    """One content of the store. `size` in bytes."""
+
+    sha256: str
+    size: int
+
+
 class HostTarget(Struct, frozen=True):
     """How to reach one worker: pinned host key included, so that nothing is trusted on first use."""
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.run_spec import RunSpec
+from tpuctl.model.slice_spec import IN_PLACE
 from tpuctl.model.slice_spec import SliceSpec as SliceSpec
 
 MOVED = "moved"
@@ -202,9 +203,9 @@ class SliceRecord(Struct, frozen=True):
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """In what it is not a slice of `spec` in any of `zones`, as names of fields.
 
-        Where it is at the moment does not count while it may be in several zones, nor its disks.
+        Where it is at the moment does not count while it may be in several zones, nor what changes in place.
         """
-        names = [name for name in SliceSpec.__struct_fields__ if name not in {"zone", "disks"}]
+        names = [name for name in SliceSpec.__struct_fields__ if name not in {"zone", *IN_PLACE}]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
         return different if set(self.requested_zones) == set(zones or (spec.zone,)) else ("zone", *different)
 

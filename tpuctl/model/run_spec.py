@@ -148,7 +148,7 @@ class RunRequest(Struct, frozen=True):
 
 
 class EnvironmentRef(Struct, frozen=True):
-    """The pinned environment of a run: `spec` is the SHA-256 of its definition, the name of that blob."""
+    """The pinned environment of a run or slice: `spec` is the SHA-256 of its definition, which is a blob."""
 
     name: str
     spec: str

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tpuctl.lib.options import Flag, Option
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Tier
+from tpuctl.model.run_spec import EnvironmentRef
 
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
 """Groups of the flags in help."""
@@ -34,6 +35,11 @@ _QUEUED = (
     Flag("--queued", "Wait in the queue for capacity; the default.", "`queuedResources`"),
     Flag("--direct", "Ask for the node itself, without a place in a queue.", "`nodes`"),
 )
+
+
+IN_PLACE = frozenset({"disks", "env"})
+"""Fields of a `SliceSpec` that are about hosts only: they change on the slice that is there, and what is not
+said of them stays as it is."""
 
 
 class DiskRef(Struct, frozen=True):
@@ -254,6 +260,15 @@ class SliceRequest(SliceOptions, frozen=True):
             examples=(("data-g1:/mnt/data",),),
         ),
     ] = ()
+    env: Annotated[
+        str | None,
+        Option(
+            "Pinned environment: on every host before the slice is ready.",
+            group=WHAT,
+            metavar="NAME",
+            examples=("demo-cpu",),
+        ),
+    ] = None
     ttl: Annotated[
         str | None,
         Option("Take it down after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
@@ -269,8 +284,8 @@ class SliceRequest(SliceOptions, frozen=True):
 
     @property
     def given(self) -> bool:
-        """Whether anything was said, an agreement to pay aside."""
-        return replace(self, pay=False) != SliceRequest()
+        """Whether anything was said, apart from an agreement to pay and from what a run has a flag for, too."""
+        return replace(self, pay=False, env=None) != SliceRequest()
 
 
 class SliceSpec(SliceOptions, frozen=True):
@@ -304,4 +319,4 @@ class SliceSpec(SliceOptions, frozen=True):
     startup_script: str | None = None
     """The sha256 of the blob with its text."""
     disks: tuple[DiskRef, ...] = ()
-    """About hosts only: they change on the slice that is there."""
+    env: EnvironmentRef | None = None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import check_use, environment_folder, load_environment
+from tpuctl.envs.load import environment_folder, load_environment
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
@@ -24,6 +24,7 @@ from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
+from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
@@ -45,11 +46,22 @@ def freeze_code(
     return freeze(directory, request.script, limit_bytes=config.bundle_limit_mib << 20, without=without)
 
 
-def frozen_environment(config: Config, request: RunRequest, directory: Path) -> FrozenEnvironment | None:
-    """The environment of a run, looked for from `directory`; None where it names none.
+def frozen_environment(
+    services: Services,
+    config: Config,
+    request: RunRequest,
+    directory: Path,
+    target: SliceRecord | WantedSlice | None,
+) -> FrozenEnvironment | None:
+    """The environment of a run: what it names, looked for from `directory`, else what its slice has, else that
+    of the settings; None where none of these says any.
 
     Raises NotFoundError or BadManifestError.
     """
+    of_slice = target.spec.env if target is not None else None
+    if request.env is None and of_slice is not None:
+        held = target.environment if isinstance(target, WantedSlice) else None
+        return held or FrozenEnvironment(of_slice.name, services.store.get_blob(of_slice.spec), "")
     name = request.env or config.env
     if not name:
         return None
@@ -72,11 +84,8 @@ def prepare_run(
     Raises UsageError or NotFoundError.
     """
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
-    environment = frozen_environment(config, request, directory)
-    if environment is not None:
-        notice = check_use(parse_frozen(environment.content).spec, target.spec.accelerator_type)
-        if notice is not None:
-            services.emit(Warn("", notice))
+    environment = frozen_environment(services, config, request, directory, target)
+    check_environment(services, environment, target.spec.accelerator_type)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
     check_request(services, spec, zones)

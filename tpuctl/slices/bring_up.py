@@ -24,6 +24,12 @@ from tpuctl.money.grants import Grant
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
 from tpuctl.slices.disks import with_disks
+from tpuctl.slices.environment import (
+    asks_other_environment,
+    check_environment,
+    read_environment,
+    store_environment,
+)
 from tpuctl.slices.offers import Named, beyond_tables
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
@@ -49,29 +55,35 @@ def resolve_wanted(
     grants: Sequence[Grant] | None = None,
 ) -> WantedSlice:
     """The slice that a request comes to. Without a `name` it may be one that is there, by its name in the place
-    of the accelerator. The path of a startup script is relative to `directory`.
+    of the accelerator. The path of a startup script is relative to `directory`; its environment is looked for
+    from there.
 
     Raises UsageError, with the field it is about in its details.
     """
     limits = resolve_limits(request)
     script = _read_script(request, directory)
+    environment = read_environment(config, request.env, directory)
     known = _known_slice(services, request, name)
     if known is not None:
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
-        specs = tuple(replace(known.spec, zone=zone) for zone in known.requested_zones)
+        check_environment(services, environment, known.spec.accelerator_type)
+        env = known.spec.env if environment is None else environment.ref
+        specs = tuple(replace(known.spec, zone=zone, env=env) for zone in known.requested_zones)
         specs = with_disks(services, request.disk, specs)
-        return WantedSlice(known.name, specs, request.pay or agreed, limits=limits)
+        return WantedSlice(known.name, specs, request.pay or agreed, None, limits, environment)
     grants = list_grants(services) if grants is None else grants
     flex = (request.tier or config.tier) == "flex-start"
     named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
     catalog, doubts = beyond_tables(services, load_accelerators(), named, request.zone or config.zone, grants)
-    specs = resolve_request(request, config, catalog, grants, now=services.clock.now(), script=script)
+    now = services.clock.now()
+    specs = resolve_request(request, config, catalog, grants, now=now, script=script, environment=environment)
+    check_environment(services, environment, specs[0].accelerator_type)
     specs = with_disks(services, request.disk, specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
     chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
-    return WantedSlice(chosen, specs, request.pay, script, limits)
+    return WantedSlice(chosen, specs, request.pay, script, limits, environment)
 
 
 def _known_slice(services: Services, request: SliceRequest, name: str | None) -> SliceRecord | None:
@@ -89,6 +101,7 @@ def _known_slice(services: Services, request: SliceRequest, name: str | None) ->
         accelerator=word,
         pay=request.pay,
         disk=request.disk,
+        env=request.env,
         ttl=request.ttl,
         stop_when_idle=request.stop_when_idle,
     )
@@ -145,6 +158,10 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
     found = find_slice(services, wanted.name)
     if found is not None and is_wanted(found.record):
         check_same(found.record, wanted.spec, wanted.zones)
+        if asks_other_environment(found.record, wanted.spec):
+            return (
+                f"environment {wanted.spec.env.name if wanted.spec.env else ''} on the hosts of {wanted.name}"
+            )
         return found.record
     return _admitted(services, wanted).line
 
@@ -162,6 +179,7 @@ def request_wanted(
         offer = _admitted(services, wanted, quotas=quotas)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
+        store_environment(services, wanted.environment)
         services.emit(Note("", offer.line))
         if not wanted.spec.external_ips:
             services.emit(Note("", internal_note(wanted.spec)))
@@ -176,6 +194,7 @@ def request_wanted(
         fleet=fleet,
         limits=wanted.limits,
         admit=admit,
+        bring=lambda: store_environment(services, wanted.environment),
     )
 
 

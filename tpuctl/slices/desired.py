@@ -17,6 +17,7 @@ from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, Slic
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.disks import add_disks, asks_more_disks
 from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.slices.environment import asks_other_environment, with_environment
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
@@ -41,14 +42,16 @@ def request_slice(
     fleet: str = "",
     limits: Limits = UNLIMITED,
     admit: Callable[[], None],
+    bring: Callable[[], None] = lambda: None,
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
     With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
-    `limits` count from now and are part of the intent, so that nothing is ever created without them. The same
-    request again changes nothing else. `admit` is called before a new intent and raises when the create would
-    cost money nobody agreed to. Raises ConflictError when the name stands for another spec, or for a slice
-    that this user cannot limit. When another process asks at the same moment, its request is looked at.
+    `limits` count from now and are part of the intent, so that nothing is ever created without them. `admit` is
+    called before a new intent and raises when the create would cost money nobody agreed to. The same request
+    again changes nothing else than what is asked of the hosts: `bring` is called first and brings that to where
+    they get it. Raises ConflictError when the name stands for another spec, or for a slice of somebody else of
+    which more is asked. When another process asks at the same moment, its request is looked at.
     """
     wanted = SliceRecord(
         name=name,
@@ -63,12 +66,16 @@ def request_slice(
         zones=zones if len(zones) > 1 else (),
         fleet=fleet,
     )
-    asked = partial(_request_slice, services, wanted, limits, admit)
+    asked = partial(_request_slice, services, wanted, limits, admit, bring)
     return retry(asked, (StaleRecordError,), tries=_REQUEST_TRIES)
 
 
 def _request_slice(
-    services: Services, wanted: SliceRecord, limits: Limits, admit: Callable[[], None]
+    services: Services,
+    wanted: SliceRecord,
+    limits: Limits,
+    admit: Callable[[], None],
+    bring: Callable[[], None],
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
     stored = find_slice(services, wanted.name)
@@ -86,7 +93,7 @@ def _request_slice(
         admit()
         return _begin_again(services, stored, wanted, limits)
     enroll_machine(services)
-    return _keep(services, stored, wanted, limits)
+    return _keep(services, stored, wanted, limits, bring)
 
 
 def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
@@ -108,18 +115,28 @@ def is_wanted(record: SliceRecord) -> bool:
 
 
 def _keep(
-    services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: Limits
+    services: Services,
+    stored: Versioned[SliceRecord],
+    wanted: SliceRecord,
+    limits: Limits,
+    bring: Callable[[], None],
 ) -> SliceRecord:
-    """A slice that is there already: only whose it is and when it goes may be news."""
+    """A slice that is there already: only whose it is, when it goes and what its hosts have may be news."""
     record = stored.record
-    if asks_more_disks(record, wanted.spec):
-        if record.owner != services.user:
-            raise ConflictError(
-                f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
-            )
+    more, other = asks_more_disks(record, wanted.spec), asks_other_environment(record, wanted.spec)
+    if (more or other) and record.owner != services.user:
+        raise ConflictError(
+            f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
+        )
+    if more:
         names = ", ".join(each.name for each in wanted.spec.disks)
         record_decision(services, record.key, "disks", f"{names} asked for by {services.user}")
         record = add_disks(record, wanted.spec)
+    if other:
+        bring()
+        name = wanted.spec.env.name if wanted.spec.env is not None else ""
+        record_decision(services, record.key, "environment", f"{name} asked for by {services.user}")
+        record = with_environment(record, wanted.spec)
     if limits != UNLIMITED:
         check_limitable(services, record)
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))

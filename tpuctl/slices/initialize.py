@@ -19,6 +19,7 @@ from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.disks import attach_disks, disks_asked, note_disks
+from tpuctl.slices.environment import environment_asked
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
@@ -28,7 +29,7 @@ TOLD_AFTER = 3
 def asked_of_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
     """What the specification of a slice asks of each of its hosts, in the order of the work: a disk before what
     is mounted on it, and that before the environment that may lie there."""
-    return (*disks_asked(services, record),)
+    return (*disks_asked(services, record), *environment_asked(services, record))
 
 
 def greeted(context: ReconcileContext) -> Outcome:

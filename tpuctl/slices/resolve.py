@@ -23,6 +23,7 @@ from tpuctl.lib.time import parse_duration, parse_moment, render_duration, rende
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits, SliceSpec
+from tpuctl.model.run_spec import FrozenEnvironment
 from tpuctl.model.slice_spec import SliceOptions, SliceRequest
 from tpuctl.money.grants import Grant, granted, same_pool
 from tpuctl.slices.lifetime import WARN_BEFORE_S
@@ -49,6 +50,8 @@ class WantedSlice(Struct, frozen=True):
     script: bytes | None = None
     """The content of its startup script."""
     limits: Limits = Limits()
+    environment: FrozenEnvironment | None = None
+    """None also for one that the store has."""
 
     @property
     def spec(self) -> SliceSpec:
@@ -68,11 +71,12 @@ def resolve_request(
     *,
     now: float,
     script: bytes | None = None,
+    environment: FrozenEnvironment | None = None,
 ) -> tuple[SliceSpec, ...]:
     """What a request comes to, in each zone in which the slice may be, in order of preference.
 
     Settings stand in for what it does not say, then rules and tables decide. `script` is the content of its
-    startup script.
+    startup script, `environment` its environment.
 
     Raises UsageError, with the field it is about in its details.
     """
@@ -109,6 +113,7 @@ def resolve_request(
         tags=request.tag,
         labels=dict(request.label),
         startup_script=None if script is None else hashlib.sha256(script).hexdigest(),
+        env=None if environment is None else environment.ref,
     )
     _check_valid_until(spec, now)
     specs = tuple(replace(spec, zone=zone) for zone in zones)

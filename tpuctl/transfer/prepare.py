@@ -18,11 +18,9 @@ from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.distribute import distribute_in_steps
 from tpuctl.transfer.host_copies import CopyJob
-from tpuctl.transfer.lacking import OVERTIME_S
 from tpuctl.transfer.tree import Blob, Content, make_tree
 
 T = TypeVar("T")
-NO_BLOBS: Mapping[str, Blob] = {}
 
 
 CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
@@ -71,6 +69,9 @@ def status_of(reply: Reply[WorkerStatus]) -> WorkerStatus:
 
 SLICE_S = 0.6 * timeouts.STEP_MAX_S
 """For sending code in one step; the rest of its time is for asking before and after."""
+DRAIN_S = 2.0
+"""Before the end of a step, for what is in the pipes: calls end with the step, and what arrived counts. Hosts
+that take 5 s for a call are asked twice in a step; with more, nothing would ever be sent to them."""
 PREPARE_ROUNDS = 3
 """A host may lose contents between two calls, to a clean-up or a damaged disk; then they are sent again."""
 
@@ -100,7 +101,7 @@ def prepare_on(
     first, job = targets[0].worker, CopyJob(owner, fence)
     sending = services.clock.now() + SLICE_S
     if until is not None:
-        sending = min(sending, until - OVERTIME_S)
+        sending = min(sending, until - DRAIN_S)
 
     def ask() -> list[PrepareReply]:
         answers = agent.prepare(
@@ -160,16 +161,15 @@ def _send_code(
     return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""
 
 
-def deliver_files(
-    services: Services, agent: HostAgent, until: float | None = None, *, blobs: Mapping[str, Blob] = NO_BLOBS
-) -> Deliver:
-    """How a provisioning job gets its files: as a run gets its code. `blobs` of the store come along, by path.
-    Raises as `prepare_on` does."""
+def deliver_files(services: Services, agent: HostAgent, until: float | None = None) -> Deliver:
+    """How a provisioning job gets its files: as a run gets its code. Raises as `prepare_on` does."""
 
     def deliver(
-        targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes]
+        targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes | Blob]
     ) -> str | Wait:
-        content = make_tree(dict(files), blobs, lambda sha256: [services.store.get_blob(sha256)])
+        content = make_tree(files, lambda sha256: [services.store.get_blob(sha256)])
+        if not targets:
+            return content.sha256
         bundle = store_content(services.store, content)
         prepared = prepare_on(
             services,

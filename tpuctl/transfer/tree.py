@@ -13,15 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.model.hosts import Blob as Blob
+
 SCHEMA = 1
 PLAIN_MODE = 0o644
-
-
-class Blob(Struct, frozen=True):
-    """One content. `size` in bytes."""
-
-    sha256: str
-    size: int
 
 
 class TreeFile(Struct, frozen=True):
@@ -105,13 +100,12 @@ def select_lacking(blobs: Sequence[Blob], bits: str) -> frozenset[Blob]:
     return frozenset(blob for index, blob in enumerate(blobs) if number >> index & 1)
 
 
-def make_tree(
-    files: Mapping[str, bytes],
-    blobs: Mapping[str, Blob] = {},
-    read: ReadBlob = lambda _: [],
-) -> Content:
-    """A tree of a few small files held in memory, and of `blobs` that `read` gets."""
-    found = {name: Blob(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
-    by_digest = {found[name].sha256: data for name, data in files.items()}
-    tree = render_tree(TreeFile(name, PLAIN_MODE, blob) for name, blob in {**found, **blobs}.items())
-    return Content(tree, lambda sha256: [by_digest[sha256]] if sha256 in by_digest else read(sha256))
+def make_tree(files: Mapping[str, bytes | Blob], read: ReadBlob = lambda _: []) -> Content:
+    """A tree of a few files: small ones held in memory, and blobs that `read` gets."""
+    held = {hashlib.sha256(data).hexdigest(): data for data in files.values() if not isinstance(data, Blob)}
+
+    def blob_of(data: bytes | Blob) -> Blob:
+        return data if isinstance(data, Blob) else Blob(hashlib.sha256(data).hexdigest(), len(data))
+
+    tree = render_tree(TreeFile(name, PLAIN_MODE, blob_of(data)) for name, data in files.items())
+    return Content(tree, lambda sha256: [held[sha256]] if sha256 in held else read(sha256))

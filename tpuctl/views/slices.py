@@ -156,6 +156,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "slices": record.spec.slices,
         "runtime_version": record.spec.runtime_version,
         "options": _options(record.spec),
+        "env": record.spec.env.name if record.spec.env is not None else None,
         "queued": record.spec.queued,
         "user": record.owner,
         "login_user": record.spec.login_user,

@@ -344,7 +344,7 @@ def stands(host: MemoryHost, request: Json) -> Json:
 
 
 def facts(host: MemoryHost, request: Json) -> Json:
-    known = [(run, number) for run, number, attempt in list_attempts(host) if attempt.job is not None]
+    known = [(run, number) for run, number, _ in list_attempts(host) if run.startswith(provision.PROVISION)]
     jobs = [job_stands(host, {"run": run, "attempt": number}) for run, number in known]
     return provision.facts_of(host, request, jobs)
 

@@ -1,0 +1,83 @@
+"""The environment of a slice: checked before anything is created, kept in the store, asked of its hosts.
+
+What reads environments is imported where a slice has one: most have none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from tpuctl.config.settings import Config
+from tpuctl.engine.events import Warn
+from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.run_spec import FrozenEnvironment
+from tpuctl.model.slice_spec import SliceSpec
+
+if TYPE_CHECKING:
+    from tpuctl.envs.plan import EnvironmentKind
+
+
+def read_environment(config: Config, name: str | None, directory: Path) -> FrozenEnvironment | None:
+    """Environment `name`, looked for from `directory`, with its lock; None for no name.
+
+    Raises UsageError where there is none, BadManifestError for a bad one or one without a lock.
+    """
+    if name is None:
+        return None
+    from tpuctl.envs.load import environment_folder, load_environment
+
+    folder = environment_folder(directory)
+    try:
+        return FrozenEnvironment(name, load_environment(name, folder, config.wheelhouse), str(folder))
+    except NotFoundError as error:
+        raise UsageError.of("env", error.message, error.hint) from error
+
+
+def check_environment(services: Services, environment: FrozenEnvironment | None, accelerator_type: str) -> None:
+    """Warns of one that nobody has seen work on TPUs. Raises UsageError for one of another generation."""
+    if environment is None:
+        return
+    from tpuctl.envs.load import check_use
+    from tpuctl.envs.pinned import parse_frozen
+
+    notice = check_use(parse_frozen(environment.content).spec, accelerator_type)
+    if notice is not None:
+        services.emit(Warn("", notice))
+
+
+def asks_other_environment(record: SliceRecord, spec: SliceSpec) -> bool:
+    """Whether `spec` names an environment that the slice has not been asked to have."""
+    return spec.env is not None and spec.env != record.spec.env
+
+
+def with_environment(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
+    """The slice, asked to have the environment of `spec`. While its hosts get that it is not ready."""
+    state = SliceState.INITIALIZING if record.state is SliceState.READY else record.state
+    return replace(record, spec=replace(record.spec, env=spec.env), state=state)
+
+
+def store_environment(services: Services, environment: FrozenEnvironment | None) -> None:
+    """Brings the environment into the store, and packages to where hosts get them: see `fill_wheelhouse`."""
+    if environment is None:
+        return
+    from tpuctl.envs.pinned import parse_frozen
+    from tpuctl.envs.wheelhouse import fill_wheelhouse
+
+    fill_wheelhouse(services, parse_frozen(environment.content), Path(environment.folder))
+    services.store.put_blob(environment.content)
+
+
+def environment_asked(services: Services, record: SliceRecord) -> list[EnvironmentKind]:
+    """What the slice asks of its hosts about environments."""
+    if record.spec.env is None:
+        return []
+    from tpuctl.envs.install import environment_kind
+    from tpuctl.envs.pinned import parse_frozen
+
+    pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
+    return [environment_kind(services, pinned, record.name)]
