@@ -91,7 +91,7 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     status = _status_name(error)
     kind = classify(table, http_status=http_status, status=status, message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
-    details = {"status": http_status, "kind": str(kind), **tell_details(told)}
+    details = {"status": http_status, "kind": str(kind), **render_details(told)}
     if status is not None:
         details["rpc"] = status
     return ERRORS[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
@@ -165,7 +165,7 @@ _GCLOUDS_OWN = frozenset({"764086051850", "32555940559"})
 there (cloud.google.com/docs/authentication/adc-troubleshooting/user-creds)."""
 
 
-def tell_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def render_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What google.rpc details say, under names of ours; only what is there.
 
     The types are those of googleapis/google/rpc/error_details.proto, as JSON.

@@ -33,8 +33,8 @@ def frame_problems(marked: Marked | None, text: str, known: Sequence[str]) -> li
         problems.append(_stray(marked, stray, text))
     for key, place in marked.keys.items():
         if key == "hooks" and key not in known:
-            told = "hooks run programs on this machine and are read from your own configuration file only"
-            problems.append(Problem(place, told, f"move them to {USER_FILE}"))
+            why = "hooks run programs on this machine and are read from your own configuration file only"
+            problems.append(Problem(place, why, f"move them to {USER_FILE}"))
         elif key in _OF_FLEET and "fleet" in known:
             problems.append(
                 Problem(place, f"{key!r} belongs below fleet:", f"fleet: {{name: lab, {key}: {{…}}}}")
@@ -129,7 +129,7 @@ def _files_error(problems: Mapping[str, Sequence[Problem]]) -> BadConfigError:
     if len(lines) == 1:
         return BadConfigError(lines[0], hint=ordered[0][1].hint, details=details)
     alone = len(problems) == 1
-    told = [f"{p.place if alone else f'{path}:{p.place}'}: {p.hint}" for path, p in ordered if p.hint]
+    hints = [f"{p.place if alone else f'{path}:{p.place}'}: {p.hint}" for path, p in ordered if p.hint]
     message = f"{counted(len(lines), 'problem')} in {' and '.join(problems)}\n"
     message += "\n".join(f"  {line}" for line in lines)
-    return BadConfigError(message, hint="\n      ".join(told) or None, details=details)
+    return BadConfigError(message, hint="\n      ".join(hints) or None, details=details)

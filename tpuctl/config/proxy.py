@@ -75,8 +75,8 @@ def render_proxy(words: tuple[str, ...], target: HostTarget) -> list[str]:
         raise BadConfigError(f"{target.address!r} is not the address of a host")
     instance = target.instance
     if any("i" in _TOKEN.findall(word) for word in words) and not _INSTANCE.fullmatch(instance):
-        told = f"{instance!r} is no instance name" if instance else "its host published no `hostname`"
-        why = f"no way to {target.label}: the proxy command has %i, and {told} as a guest attribute"
+        missing = f"{instance!r} is no instance name" if instance else "its host published no `hostname`"
+        why = f"no way to {target.label}: the proxy command has %i, and {missing} as a guest attribute"
         raise BadConfigError(why, hint="jump_host, or proxy_command with %h")
     values = {"h": target.address, "p": str(target.port), "r": target.user, "n": target.label, "%": "%"}
     values |= {"i": instance, "z": target.zone}

@@ -158,9 +158,9 @@ def classify(
     if base is not None and base in _FINAL:
         return base
     rule = table.match(message)
-    told = _by_details(details) or (rule.kind if rule else None)
-    if told is not None:
-        return told
+    kind = _by_details(details) or (rule.kind if rule else None)
+    if kind is not None:
+        return kind
     if queued and (rpc_code == 13 or status == "INTERNAL"):
         return ErrorKind.STOCKOUT
     return base or ErrorKind.TRANSIENT

@@ -279,7 +279,7 @@ class RunEffects:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
             return Outcome(wait_for("the rest of the logs"), acted=True)
-        self._tell_end()
+        self._emit_end()
         attempt = replace(
             self._attempt,
             state=AttemptPhase.ENDED,
@@ -300,7 +300,7 @@ class RunEffects:
         self._save(run)
         return Outcome(wait_for("the next attempt"), acted=True)
 
-    def _tell_end(self) -> None:
+    def _emit_end(self) -> None:
         """Says how the attempt ended: below what its workers wrote, such as a traceback."""
         number, cause, why = self._attempt.number, self._attempt.cause, self._attempt.suspect_why
         if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:

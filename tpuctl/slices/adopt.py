@@ -51,10 +51,9 @@ class Candidate(Struct, frozen=True):
     @property
     def evidence(self) -> str:
         request = f", queued resource {self.queued.name} of {self.queued.create_time}" if self.queued else ""
-        told = f"labels of the fleet {self.store}" if self.store else "no labels of a fleet"
-        return (
-            f"node {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}{request}; {told}"
-        )
+        labels = f"labels of the fleet {self.store}" if self.store else "no labels of a fleet"
+        node = f"node {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}"
+        return f"{node}{request}; {labels}"
 
 
 def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> Candidate:
@@ -130,16 +129,16 @@ def adopt(
     for a node that is held longer than `timeouts.ADOPT_BUSY_MAX_S`.
     """
     enroll_machine(services)
-    until, told = services.clock.now() + timeouts.ADOPT_BUSY_MAX_S, False
+    until, warned = services.clock.now() + timeouts.ADOPT_BUSY_MAX_S, False
     while True:
         try:
             return _adopt(services, catalog, found, login_user=login_user, add_key=add_key)
         except BusyError as error:
             if services.clock.now() >= until:
                 raise
-            if not told:
+            if not warned:
                 services.emit(Note(found.node.name, f"{error.message}; waiting until it is free"))
-                told = True
+                warned = True
         services.clock.sleep(timeouts.RETRY_FIRST_S)
 
 

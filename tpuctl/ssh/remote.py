@@ -159,7 +159,7 @@ class SshRemote:
         """Runs all calls to their end; `pump` and `on_end` are called in this thread until then."""
         untold = set(calls)
 
-        def tell_ended() -> None:
+        def report_ended() -> None:
             for call in [call for call in calls if call in untold and call.done]:
                 untold.discard(call)
                 if on_end is not None:
@@ -176,7 +176,7 @@ class SshRemote:
                 changed.wait(STOP_POLL_S)
                 changed.clear()
                 pump()
-                tell_ended()
+                report_ended()
                 if give_up_at is None and should_stop is not None and should_stop():
                     give_up_at = time.monotonic() + STOP_MAX_S
                     for call in calls:
@@ -184,7 +184,7 @@ class SshRemote:
                 if give_up_at is not None and time.monotonic() > give_up_at:
                     break
             pump()
-            tell_ended()
+            report_ended()
         except BaseException:
             # Ctrl-C, or a sink that failed: cutting the channels ends what runs in a session on the hosts.
             for call in calls:

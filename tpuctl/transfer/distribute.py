@@ -188,7 +188,7 @@ class _ConnectedRelay:
             spread.note_unfetched(reply.worker, str(error))
             return False
         spread.state.needs[reply.worker] = spread.lacking(lacks)
-        spread.tell_done()
+        spread.emit_done()
         return spread.state.needs[reply.worker] == frozenset()
 
 

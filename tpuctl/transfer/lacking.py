@@ -140,7 +140,7 @@ class Spreading:
                 self._note_answer(answer)
             if tree is not None:
                 self.meter.add(len(tree) * len(workers))
-            self.tell_done()
+            self.emit_done()
 
     def _note_answer(self, answer: Reply[LacksReply]) -> None:
         if answer.value is None:
@@ -175,7 +175,7 @@ class Spreading:
     def lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
         return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
 
-    def tell_done(self) -> None:
+    def emit_done(self) -> None:
         lacking = len(self.state.unfinished()) + len(self.state.failed)
         self.meter.done(len(self.by_worker) - lacking)
 
@@ -239,7 +239,7 @@ class Spreading:
                 self.give_up(reply)
             return False
         self.state.needs[reply.worker] = frozenset()
-        self.tell_done()
+        self.emit_done()
         return True
 
     # ------------------------------------------------------------ choosing

@@ -33,19 +33,19 @@ class Meter:
     def add(self, count: int) -> None:
         with self._lock:
             self.moved += count
-        self._tell()
+        self._emit_progress()
 
     def relayed(self, worker: int, total: int) -> None:
         with self._lock:
             self._relayed[worker] = total
-        self._tell()
+        self._emit_progress()
 
     def done(self, hosts: int) -> None:
         with self._lock:
             self._hosts_done = hosts
-        self._tell()
+        self._emit_progress()
 
-    def _tell(self) -> None:
+    def _emit_progress(self) -> None:
         now = self._clock.now()
         with self._lock:
             if now - self._told < PROGRESS_EVERY_S or not self._total:  # nothing but questions so far

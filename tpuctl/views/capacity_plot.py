@@ -122,8 +122,8 @@ def _cells(note: CapacityNote, y: float) -> Iterable[str]:
             yield f'<rect class="none" {box}/>'
             continue
         share = min(1.0, stat.granted / stat.asked)
-        told = f"{hour:02d}:00 UTC: {stat.granted} of {counted(stat.asked, 'request')} got capacity"
-        yield f'<rect fill="{_colour(share)}" {box}><title>{told}</title></rect>'
+        title = f"{hour:02d}:00 UTC: {stat.granted} of {counted(stat.asked, 'request')} got capacity"
+        yield f'<rect fill="{_colour(share)}" {box}><title>{title}</title></rect>'
         strong = "on" if share < 0.1 or share > 0.8 else "off"
         words = f"{stat.granted}/{stat.asked}"
         yield _text(x + CELL / 2 - 1, y + 18, words if len(words) <= 4 else f"{share:.0%}", f"cell {strong}")

@@ -77,14 +77,14 @@ def group_conditions(conditions: Sequence[tuple[str, str]]) -> list[str]:
         alike.setdefault(re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "NAME", text), []).append(
             (name, text)
         )
-    told = []
+    lines = []
     for text, group in alike.items():
         if len(group) < FOLD_FROM:
-            told += [each for _, each in group]
+            lines += [each for _, each in group]
             continue
         names = ", ".join([name for name, _ in group[:SHOWN_NAMES]] + ["…"] * (len(group) > SHOWN_NAMES))
-        told.append(f"{counted(len(group), 'slice')} ({names}): {text}")
-    return told
+        lines.append(f"{counted(len(group), 'slice')} ({names}): {text}")
+    return lines
 
 
 def _removed(record: SliceRecord, cloud: str) -> str:

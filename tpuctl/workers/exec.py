@@ -89,7 +89,7 @@ def execute(
     limits: _Limits = {
         "env": environment,
         "timeout_s": timeout_s,
-        "should_stop": losses.tell_if_due,
+        "should_stop": losses.emit_if_due,
         "on_end": losses.note,
     }
     if given is not None and len(targets) == 1:
@@ -150,7 +150,7 @@ class _Losses:
         cause = common_cause(f"{self._name}-{result.worker}", result.detail or str(result.failure))
         self._lost.setdefault(cause, []).append(result.worker)
 
-    def tell_if_due(self) -> bool:
+    def emit_if_due(self) -> bool:
         """Called again and again while a worker is at work; a loss is no reason to stop the others."""
         due = self._services.clock.now() - self._since >= LOSSES_TOLD_AFTER_S
         if self._lost and self._busy and due:

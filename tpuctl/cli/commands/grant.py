@@ -94,7 +94,7 @@ def import_(
                 _keep(context, found)
         context.console.table([to_data(found) for found in wanted], COLUMNS)
         for found in wanted:
-            _tell_changes(context, before.get(found.key), found, dry_run=dry_run)
+            _print_changes(context, before.get(found.key), found, dry_run=dry_run)
         for line in unread_lines(letter, types):
             hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
             context.console.caveat(f"not understood: {line!r}; {hint}")
@@ -131,7 +131,7 @@ def add(
             _keep(context, found)
         would = "would keep " if dry_run else ""
         context.console.say(f"{would}{_in_words(found)}")
-        _tell_changes(context, old, found, dry_run=dry_run)
+        _print_changes(context, old, found, dry_run=dry_run)
 
 
 @app.command("rm")
@@ -156,7 +156,7 @@ def _known(context: AppContext) -> dict[str, Grant]:
     return {found.key: found for found in list_grants(context)}
 
 
-def _tell_changes(context: AppContext, old: Grant | None, found: Grant, *, dry_run: bool) -> None:
+def _print_changes(context: AppContext, old: Grant | None, found: Grant, *, dry_run: bool) -> None:
     """What the grant takes the place of, and that it covers nothing where its last day is past."""
     if old is not None and old != found:
         context.console.say(f"{'it would replace' if dry_run else 'replaces'} {_in_words(old)}")

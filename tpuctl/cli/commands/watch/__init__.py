@@ -87,7 +87,7 @@ def once(
             finally:
                 log.close()
             context.emit.close()
-            _tell(context, report)
+            _print_report(context, report)
 
 
 def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
@@ -163,7 +163,7 @@ def _log_report(report: PassReport, note: str, write: Any) -> None:
         write(f"- {note}")
 
 
-def _tell(context: AppContext, report: PassReport) -> None:
+def _print_report(context: AppContext, report: PassReport) -> None:
     """Everything to a person or a program; otherwise only what was not said before. Raises PartialError when
     something needs a person."""
     from tpuctl.lib.codec import to_data
@@ -189,10 +189,10 @@ def _tell(context: AppContext, report: PassReport) -> None:
     hint = {FLEET: "tpuctl watch status", HOOKS: "tpuctl watch hooks"}.get(
         first.subject, f"tpuctl why {first.subject}"
     )
-    raise PartialError(_told(first), hint=hint)
+    raise PartialError(_trouble_line(first), hint=hint)
 
 
-def _told(trouble: Trouble) -> str:
+def _trouble_line(trouble: Trouble) -> str:
     """`big is blocked: …`; of the whole pass, `the pass failed: …`."""
     from tpuctl.watch.cycle import FLEET
     from tpuctl.watch.heartbeat import PassResult
@@ -259,7 +259,7 @@ def _row(beat: Heartbeat, now: float) -> dict[str, Any]:
 def _print_troubles(context: AppContext, beat: Heartbeat) -> None:
     for trouble in beat.troubles:
         passes = counted(trouble.passes, "pass", "passes")
-        context.console.caveat(f"{_told(trouble)} ({passes} on {beat.host})")
+        context.console.caveat(f"{_trouble_line(trouble)} ({passes} on {beat.host})")
     if beat.note:
         context.console.warn(f"{beat.host}: {beat.note}")
     if beat.version != __version__:
