@@ -282,3 +282,16 @@ def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session:
             break
     assert count > 5
     assert not {each for each in in_the_cloud(session) if each.startswith(f"k{when[0]}")}
+
+
+def test_keep_says_what_it_cannot_keep(session: Session) -> None:
+    assert "there is no run yet" in session.type("keep", status=5).stderr
+    both = session.type("keep", "any", "--until", "9d", "--release", status=2)
+    assert "--until and --release exclude each other" in both.stderr
+    (session.work / "job.py").write_text("print(1)\n")
+    session.finish(session.start("run", "job.py", "--on", "dev", "--no-checkpoint", "--detach"))
+    none = session.type("keep", "last", status=2)
+    assert "has no disks" in none.stderr
+    assert "tpuctl manifest" in none.stderr
+    assert "is in the past" in session.type("keep", "last", "--until", "2020-01-01", status=2).stderr
+    assert "were not kept" in session.type("keep", "last", "--release").stderr

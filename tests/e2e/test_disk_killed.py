@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.crashing import DISK_CHANGES, Crash, Crashing, CrashPoint, make_crashing
-from tests.support.jobs import SPEC, bring_up
+from tests.support.jobs import SPEC, bring_up, run_to_end
 from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -31,6 +31,7 @@ from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
 from tpuctl.model.records import SliceState
 from tpuctl.model.slice_spec import DiskRef
+from tpuctl.provenance.keep import keep_run, release_run
 from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass, take_down
@@ -279,6 +280,28 @@ def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> 
             with_disks(services, ["more"], (spec,))
         take_down(services, "third")
         remove_disk(services, "more")
+
+
+def test_copies_that_are_kept_for_a_run_stay(lab: Lab) -> None:
+    with lab.process() as services:
+        lab.clone(services)
+        lab.sim.world.settle()
+        run = run_to_end(services, "big", "print(open('/mnt/data/set', 'rb').read() != b'')")
+        manifest = services.store.list(f"manifests/{run.id}/")[0].data
+        assert [(row["name"], row["generation"]) for row in manifest["disks"]] == [("data-g1", 1)]
+        leave_disk(services, "data-g1", to="big", detached=True)
+        assert keep_run(services, run, services.store.now() + 3600).disks == ("data-g1",)
+        assert unused_copies(services, 0) == []
+        with pytest.raises(UsageError, match=f"data-g1 is kept for run {run.id}"):
+            check_removable(services, "data-g1")
+        services.clock.skip(3700.0)
+        assert [each.name for each in unused_copies(services, 0)] == ["data-g1"]
+        keep_run(services, run, None)
+        assert unused_copies(services, 0) == []
+        assert release_run(services, run)
+        assert not release_run(services, run)
+        collect(services, unused_copies(services, 0))
+        assert [each.name for each in services.disks.list_disks().items] == ["data"]
 
 
 class Held:

@@ -51,6 +51,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("stop", "Stop a run."),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show what an attempt ran, where, and with which versions."),
+        Entry("keep", "Keep the disks of a run."),
     ),
     "Slices": (
         Entry("why", "Show the decisions about a slice or run, and their reasons."),

@@ -42,6 +42,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "capacity": ("tpuctl capacity v4-32", "tpuctl capacity --plot capacity.svg"),
     "quota": ("tpuctl quota --zone us-central2-b",),
     "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
+    "keep": ("tpuctl keep last --until 90d", "tpuctl keep RUN --release"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
     "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),
     "adopt": ("tpuctl adopt my-tpu --zone us-central2-b",),

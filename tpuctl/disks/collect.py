@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tpuctl.disks.follow import followed_by
-from tpuctl.disks.make import bring_about, get_record, list_records, perform, save_record
+from tpuctl.disks.make import bring_about, get_record, kept_disks, list_records, perform, save_record
 from tpuctl.engine.services import Services
 from tpuctl.lib.names import label_value
 from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
@@ -24,10 +24,12 @@ def unused_copies(services: Services, keep: int) -> list[DiskRecord]:
         (each for each in list_records(services) if each.generation), key=lambda each: -each.generation
     )
     found, kept = [], dict[str, int]()
+    held = kept_disks(services)
     for record in copies:
         kept[record.master] = kept.get(record.master, 0) + 1
         disk = there.get((record.request.zone, record.name))
         used = (disk is not None and bool(disk.users)) or bool(followed_by(services, record.name))
+        used = used or record.name in held
         if kept[record.master] > keep and not used and record.complete and record.owner == services.user:
             found.append(record)
     return found

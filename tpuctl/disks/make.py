@@ -14,7 +14,7 @@ from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, Tpu
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
 from tpuctl.model.data import load_error_table
-from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, SnapshotInfo
+from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, KeptRun, SnapshotInfo
 from tpuctl.model.error_table import ERRORS
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
@@ -54,6 +54,13 @@ def save_record(services: Services, record: DiskRecord) -> DiskRecord:
     generation = found[1] if found is not None else 0
     services.store.put(record.key, to_data(record), if_generation=generation)
     return record
+
+
+def kept_disks(services: Services) -> dict[str, str]:
+    """Disks that are kept for a run → that run."""
+    now = services.store.now()
+    runs = [decode(KeptRun, document) for document in services.store.list("kept/")]
+    return {disk: each.run for each in runs if each.until is None or each.until > now for disk in each.disks}
 
 
 def labels_of(services: Services, record: DiskRecord) -> dict[str, str]:

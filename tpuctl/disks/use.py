@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.follow import followed_by, forget, note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import bring_about, get_disk, get_record, list_records, perform, save_record
+from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import choose_slice, holders, place_of
@@ -201,6 +201,9 @@ def check_removable(services: Services, name: str) -> None:
     if disk is not None and disk.users:
         users = counted(len(disk.users), "host")
         raise UsageError(f"{name} is attached to {users}: {disk.users[0]}", hint=f"tpuctl disk detach {name}")
+    run = kept_disks(services).get(name)
+    if run is not None:
+        raise UsageError(f"{name} is kept for run {run}", hint=f"tpuctl keep {run} --release")
     wanted = followed_by(services, name)
     if wanted:
         raise UsageError(f"{name} is a disk of slice {wanted[0]}", hint=f"tpuctl down {wanted[0]}")

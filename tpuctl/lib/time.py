@@ -34,6 +34,24 @@ def parse_moment(word: str, flag: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
+def parse_until(word: str, flag: str, now: float) -> float:
+    """`8h`, `30m`, `2d`, or a time such as 2026-11-30T08:00 (UTC if it names no zone), in epoch seconds.
+
+    Raises UsageError naming `flag` for anything else, and for a time that is past.
+    """
+    try:
+        at = now + parse_duration(word, flag)
+    except UsageError:
+        try:
+            at = parse_moment(word, flag)
+        except UsageError as error:
+            hint = f"{flag} 8h, or {flag} 2026-11-30T08:00"
+            raise UsageError(f"{flag} {word!r} is neither a span nor a time", hint=hint) from error
+    if at <= now:
+        raise UsageError(f"{flag} {word} is in the past", hint=f"{flag} 8h")
+    return at
+
+
 def parse_timestamp(text: str) -> float | None:
     """Epoch seconds of a time as Google's APIs write it; None for what is none."""
     try:

@@ -93,6 +93,19 @@ class ComputeOperation(Struct, frozen=True):
     code: str = ""
 
 
+class KeptRun(Struct, frozen=True):
+    """A run whose disks stay, for good or `until` (epoch seconds)."""
+
+    run: str
+    disks: tuple[str, ...]
+    owner: str
+    until: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"kept/{self.run}"
+
+
 class DiskRecord(Struct, frozen=True):
     """One disk that tpuctl makes, written before it is made. `wanted` is False from `disk rm` on.
 

@@ -8,27 +8,6 @@ import typer
 
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun
-from tpuctl.errors import UsageError
-
-
-def parse_until(text: str, now: float) -> float:
-    """`8h`, `30m`, `2d`, or a time such as 2026-11-30T08:00 (UTC if it names no zone), in epoch seconds.
-
-    Raises UsageError for anything else, and for a time that is past.
-    """
-    from tpuctl.lib.time import parse_duration, parse_moment
-
-    try:
-        at = now + parse_duration(text, "--until")
-    except UsageError:
-        try:
-            at = parse_moment(text, "--until")
-        except UsageError as error:
-            hint = "--until 8h, or --until 2026-11-30T08:00"
-            raise UsageError(f"--until {text!r} is neither a span nor a time", hint=hint) from error
-    if at <= now:
-        raise UsageError(f"--until {text} is in the past", hint="--until 8h")
-    return at
 
 
 def pause(
@@ -43,10 +22,11 @@ def pause(
 
     Commands that you type go on working.
     """
+    from tpuctl.lib.time import parse_until
     from tpuctl.watch.pause import pause_fleet, paused_why
 
     with open_context(ctx) as context:
-        end = None if until is None else parse_until(until, context.store.now())
+        end = None if until is None else parse_until(until, "--until", context.store.now())
         if dry_run:
             context.console.sentence("would pause every watchdog of this store")
             return

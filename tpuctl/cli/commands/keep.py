@@ -1,0 +1,44 @@
+"""`tpuctl keep`: the disks of a run stay."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, RunId
+from tpuctl.errors import UsageError
+
+
+def keep(
+    ctx: typer.Context,
+    run_id: RunId = "last",
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="No longer than this: 90d, 2027-06-30.")
+    ] = None,
+    release: Annotated[bool, typer.Option("--release", help="Keep them no more.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Keep the disks of a run.
+
+    Its copies stay, whatever `disk gc` finds: what a result came from can be mounted again.
+    """
+    from tpuctl.lib.time import parse_until, render_moment
+    from tpuctl.provenance.keep import keep_run, release_run
+    from tpuctl.state.repository import get_run
+
+    with open_context(ctx) as context:
+        if release and until is not None:
+            raise UsageError("--until and --release exclude each other", hint="keep one of them")
+        run = get_run(context, run_id).record
+        end = None if until is None else parse_until(until, "--until", context.store.now())
+        if dry_run:
+            context.console.sentence(f"would {'release' if release else 'keep'} the disks of run {run.id}")
+        elif release:
+            had = release_run(context, run)
+            context.console.say(f"the disks of run {run.id} {'are' if had else 'were'} not kept")
+        else:
+            kept = keep_run(context, run, end)
+            limit = "" if end is None else f" until {render_moment(end)}"
+            context.console.say(f"kept {', '.join(kept.disks)}{limit}")
