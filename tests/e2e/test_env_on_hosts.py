@@ -15,6 +15,7 @@ from tests.support.wheels import MINOR, Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+TINY = {"tiny": "1.0", "other": "2.0"}, "imports: [tiny, other]\nvariables: {TINY: 'yes'}"
 SITE = f".tpuctl/envs/*/lib/python{MINOR}/site-packages"
 
 
@@ -22,9 +23,7 @@ SITE = f".tpuctl/envs/*/lib/python{MINOR}/site-packages"
 def session() -> Iterator[Session]:
     with open_session() as opened:
         opened.project = Project(opened.work)
-        opened.project.add(
-            "tiny", {"tiny": "1.0", "other": "2.0"}, "imports: [tiny, other]\nvariables: {TINY: 'yes'}"
-        )
+        opened.project.add("tiny", *TINY)
         opened.type("up", "v4-32", "big", "--spot", "--pay")
         opened.type("env", "apply", "tiny", "--on", "big")
         yield opened
@@ -98,6 +97,28 @@ def test_a_swapped_library_of_the_same_size_and_age_is_found(alike: Session) -> 
     script = f"f=$(echo {SITE}/other.py); t=$(mktemp); cp -p $f $t; sed -i s/2.0/2.1/ $f; touch -r $t $f"
     on(alike, 0, script)
     mend(alike, drift(alike, "files", "worker 0 has changed", "other.py"))
+
+
+def test_what_hosts_have_is_compared_with_a_file_and_with_other_hosts(alike: Session) -> None:
+    assert alike.json("env", "diff", "tiny", "--on", "big") == []
+    alike.project.add("tiny", {"tiny": "1.1", "third": "3.0"}, "imports: [tiny]\nvariables: {TINY: 'yes'}")
+    rows = {
+        row["item"]: (row["first"], row["second"]) for row in alike.json("env", "diff", "tiny", "--on", "big")
+    }
+    assert rows == {
+        "package tiny": ("1.1", "1.0"),
+        "package third": ("3.0", None),
+        "package other": (None, "2.0"),
+    }
+    alike.project.add("tiny", *TINY)
+    alike.project.add("small", {"small": "1.0"}, "imports: [small]")
+    alike.type("up", "v4-8", "one", "--spot", "--pay", "--env", "small")
+    refused = alike.type("env", "diff", "--on", "one", status=2).stderr
+    assert "two things are compared" in refused
+    alike.type("up", "v4-32", "big", "--spot", "--pay", "--env", "tiny")
+    rows = {row["item"]: row for row in alike.json("env", "diff", "--on", "big", "--on", "one")}
+    assert (rows["package small"]["first"], rows["package small"]["second"]) == (None, "1.0")
+    assert "kernel of the host" not in rows
 
 
 def test_a_run_brings_its_environment_along_and_a_replaced_slice_gets_it_again(session: Session) -> None:

@@ -10,12 +10,14 @@ from msgspec import Struct
 from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
+from tpuctl.envs.compare import fold_things, pick_environment, things_of_machine, things_on_host
+from tpuctl.envs.load import Environment, pin
+from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import run_variables
 from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.wheelhouse import blobs_of
-from tpuctl.errors import PartialError, TpuctlError, UnreachableError
+from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.facts import Section
@@ -224,6 +226,38 @@ def look_at_hosts(
             continue
         seen.append(Seen(answer.worker, answer.value, skew_of(answer.value, began, ended)))
     return seen
+
+
+def things_of_slice(
+    services: Services, record: SliceRecord, wanted: Environment | None = None
+) -> Mapping[str, str]:
+    """What the hosts of a slice have: of the environment that `wanted` became there, else of the slice's own,
+    else of the only one; without `wanted`, of the hosts themselves, too. Asks each host once.
+
+    Raises UnreachableError where a host does not answer, UsageError where it has several and none is meant.
+    """
+    own = record.spec.env
+    pinned = [] if wanted is None else [pin(wanted)]
+    pinned += [] if own is None else [parse_frozen(services.store.get_blob(own.spec))]
+    keys = [environment_key(each, minor) for each in pinned for minor in each.spec.python]
+    name = wanted.spec.name if wanted is not None else None
+    hosts: dict[int, Mapping[str, str]] = {}
+    agent = HostAgent(services.remote, services.agent_source)
+    for each in look_at_hosts(services, agent, host_targets(services, record)):
+        if each.facts is None:
+            raise UnreachableError(
+                f"worker {each.worker} of {record.name} did not answer: {each.why}",
+                hint=f"tpuctl status {record.name}",
+            )
+        found = pick_environment(each.facts, keys, name)
+        if found is None and wanted is None and any(env.mark for env in each.facts.envs or ()):
+            raise UsageError(
+                f"worker {each.worker} of {record.name} has several environments, and none is the slice's",
+                hint=f"tpuctl env diff NAME --on {record.name}",
+            )
+        things = {"environment": "none"} if found is None else things_on_host(found)
+        hosts[each.worker] = things if wanted is not None else {**things, **things_of_machine(each.facts)}
+    return fold_things(hosts)
 
 
 def plan_environment(

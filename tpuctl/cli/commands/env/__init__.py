@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.env.files import derive, lock, new
 from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
+from tpuctl.cli.completion import slice_names
 from tpuctl.cli.console import Column, Console
+from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import Json
 from tpuctl.envs.load import environment_folder
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, UsageError
 
 app = new_group("Pin the packages of runs, the same on every host.")
 
@@ -78,21 +80,48 @@ def _row(found: Any) -> dict[str, Any]:
 @app.command("diff")
 def diff(
     ctx: typer.Context,
-    first: str = typer.Argument(metavar="NAME", help="An environment."),
-    second: str = typer.Argument(metavar="NAME", help="Another one."),
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="One or two environments.")
+    ] = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on",
+            metavar="SLICE",
+            help="What the hosts of a slice have; repeatable.",
+            autocompletion=slice_names,
+        ),
+    ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show in what two environments differ."""
-    from tpuctl.envs.compare import differences
+    """Show in what two environments differ.
+
+    Two files, a file and what the hosts of a slice have (`NAME --on SLICE`), or the hosts of two slices
+    (`--on SLICE --on SLICE`). Where hosts of one slice differ, their workers are named.
+    """
+    from tpuctl.envs.compare import difference_rows, differences, installed_things
     from tpuctl.envs.load import read_environment
 
+    files, slices = names or [], on or []
+    if len(files) + len(slices) != 2:
+        raise UsageError("two things are compared", hint="tpuctl env diff NAME NAME, or NAME --on SLICE")
+    folder = environment_folder()
+    found = [read_environment(name, folder) for name in files]
+    if slices:
+        from tpuctl.envs.install import things_of_slice
+        from tpuctl.state.repository import get_slice
+
+        with open_context(ctx) as context:
+            wanted = found[0] if found else None
+            sides = [installed_things(wanted)] if wanted is not None else []
+            sides += [
+                dict(things_of_slice(context, get_slice(context, name).record, wanted)) for name in slices
+            ]
+        rows, empty = difference_rows(*sides), "hosts have the same"
+    else:
+        rows, empty = differences(*found), "they install, set and verify the same"
     shared = invocation(ctx)
     console = Console(json_mode=shared.json, quiet=shared.quiet)
-    folder = environment_folder()
-    rows = differences(read_environment(first, folder), read_environment(second, folder))
-    columns = (
-        Column("item", "WHAT"),
-        Column("first", first, give=1),
-        Column("second", second, give=1),
-    )
-    console.table(rows, columns, empty="they install, set and verify the same")
+    first, second = (*files, *slices)
+    columns = (Column("item", "WHAT"), Column("first", first, give=1), Column("second", second, give=1))
+    console.table(rows, columns, empty=empty)
