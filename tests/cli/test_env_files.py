@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.support.require import require_index
 from tests.support.session import Session
 from tpuctl.envs.load import environment_names, read_environment
 from tpuctl.envs.lock import parse_lock, render_lock, versions_of, wheels_for
@@ -19,14 +19,6 @@ def session(tmp_path: Path) -> Session:
     made = Session(tmp_path)
     made.environ["TPUCTL_PROFILE"] = "default"
     return made
-
-
-def require_index() -> None:
-    """Skips by name where the package index cannot be reached."""
-    try:
-        socket.create_connection(("pypi.org", 443), timeout=5).close()
-    except OSError as error:
-        pytest.skip(f"needs the package index pypi.org: {error}")
 
 
 def test_a_list_shows_what_comes_with_tpuctl_and_what_is_bad(session: Session) -> None:

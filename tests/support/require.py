@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 
 import pytest
 
@@ -31,3 +32,11 @@ def require_isolated_hosts() -> None:
         if "isolated" in os.environ.get(VARIABLE, "").split(","):
             pytest.fail(f"{VARIABLE} names isolated, and {error.message}")
         pytest.skip(error.message)
+
+
+def require_index() -> None:
+    """Skips by name where the package index cannot be reached."""
+    try:
+        socket.create_connection(("pypi.org", 443), timeout=5).close()
+    except OSError as error:
+        pytest.skip(f"needs the package index pypi.org: {error}")

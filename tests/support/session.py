@@ -48,9 +48,9 @@ class Session:
             text=True,
         )
 
-    def type(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def type(self, *words: str, status: int = 0, within_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, in a fork that has all imports, and checks its exit status."""
-        done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=120.0)
+        done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=within_s)
         assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -45,23 +45,33 @@ class HttpsDoor:
 
     `rest` answers behind TLS, `grpc_port` takes HTTP/2, `http_port` is the door without TLS, which clients with
     a proxy for everything reach through it. In `folder`, `ca.pem` holds the simulator's authority behind those
-    that this machine trusts: many clients know one file only.
+    that this machine trusts: many clients know one file only. Hosts are let through to other servers while
+    `to_the_world` says so.
     """
 
-    def __init__(self, folder: Path, rest: HttpServer, *, http_port: int, grpc_port: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rest: HttpServer,
+        *,
+        http_port: int,
+        grpc_port: int,
+        to_the_world: Callable[[], bool],
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.ca_file = folder / CA_FILE
         self._authority = trustme.CA(organization_name="tpuctl's simulated cloud")
         self.ca_file.write_bytes(_trusted_here() + self._authority.cert_pem.bytes())
         self._rest_port, self._grpc_port, self._http_port = rest.port, grpc_port, http_port
+        self._to_the_world = to_the_world
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="sim-https", daemon=True)
         self._thread.start()
         self._tls_port = self._listen(self._serve_tls, tls=self._context("localhost"))
-        self.port = self._listen(lambda reader, writer: self._proxy(reader, writer, open_to_all=False))
-        self.host_port = self._listen(lambda reader, writer: self._proxy(reader, writer, open_to_all=True))
+        self.port = self._listen(lambda reader, writer: self._proxy(reader, writer, for_hosts=False))
+        self.host_port = self._listen(lambda reader, writer: self._proxy(reader, writer, for_hosts=True))
 
     @property
     def endpoint(self) -> str:
@@ -112,7 +122,7 @@ class HttpsDoor:
         await splice(reader, writer, LOOPBACK, self._grpc_port if protocol == "h2" else self._rest_port)
 
     async def _proxy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, open_to_all: bool
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, for_hosts: bool
     ) -> None:
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_LIMIT_S)
@@ -131,7 +141,7 @@ class HttpsDoor:
             await splice(reader, writer, LOOPBACK, self._http_port, request=head)
         elif method == "CONNECT" and is_google(host):
             await splice(reader, writer, LOOPBACK, self._tls_port, greeting=ESTABLISHED)
-        elif method == "CONNECT" and open_to_all and port.isdecimal():
+        elif method == "CONNECT" and for_hosts and self._to_the_world() and port.isdecimal():
             await _pass_on(reader, writer, host, int(port), head)
         else:
             await _refuse(writer, target)

@@ -28,6 +28,7 @@ from tpuctl.sim.server.options import ISOLATED, SimOptions
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.sim.world.clock import Clock
 from tpuctl.sim.world.delays import Delays
+from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import STORAGE_BY_REST
 from tpuctl.sim.world.world import World, WorldOptions
 
@@ -81,7 +82,13 @@ class Simulator:
         self._door = self.hosts.door(self.http.port)
         self.http.allow_host(self._door)
         self._rest = HttpServer(router.handle, clock_skew=skew, behind_tls=is_google)
-        self.https = HttpsDoor(root / "tls", self._rest, http_port=self.http.port, grpc_port=self.grpc.port)
+        self.https = HttpsDoor(
+            root / "tls",
+            self._rest,
+            http_port=self.http.port,
+            grpc_port=self.grpc.port,
+            to_the_world=lambda: not self.world.faults.standing(FaultKind.NO_INTERNET, "*"),
+        )
         self.hosts.door(self.https.host_port)
         self.hosts.show(self.https.ca_file.parent)
         self.grpc.start()

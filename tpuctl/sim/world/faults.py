@@ -49,6 +49,9 @@ class FaultKind(StrEnum):
     """The organisation forces OS Login on: hosts take no keys from metadata. Stands until it is cleared."""
     NO_NETWORK = "no-network"
     """The project has no network `name`. Stands until it is cleared."""
+    NO_INTERNET = "no-internet"
+    """Hosts reach Google's APIs and nothing else, as without an external address and NAT. Stands until it is
+    cleared."""
     LATE_KEYS = "late-keys"
     """A matching node's hosts know their keys only `seconds` after they answer; `method` plays no part."""
     FLAP = "flap"
@@ -68,6 +71,7 @@ STANDING = frozenset(
         FaultKind.OS_LOGIN_POLICY,
         FaultKind.BILLING_OFF,
         FaultKind.NO_NETWORK,
+        FaultKind.NO_INTERNET,
     }
 )
 """Kinds that are never used up."""
@@ -231,6 +235,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "expired-token": {"kind": "expired-token"},
     "clock-off": {"kind": "clock", "seconds": 600.0},
     "no-network": {"kind": "no-network", "name": "default"},
+    "no-internet": {"kind": "no-internet"},
     "no-actas": {"kind": "no-permission", "name": "iam.serviceAccounts.actAs"},
     "os-login-policy": {"kind": "os-login-policy"},
     "late-keys": {"kind": "late-keys", "seconds": 20.0},

@@ -222,8 +222,8 @@ def fault(
     location-denied, api-off, billing-disabled, no-permission, expired-token, clock-off, storage-rate-limit,
     storage-unavailable, storage-lost-response.
     Of disks: disk-in-use, disk-attach, snapshot-rate, disk-quota.
-    Of projects: no-network, no-actas. Of hosts: os-login-policy, late-keys, guest-attributes-late,
-    guest-attributes-absent and guest-attributes-refused.
+    Of projects: no-network, no-actas. Of hosts: no-internet, os-login-policy, late-keys,
+    guest-attributes-late, guest-attributes-absent and guest-attributes-refused.
     """
     from tpuctl.sim.server import control
 

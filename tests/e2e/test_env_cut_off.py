@@ -1,0 +1,64 @@
+"""A real JAX on eight isolated hosts that reach no package index: all of it comes through the wheelhouse in the
+bucket, to the hosts of today and to those after a preemption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.require import require_index, require_isolated_hosts
+from tests.support.session import Session, open_session
+from tests.support.wheels import MINOR
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOSTS = 8
+INSTALL_S = 400.0
+INDEX = "https://pypi.org/simple/"
+PROGRAM = """\
+import os
+
+import jax
+
+rank, world = int(os.environ["TPUCTL_RANK"]), int(os.environ["TPUCTL_WORLD_SIZE"])
+jax.distributed.initialize(os.environ["TPUCTL_COORDINATOR"], world, rank)
+
+from jax.experimental import multihost_utils
+
+seen = multihost_utils.process_allgather(jax.numpy.array([rank + 1]))
+print("sum", int(seen.sum()), "on", jax.process_count())
+"""
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    require_isolated_hosts()
+    require_index()
+    with open_session("--instant", "--hosts", "isolated") as opened:
+        (opened.work / "sum.py").write_text(PROGRAM)
+        yield opened
+
+
+def trained(session: Session, name: str) -> None:
+    said = session.type("run", "sum.py", "--on", "big", "--no-checkpoint", "--name", name).stdout
+    assert said.count(f"sum {sum(range(1, HOSTS + 1))} on {HOSTS}") >= 1, said
+
+
+def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(session: Session) -> None:
+    session.type("env", "new", "train", "--like", "cpu", "--python", MINOR)
+    session.environ["TPUCTL_WHEELHOUSE"] = "gs://sim-bucket/wheels"
+    session.type("sim", "fault", "no-internet")
+    session.type("up", "v4-64", "big", "--spot", "--pay", "--env", "train", within_s=INSTALL_S)
+    reached = session.type(
+        "exec", "big", "--", "sh", "-c", f"curl -sS -m 5 {INDEX} >/dev/null 2>&1 || echo cut off"
+    )
+    assert f"big[0-{HOSTS - 1}] │ cut off" in reached.stdout
+    trained(session, "first")
+    session.type("sim", "preempt", "big-1")
+    session.type("up", "big", within_s=INSTALL_S)
+    assert (
+        f"{HOSTS} hosts of big are as train says"
+        in session.type("env", "verify", "train", "--on", "big").stderr
+    )
+    trained(session, "second")
