@@ -23,7 +23,7 @@ from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.make import list_records
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import check_removable, leave_disk, remove_disk, use_disk
+from tpuctl.disks.use import check_removable, leave_disk, mount_disk, remove_disk, use_disk
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
@@ -262,10 +262,10 @@ def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> 
     with lab.process() as services:
         create_master(services, RULES, DiskRequest("more", ZONE, "pd-balanced", 11, {}), "more")
         spec = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)
-        [wanted] = with_disks(services, ["more:/mnt/more"], (spec,))
-        assert wanted.disks == (DiskRef("more", "/mnt/more", DiskMode.READ_WRITE),)
+        [wanted] = with_disks(services, ["more:/srv/more"], (spec,))
+        assert wanted.disks == (DiskRef("more", "/srv/more", DiskMode.READ_WRITE),)
         bring_up(services, "third", accelerator_type="v4-8", hosts=1, chips=4, disks=wanted.disks)
-        lab.on(services, "third", "grep -q ' /mnt/more ext4 rw' /proc/mounts && echo kept > /mnt/more/word")
+        lab.on(services, "third", "grep -q ' /srv/more ext4 rw' /proc/mounts && echo kept > /srv/more/word")
         lab.sim.preempt("third-1")
     with lab.process() as services:
         for _ in range(60):
@@ -275,9 +275,18 @@ def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> 
             if record.last_incarnation == 2 and record.state is SliceState.READY:
                 break
         assert record.state is SliceState.READY
-        lab.on(services, "third", "grep -q ' /mnt/more ext4 rw' /proc/mounts && test -e /mnt/more/word")
+        lab.on(services, "third", "grep -q ' /srv/more ext4 rw' /proc/mounts && test -e /srv/more/word")
         with pytest.raises(UsageError, match="is used by third-2"):
             with_disks(services, ["more"], (spec,))
+        leave_disk(services, "more", to="third", detached=False)
+        lab.on(services, "third", "! grep -q /srv/more /proc/mounts")
+        assert mount_disk(services, "more", to="third", path="")["path"] == "/srv/more"
+        lab.on(services, "third", "sudo mount -o remount,noatime /srv/more")
+        clone(services, RULES, CloneRequest("more", to="big"))
+        lab.on(services, "third", "grep -q ' /srv/more ext4 rw,.*noatime' /proc/mounts")
+        assert any("held still on third: unmounted" in str(each) for each in services.events)
+        leave_disk(services, "more-g1", to="big", detached=True)
+        collect(services, unused_copies(services, 0))
         take_down(services, "third")
         remove_disk(services, "more")
 
@@ -302,6 +311,34 @@ def test_copies_that_are_kept_for_a_run_stay(lab: Lab) -> None:
         assert not release_run(services, run)
         collect(services, unused_copies(services, 0))
         assert [each.name for each in services.disks.list_disks().items] == ["data"]
+
+
+def cost_of_clone(lab: Lab, to: str) -> tuple[int, float]:
+    """Calls of Google's APIs, and seconds, of a clone that is attached and mounted."""
+    with lab.process() as services:
+        calls = CrashPoint()
+        services.cloud = Crashing(services.cloud, calls, lambda *_: True)
+        services.disks = Crashing(services.disks, calls, lambda *_: True)
+        began = time.monotonic()
+        clone(services, RULES, CloneRequest("data", to=to))
+        took = time.monotonic() - began
+        [copy] = [each.name for each in list_records(services) if each.generation]
+        leave_disk(services, copy, to=to, detached=True)
+        collect(services, unused_copies(services, 0))
+    return calls.count, took
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_clone_for_32_hosts_takes_the_calls_of_one_for_two(lab: Lab) -> None:
+    with lab.process() as services:
+        bring_up(services, "wide", accelerator_type="v4-256", hosts=32, chips=128)
+    two, wide = cost_of_clone(lab, "big"), cost_of_clone(lab, "wide")
+    with lab.process() as services:
+        take_down(services, "wide")
+    # Polls of what is waited for come on top; nothing is asked per host.
+    assert wide[0] < two[0] + 32, (two, wide)
+    assert wide[1] < 1.5 * two[1], (two, wide)
 
 
 class Held:

@@ -205,11 +205,11 @@ def hold_disk(parameters, job):
     held = mount_of(label)
     if held is None:
         return {"held": parameters["id"], "how": "it is not mounted"}
-    path, device = held
+    path, device, options = held
     script = 'printf "%s\\n" "$1" > "$2" && sync -f "$2"'
     job.run(["sh", "-c", script, "sh", word, os.path.join(path, WORD)], root=True, seconds=60)
     ways = [
-        ("unmounted", ["umount", path], ["mount", "-t", "ext4", "-o", "discard,defaults", device, path]),
+        ("unmounted", ["umount", path], ["mount", "-t", "ext4", "-o", options, device, path]),
         ("read-only", ["mount", "-o", "remount,ro", path], ["mount", "-o", "remount,rw", path]),
         ("frozen", ["fsfreeze", "-f", path], ["fsfreeze", "-u", path]),
     ]
@@ -288,10 +288,12 @@ def repair_disk(parameters, job):
 
 
 def mount_of(label):
-    """Where the disk that can be written and has this label is mounted, and its device."""
+    """Where the disk that can be written and has this label is mounted, its device, and with which options."""
     by_number = {each["device"]: each for each in devices()}
     for mount in mounts():
         disk = by_number.get(mount["device"])
         if disk is not None and disk["label"] == label and not disk["read_only"]:
-            return mount["path"], disk["path"]
+            # seclabel is told and not taken, mount(8).
+            options = ",".join(each for each in mount["options"] if each != "seclabel")
+            return mount["path"], disk["path"], options
     return None

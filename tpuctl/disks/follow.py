@@ -148,8 +148,8 @@ def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str
         disk = get_record(services, ref.name)
         uuid = next((row[key] for row in rows if row.get(key := f"disk {ref.path} uuid")), disk.fs_uuid)
         blank = disk.blank and ref.mode is DiskMode.READ_ONLY
-        if (disk.blank, disk.fs_uuid) != (blank, uuid):
-            save_record(services, replace(disk, blank=blank, fs_uuid=uuid))
+        if (disk.blank, disk.fs_uuid, disk.path) != (blank, uuid, ref.path):
+            save_record(services, replace(disk, blank=blank, fs_uuid=uuid, path=ref.path))
 
 
 def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:

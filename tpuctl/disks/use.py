@@ -29,6 +29,12 @@ def default_path(record: DiskRecord) -> str:
     return f"/mnt/{record.master}"
 
 
+def path_on(record: DiskRecord, target: SliceRecord) -> str:
+    """Where a slice has the disk, or had it last."""
+    mine = (each.path for each in target.spec.disks if each.name == record.name)
+    return next(mine, record.path or default_path(record))
+
+
 def use_disk(
     services: Services,
     rules: DiskRules,
@@ -67,7 +73,7 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     """Mounts a disk that is attached."""
     record = get_record(services, name)
     target, entry = _holder(services, record, to)
-    where = path or default_path(record)
+    where = path or path_on(record, target)
     _mount(services, record, target, entry.mode, where)
     return {"name": name, "to": target.name, "path": where, "said": f"{name} is at {where} of {target.name}"}
 
@@ -116,10 +122,10 @@ def leave_disk(
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
         return told
-    forget(services, target.name, name)
-    path = record.path or default_path(record)
+    path = path_on(record, target)
     kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token, services.ids.new_id())
     bring_hosts(services, target, [kind])
+    forget(services, target.name, name)
     if detached:
         place = place_of(services, target)
         detach(services, place.zone, place.node, name)
