@@ -59,6 +59,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/accelerators.md": reference.render_accelerators,
     "docs/reference/environment-file.md": reference.render_environment_file,
     "manifests/fleet.schema.json": reference.render_schema,
+    "manifests/environment.schema.json": reference.render_environment_schema,
 }
 """Files that are generated as a whole."""
 

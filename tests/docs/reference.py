@@ -16,6 +16,7 @@ from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import OCCASION_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
+from tpuctl.envs.schema import environment_schema
 from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.fleet.file import FleetRequest, file_help
@@ -239,6 +240,11 @@ def render_fleet_file() -> str:
 
 def _example(option: Option) -> str:
     return f"`{render_example(option.examples[0])}`" if option.examples else "–"
+
+
+def render_environment_schema() -> str:
+    """The schema of environment files, as it is published."""
+    return json.dumps(environment_schema(), indent=2) + "\n"
 
 
 def render_schema() -> str:
