@@ -13,6 +13,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.fleet.apply import end_slice
+from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
@@ -24,7 +25,7 @@ from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice
-from tpuctl.state.repository import Versioned, get_slice, save
+from tpuctl.state.repository import Versioned, get_slice, load_slices, save
 from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass, take_down
 
@@ -169,18 +170,56 @@ def test_a_swap_between_two_reads_keeps_the_second(place, services):
     assert standing(place) == ["big-1"]
 
 
+def made_by_hand(services: MemoryServices, name: str, labels: dict[str, str] | None = None) -> None:
+    body = {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": SPEC.runtime_version,
+        "labels": labels or {},
+        "metadata": {"ssh-keys": f"tpuctl:{services.public_key}"},
+    }
+    parent = f"projects/{services.project}/locations/{ZONE}"
+    services.cloud._change("", "CreateNode", {"parent": parent, "nodeId": name, "node": body})
+    services.clock.sleep(600.0)
+
+
+def taken_over(services: MemoryServices, name: str) -> None:
+    found = find_candidate(services, name, ZONE, None)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+
+
+def test_an_adopted_node_with_the_number_of_an_earlier_life_is_kept_by_passes(place, services):
+    for _ in range(3):
+        bring_up(services, "big", queued=False)
+        take_down(services, "big")
+    made_by_hand(services, "big-2")
+    taken_over(services, "big-2")
+    minutes(place, 5)
+    assert standing(place) == ["big-2"]
+    assert get_slice(services, "big").record.state is SliceState.READY
+
+
+def test_what_is_adopted_after_a_pass_read_the_records_is_kept_by_it(place, services):
+    for _ in range(2):
+        bring_up(services, "big", queued=False)
+        labels = dict(
+            services.cloud.find_node(ZONE, get_slice(services, "big").record.incarnation.cloud_name).labels
+        )
+        take_down(services, "big")
+    made_by_hand(services, "big-1", {**labels, INCARNATION_LABEL: "1"})
+    before = load_slices(services)
+    taken_over(services, "big-1")
+    listed = services.cloud.list_nodes().items, services.cloud.list_queued().items
+    [end] = collect_obsolete(services, *listed, before)
+    assert (end.deleted, "wants it after all" in end.why) == (False, True)
+    assert standing(place) == ["big-1"]
+
+
 def left_over(services: MemoryServices, user: str) -> None:
     """A node of the first incarnation of `big`, whose slice is gone."""
     bring_up(services, "big", queued=False)
     labels = dict(services.cloud.find_node(ZONE, "big-1").labels)
     take_down(services, "big")
-    body = {
-        "acceleratorType": "v4-8",
-        "runtimeVersion": SPEC.runtime_version,
-        "labels": {**labels, USER_LABEL: user},
-    }
-    parent = f"projects/{services.project}/locations/{ZONE}"
-    services.cloud._change("", "CreateNode", {"parent": parent, "nodeId": "big-1", "node": body})
+    made_by_hand(services, "big-1", {**labels, USER_LABEL: user})
     assert {OWNER_LABEL, INCARNATION_LABEL, STORE_LABEL} < set(labels)
 
 
