@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
+from tpuctl.envs.load import read_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -119,6 +120,22 @@ def test_what_hosts_have_is_compared_with_a_file_and_with_other_hosts(alike: Ses
     rows = {row["item"]: row for row in alike.json("env", "diff", "--on", "big", "--on", "one")}
     assert (rows["package small"]["first"], rows["package small"]["second"]) == (None, "1.0")
     assert "kernel of the host" not in rows
+
+
+def test_an_interpreter_of_a_host_becomes_a_file(alike: Session) -> None:
+    python = on(alike, 1, "echo $PWD/.tpuctl/envs/*/bin/python | cut -d' ' -f1").strip()
+    words = ("env", "capture", "taken", "--on", "big", "--worker", "1", "--no-lock", "--python")
+    assert "`tpuctl env lock taken` makes its lock" in alike.type(*words, python).stderr
+    spec = read_environment("taken", alike.project.envs).spec
+    assert {"tiny==1.0", "other==2.0"} <= set(spec.requirements)
+    assert (spec.python, spec.backend, spec.verified) == ((MINOR,), "cpu", False)
+    missing = alike.type("env", "capture", "no", *words[3:], "/nowhere/python", status=2).stderr
+    assert "worker 1 of big: /nowhere/python cannot be asked" in missing
+    assert (
+        "no worker 9"
+        in alike.type("env", "capture", "no", "--on", "big", "--worker", "9", "--python", "x", status=2).stderr
+    )
+    assert not (alike.project.envs / "no.yaml").exists()
 
 
 def test_a_run_brings_its_environment_along_and_a_replaced_slice_gets_it_again(session: Session) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.env.files import derive, lock, new
+from tpuctl.cli.commands.env.files import capture, derive, lock, new
 from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.console import Column, Console
@@ -37,6 +37,7 @@ def env() -> None:
 app.command("new")(new)
 app.command("lock")(lock)
 app.command("derive")(derive)
+app.command("capture")(capture)
 app.command("plan")(plan)
 app.command("apply")(apply)
 app.command("verify")(verify)

@@ -1,4 +1,4 @@
-"""`env new`, `env lock` and `env derive`: what writes files of this project."""
+"""`env new`, `env lock`, `env derive` and `env capture`: what writes files of this project."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuctl.cli.console import Console
+from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun
+from tpuctl.cli.options import DryRun, OnSlice
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
 
@@ -126,6 +127,34 @@ def derive(
     files = [_extra_file(folder, name, words) for words in file or []]
     spec = _derived(found, name, with_ or [], files, None)
     _write(console, folder, new_environment(found, spec), name, no_lock=no_lock)
+
+
+def capture(
+    ctx: typer.Context,
+    name: Name,
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help="Its interpreter, such as /home/me/venv/bin/python.")
+    ],
+    on: OnSlice = None,
+    worker: Annotated[int, typer.Option("--worker", metavar="N", help="The host that has it.")] = 0,
+    no_lock: NoLock = False,
+) -> None:
+    """Write an environment file from an interpreter that works on a host.
+
+    It has every package in the version that is installed there, and `verified: false` until you say otherwise.
+    """
+    from tpuctl.envs.capture import capture_environment
+    from tpuctl.envs.spec import check_environment_name
+    from tpuctl.envs.write import new_environment
+    from tpuctl.workers.exec import resolve_slice
+
+    check_environment_name(name)
+    with open_context(ctx) as context:
+        found = capture_environment(context, resolve_slice(context, on, flag="--on"), worker, python, name)
+    console = _console(ctx)
+    for note in found.notes:
+        console.caveat(note)
+    _write(console, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
 
 
 def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
