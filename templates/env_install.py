@@ -438,7 +438,11 @@ def probe_libtpu(env, spec):
     if not os.path.exists(path):
         raise Failed("there is no %s" % path)
     asked = dict(
-        variables, TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v4-8"
+        variables,
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # or it looks at no flag while a program has /tmp/libtpu_lockfile
+        TPU_ACCELERATOR_TYPE="v4-8",
+        TPU_SKIP_MDS_QUERY="1",
+        TPU_WORKER_HOSTNAMES="localhost",
     )
     status, said = run_quietly(
         [environment_python(env), "-I", "-c", FLAG_PROBE, path], env=clean_environment(asked)

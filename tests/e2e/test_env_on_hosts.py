@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.require import require_index
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
 from tpuctl.envs.load import read_environment
@@ -208,3 +209,20 @@ def test_old_environments_go_and_the_newest_two_stay(session: Session) -> None:
     left = set(on(session, 0, "ls .tpuctl/envs").split())
     assert len(left) == 2 < len(before)
     assert "nothing to remove" in session.type("env", "gc", "--on", "big").stderr
+
+
+def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:
+    require_index()
+    (session.project.envs / "flagged.yaml").write_text(
+        'name: flagged\nbackend: cpu\npython: "3.12"\nrequirements: [libtpu==0.0.51]\n'
+        "libtpu_flags: [--xla_tpu_enable_flash_attntion=false]\n"
+    )
+    session.type("env", "lock", "flagged", "--no-python")
+    before = on(session, 0, "find .tpuctl -maxdepth 3 | sort")
+    words = ("--env", "flagged", "--on", "big", "--no-checkpoint", "--name", "flagged")
+    refused = session.type("run", *words, "--", "true", status=2).stderr
+    told = "--xla_tpu_enable_flash_attntion=false: there is no such flag"
+    assert f"{told}; did you mean --xla_tpu_enable_flash_attention?" in refused
+    assert told in session.type("env", "apply", "flagged", "--on", "big", status=2).stderr
+    assert [row for row in session.json("runs") if row["id"] == "flagged"] == []
+    assert on(session, 0, "find .tpuctl -maxdepth 3 | sort") == before

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
+from tpuctl.envs.flags import check_flags
 from tpuctl.envs.lock import Wheel
 from tpuctl.envs.pinned import PinnedEnvironment, contents_for
 from tpuctl.errors import BadManifestError, ConflictError, TpuctlError, UnreachableError
@@ -31,8 +32,10 @@ def fill_wheelhouse(services: Services, pinned: PinnedEnvironment, folder: Path 
     """Brings all that hosts need for an environment to where they get it: below the prefix of the bucket, else
     into the store. What is there is not sent again. `folder` has the files that lie beside the environment's.
 
-    Raises BadManifestError for a file that is not what the lock says, UnreachableError where it cannot be had.
+    Raises BadManifestError for a file that is not what the lock says or flags that its libtpu refuses,
+    UnreachableError where a file cannot be had.
     """
+    check_flags(services, pinned, lambda file: local_file(services, pinned, file, folder))
     wanted = {each.sha256: each for minor in pinned.spec.python for each in contents_for(pinned, minor)}
     if not wanted:
         return

@@ -109,10 +109,11 @@ def own_slice_name(services: Services, request: SliceRequest, name: str | None) 
 
 
 def submit_run(services: Services, submission: Submission, run_id: str, *, named: bool) -> RunRecord:
-    """Writes the run down, after the slice that goes with it. `named`: a person chose the id."""
+    """Writes the run down, after the slice that goes with it, and that after all that may be wrong with the
+    run's environment. `named`: a person chose the id."""
+    record = freeze_run(services, run_id, submission.spec, submission.code, submission.environment)
     if submission.wanted is not None:
         request_wanted(services, submission.wanted, run_id=run_id)
-    record = freeze_run(services, run_id, submission.spec, submission.code, submission.environment)
     return request_run(services, record, named=named)
 
 

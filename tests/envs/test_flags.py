@@ -1,0 +1,132 @@
+"""Flags of an environment, asked of the libtpu that it pins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.require import require_index
+from tests.support.soak import soak
+from tpuctl.envs.flags import NO_FLAG, Answer, RefusedFlag, ask_library, parse_answer, unpack_library
+from tpuctl.envs.resolve import resolve_environment
+from tpuctl.envs.spec import Backend, EnvironmentSpec
+
+FLAGS = "--xla_tpu_a=1 --xla_tpu_b=x"
+
+
+@pytest.mark.parametrize(
+    ("status", "stdout", "stderr", "answer"),
+    [
+        pytest.param(0, "ACCEPTED\n", "WARNING: a line of libtpu\n", Answer(), id="accepted"),
+        pytest.param(
+            1,
+            "",
+            "ERROR: Unknown command line flag 'xla_tpu_a'. Did you mean: xla_tpu_c, xla_tpu_d ?\n"
+            "ERROR: Illegal value 'x' specified for flag 'xla_tpu_b'; Cannot parse it\n",
+            Answer(
+                (
+                    RefusedFlag("--xla_tpu_a=1", NO_FLAG, ("--xla_tpu_c", "--xla_tpu_d")),
+                    RefusedFlag("--xla_tpu_b=x", "'x' is no value of it"),
+                )
+            ),
+            id="each-with-its-reason",
+        ),
+        pytest.param(
+            1,
+            "",
+            "",
+            Answer((RefusedFlag(FLAGS, "libtpu ends at once with these flags"),)),
+            id="no-word",
+        ),
+        pytest.param(
+            -11,
+            "",
+            "",
+            Answer(unknown="libtpu does not begin on this machine (status -11): it said nothing"),
+            id="crash",
+        ),
+    ],
+)
+def test_what_libtpu_prints_is_an_answer(status: int, stdout: str, stderr: str, answer: Answer) -> None:
+    assert parse_answer(status, stdout, stderr, FLAGS) == answer
+
+
+def test_a_line_for_a_person_has_the_names_that_are_alike() -> None:
+    assert RefusedFlag("--a=1", NO_FLAG, ("--b", "--c")).said == (
+        "--a=1: there is no such flag; did you mean --b or --c?"
+    )
+
+
+def test_a_library_that_does_not_load_here_says_nothing_of_flags(tmp_path: Path) -> None:
+    (tmp_path / "libtpu.so").write_bytes(b"\x7fELF of another machine")
+    answer = ask_library(tmp_path / "libtpu.so", FLAGS, "", tmp_path)
+    assert answer.refused == ()
+    assert "CANNOT LOAD" in answer.unknown
+
+
+def libtpu(version: str, folder: Path) -> Path:
+    """The real library of a release, from the package index; its wheel of 200 MB is kept for the next time."""
+    require_index()
+    spec = EnvironmentSpec("probe", ("3.12",), Backend.CPU, requirements=(f"libtpu=={version}",))
+    (package,) = resolve_environment(spec).packages
+    (wheel,) = package.wheels
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl-tests"
+    kept = cache / wheel.sha256
+    if not kept.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = cache / f".{wheel.sha256[:16]}-{os.getpid()}"
+        with urllib.request.urlopen(wheel.url, timeout=60) as answer, fresh.open("wb") as file:
+            shutil.copyfileobj(answer, file, 1 << 20)
+        fresh.replace(kept)
+    return unpack_library(kept, folder)
+
+
+ALWAYS = "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_use_enhanced_launch_barrier=false"
+TO_0_0_36 = "--xla_tpu_autofdo_profile_dir=x"
+TO_0_0_37 = "--xla_tpu_rematerialization_max_block_size=1"
+NEVER = "--xla_tpu_enable_flash_attntion=false"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("version", "accepted", "refused"),
+    [
+        soak("0.0.21", f"{TO_0_0_36} {TO_0_0_37}", NEVER, id="0.0.21"),
+        pytest.param("0.0.51", "", f"{TO_0_0_36} {TO_0_0_37} {NEVER}", id="0.0.51"),
+        soak("0.0.37", TO_0_0_37, f"{TO_0_0_36} {NEVER}", id="0.0.37"),
+        soak("0.0.41", "", f"{TO_0_0_36} {NEVER}", id="0.0.41"),
+    ],
+)
+def test_a_real_libtpu_takes_its_own_flags_and_refuses_those_of_other_releases(
+    tmp_path: Path, version: str, accepted: str, refused: str
+) -> None:
+    library = libtpu(version, tmp_path)
+    taken = "--xla_disable_hlo_passes=fusion --xla_dump_to=/tmp/hlo"
+    assert ask_library(library, f"{ALWAYS} {accepted}", taken, tmp_path) == Answer()
+    answer = ask_library(library, f"{ALWAYS} {refused}", f"{ALWAYS} --xla_dump_too=/tmp/hlo", tmp_path)
+    assert [each.flag for each in answer.refused] == [
+        *refused.split(),
+        *ALWAYS.split(),
+        "--xla_dump_too=/tmp/hlo",
+    ]
+    near = {each.flag: each.near for each in answer.refused}
+    assert near[NEVER] == ("--xla_tpu_enable_flash_attention",)
+    assert near["--xla_dump_too=/tmp/hlo"] == ("--xla_dump_to",)
+    illegal = ask_library(library, "--xla_tpu_enable_flash_attention=maybe", "", tmp_path)
+    assert [each.why for each in illegal.refused] == ["'maybe' is no value of it"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_several_who_ask_at_once_are_all_answered(tmp_path: Path) -> None:
+    """Without ALLOW_MULTIPLE_LIBTPU_LOAD a libtpu takes whatever flags while another process begins."""
+    library = libtpu("0.0.51", tmp_path)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: ask_library(library, NEVER, "", tmp_path), range(16)))
+    assert {each.refused[0].flag for each in answers} == {NEVER}
