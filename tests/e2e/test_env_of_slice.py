@@ -106,6 +106,25 @@ def test_what_cannot_be_is_refused_before_anything_is_created(
     assert len(session.sim_journal()) == calls
 
 
+def test_the_environment_of_a_slice_is_never_old(session: Session) -> None:
+    session.type("up", "dev", "--env", "tiny")
+    for number in (1, 2):
+        session.project.add(f"new{number}", {f"new{number}": "1.0"}, f"imports: [new{number}]")
+        session.type("env", "apply", f"new{number}", "--on", "dev")
+    session.type("env", "gc", "--on", "dev")
+    assert has(session, "tiny")
+
+
+def test_one_that_nobody_saw_work_is_told_of_in_a_fleet_file(session: Session) -> None:
+    session.project.add("fresh", {"fresh": "1.0"}, "verified: false")
+    told = "environment fresh is verified: false"
+    slices = "slices: {v: {accelerator: v4-8, tier: spot, pay: true, zone: us-central2-b%s}}"
+    run = "runs: {r: {on: v, command: ['true'], no_checkpoint: true, env: fresh}}"
+    for text in (slices % ", env: fresh", f"{slices % ''}, {run}"):
+        (session.work / "fresh.yaml").write_text(f"fleet: {{name: fresh, {text}}}\n")
+        assert told in " ".join(session.type("diff", "-f", "fresh.yaml", status=10).stderr.split())
+
+
 def test_a_failure_names_host_and_step_and_what_to_type(session: Session) -> None:
     session.project.add("broken", {"broken": "1.0"}, "imports: [broken]", {"broken.py": "import nowhere\n"})
     waits = session.type("up", "dev", "--env", "broken", "--timeout", "100s", status=1).stderr

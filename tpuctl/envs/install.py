@@ -286,9 +286,12 @@ def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
 
 
 def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
-    """Removes environments from hosts, except for the newest ones and those that runs on the slice have; says
-    what it did. The kept ones are chosen on each host by when they were last verified."""
+    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have;
+    says what it did. The kept ones are chosen on each host by when they were last verified."""
     needed = set()
+    if record.spec.env is not None:
+        pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
+        needed |= {environment_key(pinned, minor) for minor in pinned.spec.python}
     for run in list_runs(services):
         if run.slice_name == record.name and not run.state.final and run.attempt is not None:
             needed |= {row["environment_key"] for row in run.attempt.hosts if row.get("environment_key")}

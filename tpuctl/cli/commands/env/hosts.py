@@ -99,7 +99,7 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     """Remove environments that hosts no longer need.
 
-    What a run needs stays, and the newest two.
+    What the slice has or a run needs stays, and the newest two.
 
     The one that was used last and the one before stay, to go back to.
     """
