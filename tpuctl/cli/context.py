@@ -83,7 +83,7 @@ class LocalSecrets:
 
 
 class AppContext:
-    """Everything a command works with; implements `workflows.services.Services`. Close it when done."""
+    """Everything a command works with; implements `engine.services.Services`. Close it when done."""
 
     def __init__(self, shared: Invocation) -> None:
         self.shared = shared

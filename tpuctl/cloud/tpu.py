@@ -1,6 +1,6 @@
 """The Cloud TPU API of one project: JSON over REST.
 
-google-cloud-tpu's types make and check requests (`rendering.py`). Answers are read as plain JSON (`wire.py`)
+google-cloud-tpu's types make and check requests (`requests.py`). Answers are read as plain JSON (`wire.py`)
 and not by that library, whose REST transport cannot parse the operations of the real API: their metadata is a
 `google.cloud.common.OperationMetadata`, of which it has no descriptor. Reads are retried here for transient
 errors; calls that change something are sent once, and the workflow's loop looks before it repeats them.

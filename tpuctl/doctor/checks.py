@@ -1,4 +1,4 @@
-"""What is wrong, and the command that mends it: pure rules over the facts of `run.py`.
+"""What is wrong, and the command that mends it: pure rules over `facts.py`.
 
 Each check stands alone. Where its facts could not be read it says so as a warning, because the trouble itself
 belongs to another check (credentials, APIs, permissions); only what is known to break tpuctl is a problem.

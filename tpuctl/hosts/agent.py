@@ -257,8 +257,8 @@ class HostAgent(AgentLink):
         should_stop: Callable[[], bool],
         on_end: Callable[[RemoteResult], None],
     ) -> list[RemoteResult]:
-        """Frames of files below `path`; what is wanted of each host is `core.arrival.render_wants`. It ends
-        with us."""
+        """Frames of files below `path`; what is wanted of each host is told by
+        `workers.receive_protocol.render_wants`. It ends with us."""
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             return {"path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}

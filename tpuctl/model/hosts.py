@@ -1,4 +1,4 @@
-"""The nouns of records and of commands on hosts; those of the cloud are in `model.py`, which has these too.
+"""The nouns of records and of commands on hosts; those of the cloud are in `cloud.py`, which has these too.
 
 Apart from them, because making a class takes time: a command on hosts needs none of the cloud's.
 """

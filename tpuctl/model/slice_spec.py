@@ -1,8 +1,8 @@
 """A slice as a user writes it, and as it follows from that: the one declaration of all options about capacity.
 
 Flags of `up` and `run --up`, keys of the fleet file, its schema and the reference documents are made of these
-fields. An option that is sent as it was written is one field of `SliceOptions`, used where `cloud/requests.py`
-renders the request; any other is a field of `SliceRequest` that `slices/resolve.py` resolves.
+fields. An option that is kept as it was written is one field of `SliceOptions`, sent only if
+`cloud/requests.py` uses it; any other is a field of `SliceRequest` that `slices/resolve.py` resolves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class DiskRef(Struct, frozen=True):
 
 
 class SliceOptions(Struct, frozen=True, kw_only=True):
-    """What is sent as it was written. None and empty mean: not said, or the setting of that name."""
+    """What is kept as it was written; sent only if `cloud/requests.py` uses it. None and empty mean: not said,
+    or the setting of that name."""
 
     reservation: Annotated[
         str | None,
@@ -255,7 +256,7 @@ class SliceRequest(SliceOptions, frozen=True):
         Option(
             "Disk, mounted on every host before the slice is ready; repeatable.",
             group=WHAT,
-            metavar="NAME[:/PATH]",
+            metavar="NAME[:ro|rw][:/PATH]",
             api="v2 `dataDisks`",
             examples=(("data-g1:/mnt/data",),),
         ),

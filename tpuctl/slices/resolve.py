@@ -138,7 +138,7 @@ def resolve_limits(request: SliceRequest) -> Limits:
 
 
 def _as_written(request: SliceRequest, config: Config) -> dict[str, Any]:
-    """The options that are sent as they were written; a setting of the same name stands in for what was not."""
+    """The options that are kept as they were written; a setting of the same name stands in for what was not."""
     written = {name: getattr(request, name) for name in SliceOptions.__struct_fields__}
     return {name: value or getattr(config, name, value) for name, value in written.items()}
 

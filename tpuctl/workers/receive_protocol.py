@@ -1,6 +1,6 @@
 """The frames in which files come back from workers, and what is asked of them. Nothing of it is trusted.
 
-The list of what lies there came before: `survey.py`.
+The list of what lies there came before: `file_list.py`.
 """
 
 from __future__ import annotations

@@ -99,9 +99,7 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     """Remove environments that hosts no longer need.
 
-    What the slice has or a run needs stays, and the newest two.
-
-    The one that was used last and the one before stay, to go back to.
+    What the slice has or a run needs stays, and so do the two that were used last, to go back to.
     """
     from tpuctl.envs.install import remove_old
     from tpuctl.workers.exec import resolve_slice
