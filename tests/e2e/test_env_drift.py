@@ -1,0 +1,116 @@
+"""Drift of hosts that are machines of their own: each kind is found, named, and mended by the command of the
+message."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.require import require_isolated_hosts
+from tests.support.session import Session, open_session
+from tests.support.wheels import MINOR, Project
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+BUILT = f"lib/python{MINOR}/site-packages/tiny_ext.so"
+VERIFY = ("env", "verify", "tiny", "--on", "big")
+APPLY = ("env", "apply", "tiny", "--on", "big")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    require_isolated_hosts()
+    with open_session("--instant", "--hosts", "isolated") as opened:
+        opened.project = Project(opened.work)
+        content = b"\x7fELF built by hand"
+        (opened.project.envs / "built.so").write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        more = f"imports: [tiny]\nfiles:\n  - {{source: built.so, to: {BUILT}, sha256: {digest}}}"
+        opened.project.add("tiny", {"tiny": "1.0"}, more)
+        opened.type("up", "v4-16", "big", "--spot", "--pay")
+        yield opened
+
+
+@pytest.fixture
+def alike(session: Session) -> Iterator[Session]:
+    """Hosts that are as asked before the test, and must be so after it."""
+    session.type(*APPLY)
+    assert "2 hosts of big are as tiny says" in session.type(*VERIFY).stderr
+    yield session
+    session.type(*VERIFY)
+
+
+def on(session: Session, worker: int, script: str) -> None:
+    session.type("exec", "big", "--worker", str(worker), "--", "bash", "-c", script)
+
+
+def drift(session: Session, column: str, *said: str) -> list[str]:
+    """`verify` finds drift in this column alone and names it. The commands that mend it."""
+    told = json.loads(session.type(*VERIFY, "--json", status=3).stdout)["error"]
+    for text in said:
+        assert text in told["message"]
+    assert told["details"]["columns"] == [column]
+    return [each["hint"] for each in told["details"]["differences"]]
+
+
+def mend(session: Session, hints: list[str]) -> None:
+    """Types the commands of a message."""
+    for hint in hints:
+        session.type(*shlex.split(hint)[1:])
+
+
+def test_a_disk_that_is_nearly_full_is_refused_before_it_is_full_and_named(session: Session) -> None:
+    on(session, 1, 'sudo mount -t tmpfs -o size=200m,mode=700,uid=$(id -u) tmpfs "$HOME"')
+    refused = session.type(*APPLY, status=1).stderr
+    assert "MiB free, and environment tiny needs " in refused
+    assert "tpuctl env gc --on big, or a larger boot disk" in refused
+    on(session, 1, "test ! -e .tpuctl/envs || test -z $(ls .tpuctl/envs)")
+    on(session, 1, 'sudo umount -l "$HOME"')
+    session.type(*APPLY)
+    session.type(*VERIFY)
+
+
+def test_a_disk_that_became_full_is_named_and_what_no_run_needs_goes(alike: Session) -> None:
+    on(alike, 1, 'cp -a "$HOME" /var/tmp/kept')
+    on(alike, 1, 'sudo mount -t tmpfs -o size=1300m,mode=700,uid=$(id -u) tmpfs "$HOME"')
+    on(alike, 1, 'cp -a /var/tmp/kept/. "$HOME" && mkdir -p "$HOME/.tpuctl/envs/half-made"')
+    alike.type(*VERIFY)
+    on(alike, 1, 'fallocate -l 400M "$HOME/.tpuctl/envs/half-made/wheel"')
+    (hint,) = drift(alike, "disk", "worker 1 has ", "MiB free, not enough")
+    assert hint == "tpuctl env gc --on big"
+    mend(alike, [hint])
+    alike.type(*VERIFY)
+    on(alike, 1, 'sudo umount -l "$HOME"')
+
+
+def test_a_swapped_library_is_named_and_put_back(alike: Session) -> None:
+    on(alike, 1, f"f=$(echo .tpuctl/envs/*/{BUILT}); printf '\\177ELF other by hand' > $f")
+    mend(alike, drift(alike, "files", "worker 1 has changed", "tiny_ext.so"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "file", "sudo"),
+    [
+        ("TPU_LIBRARY_PATH", "/opt/old/libtpu.so", "~/.bashrc", ""),
+        ("XLA_FLAGS", "--xla_dump_to=/tmp/hlo", "/etc/bash.bashrc", "sudo "),
+    ],
+)
+def test_a_variable_that_leads_programs_elsewhere_is_named(
+    alike: Session, name: str, value: str, file: str, sudo: str
+) -> None:
+    on(alike, 1, f"(echo export {name}={value}; cat {file}) > /tmp/login; {sudo}cp /tmp/login {file}")
+    mend(alike, drift(alike, "variables", f"worker 1 has {name}={value}"))
+
+
+def test_hosts_that_are_gone_are_named_and_get_the_environment_again(session: Session) -> None:
+    session.type(*APPLY)
+    session.type("sim", "preempt", "big-1")
+    (hint,) = drift(session, "answer", "worker 0 has ", "worker 1 has ")
+    assert hint == "tpuctl up big"
+    mend(session, [hint])
+    mend(session, drift(session, "environment", "worker 0-1 has not installed"))
+    session.type(*VERIFY)
