@@ -10,7 +10,7 @@ import pytest
 from tests.support.session import Session, open_session
 from tpuctl.cli.commands.ls import FLEET
 from tpuctl.cli.console import render_table
-from tpuctl.cli.slice_rows import fleet_cells
+from tpuctl.cli.slice_status import fleet_cells
 
 
 @pytest.fixture(scope="module")

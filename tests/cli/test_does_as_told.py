@@ -316,7 +316,8 @@ def test_a_dry_run_of_up_agrees_with_up(session):
     assert "one is wanted already and ready" in session.type("up", "one", "--dry-run").stdout
     assert session.json("up", "one", "--dry-run")["wanted"] is True
     other = session.type("up", "v4-16", "one", "--spot", "--pay", "--dry-run", status=6)
-    assert "not as asked" in other.stderr
+    assert "not as asked: accelerator would be another" in " ".join(other.stderr.split())
+    assert "give the new slice another name" in " ".join(other.stderr.split())
     assert "would ask for" in session.type("up", "v4-8", "two", "--spot", "--pay", "--dry-run").stdout
 
 

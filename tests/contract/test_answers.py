@@ -18,7 +18,7 @@ from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.engine.ports import Cloud
 from tpuctl.errors import BusyError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 ZONE = "us-central2-b"
 PARENT = f"projects/p/locations/{ZONE}"

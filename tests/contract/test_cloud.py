@@ -27,7 +27,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.world import World, WorldOptions

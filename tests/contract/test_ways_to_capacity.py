@@ -17,7 +17,7 @@ from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import InvalidRequestError, QuotaError
 from tpuctl.lib.names import node_names
 from tpuctl.model.cloud import NodeState, QueuedState, Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 ZONE = "us-central2-b"
 FLEX_ZONE = "us-east5-a"

@@ -13,7 +13,7 @@ import tpuctl.cli.commands
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, GROUPS, app
 from tpuctl.config.file import LOCAL_ONLY
-from tpuctl.config.hooks import OCCASION_NOTES
+from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
 from tpuctl.envs.schema import environment_schema
@@ -166,7 +166,7 @@ def render_states() -> str:
 
 
 def render_events() -> str:
-    return _table(("event", "sent when"), [(f"`{name}`", note) for name, note in OCCASION_NOTES.items()])
+    return _table(("event", "sent when"), [(f"`{name}`", note) for name, note in EVENT_NOTES.items()])
 
 
 def render_accelerators() -> str:

@@ -15,10 +15,11 @@ from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_slice
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 
 PARENT = f"projects/sim-project/locations/{ZONE}"

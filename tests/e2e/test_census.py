@@ -13,10 +13,10 @@ from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
 from tpuctl.money.quota_usage import holders, name_holders
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import check_owner
 from tpuctl.state.repository import find_slice, get_slice, save
 from tpuctl.views.slices import fleet_rows
-from tpuctl.watch.reconciler import take_down
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"

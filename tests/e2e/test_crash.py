@@ -17,16 +17,17 @@ from tests.support.hosts import shared_folder
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import RunState, SliceSpec, SliceState
+from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import check_request, freeze_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, list_runs
 from tpuctl.transfer.tree import make_tree
-from tpuctl.watch.reconciler import take_down
 
 SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)
 PROGRAM = b"""

@@ -33,10 +33,12 @@ from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import Desired, RunState, SliceSpec, SliceState
+from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
@@ -45,7 +47,7 @@ from tpuctl.state.repository import find_slice, get_slice, list_runs, list_slice
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import make_tree
 from tpuctl.watch.pause import current_pause, pause_fleet, resume_fleet
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 ZONE, ELSEWHERE = SPEC.zone, "europe-west4-b"
 FULL = "europe-west1-b"

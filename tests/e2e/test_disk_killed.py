@@ -32,9 +32,10 @@ from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
 from tpuctl.model.records import SliceState
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.state.repository import get_slice
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 ZONE = "us-central2-b"
 RULES = DiskRules(load_disk_rules())

@@ -11,10 +11,10 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.config.hooks import Hook, Occasion, parse_hooks
+from tpuctl.config.hooks import EventKind, Hook, parse_hooks
 from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
 from tpuctl.notify.deliver import hook_cursor, tell_hooks
-from tpuctl.notify.events import Happening
+from tpuctl.notify.events import HookEvent
 from tpuctl.watch.heartbeat import PassLine, Trouble
 from tpuctl.watch.reconciler import run_pass
 
@@ -25,10 +25,10 @@ def hook(name: str, *events: str) -> Hook:
     return parse_hooks([{"name": name, "events": list(events) or ALL, "command": ["true"]}], "test")[0]
 
 
-def told(happening: Happening) -> str:
+def told(event: HookEvent) -> str:
     """The subject, and the event or, of a trouble, its id: positions in a journal differ from test to test."""
-    said = happening.id if "/" in happening.id else happening.occasion
-    return f"{happening.subject}/{said}"
+    said = event.id if "/" in event.id else event.kind
+    return f"{event.subject}/{said}"
 
 
 class Listener:
@@ -39,9 +39,9 @@ class Listener:
         self.ids: list[tuple[str, str]] = []
         self.trouble = ""
 
-    def __call__(self, _hook: Hook, happening: Happening) -> str:
-        self.heard.append(told(happening))
-        self.ids.append((happening.subject, happening.id))
+    def __call__(self, _hook: Hook, event: HookEvent) -> str:
+        self.heard.append(told(event))
+        self.ids.append((event.subject, event.id))
         return self.trouble
 
     def listen(self, services: SimServices, *hooks: Hook, troubles: tuple[Trouble, ...] = ()) -> list[str]:
@@ -130,10 +130,10 @@ def test_two_machines_with_the_same_hook_tell_once_and_with_different_hooks_both
     with sim_services(sim, tmp_path / "state", process=2) as other:
         other.machine = "another"
 
-        def meanwhile(each: Hook, happening: Happening) -> str:
+        def meanwhile(each: Hook, event: HookEvent) -> str:
             # While this machine sends, the other one makes its pass.
             assert second.listen(other, shared) == []
-            return first(each, happening)
+            return first(each, event)
 
         other.process_alive = lambda _owner: True
         tell_hooks(services, [shared], [], [], meanwhile)
@@ -184,7 +184,7 @@ def test_a_hook_that_fails_is_tried_again_and_then_given_up_so_that_others_get_t
 
 
 def test_what_only_a_person_can_mend_is_told_once_per_trouble(services) -> None:
-    pager, listener = hook("pager", str(Occasion.NEEDS_HUMAN)), Listener()
+    pager, listener = hook("pager", str(EventKind.NEEDS_HUMAN)), Listener()
     trouble = Trouble("big", "blocked", "somebody removed it", 100.0)
     assert listener.listen(services, pager, troubles=(trouble,)) == ["big/needs-human/100"]
     assert listener.listen(services, pager, troubles=(trouble,)) == []
@@ -210,9 +210,9 @@ def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
     listener.listen(services, pager, other)
     lose_and_recover(sim, services, "slow")
 
-    def slow(each: Hook, happening: Happening) -> str:
+    def slow(each: Hook, event: HookEvent) -> str:
         services.clock.sleep(HOOKS_MAX_S + 1.0)
-        return listener(each, happening)
+        return listener(each, event)
 
     for expected in (life("slow")[:1], life("slow")[1:], life("slow")[:1], life("slow")[1:], []):
         listener.heard.clear()
@@ -227,9 +227,9 @@ def test_a_hook_that_hangs_takes_no_time_from_one_that_works(sim, services) -> N
     lose_and_recover(sim, services, "patient")
     heard: list[str] = []
 
-    def send(each: Hook, happening: Happening) -> str:
+    def send(each: Hook, event: HookEvent) -> str:
         if each.name == "works":
-            heard.append(told(happening))
+            heard.append(told(event))
             return ""
         services.clock.sleep(HOOKS_MAX_S + 1.0)
         return "took too long"

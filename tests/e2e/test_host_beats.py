@@ -17,13 +17,14 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
 from tpuctl.model.run_spec import Policy
 from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.heartbeats import beats_key
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
 from tpuctl.views.slices import decisions, describe_condition, fleet_rows, slice_status
 from tpuctl.watch.heartbeat import PassLine
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 MINUTE, HOUR = 60.0, 3600.0
 

@@ -6,7 +6,8 @@ from tests.support.builders import a_spec
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceSpec, SliceState
+from tpuctl.model.records import SliceState
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice

@@ -16,8 +16,9 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_run, get_slice, list_runs
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 CHANGES = ("create", "delete")
 

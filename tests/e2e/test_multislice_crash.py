@@ -12,10 +12,10 @@ from tests.support.crashing import CLOUD_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.model.records import SliceState
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
-from tpuctl.watch.reconciler import take_down
 
 SPEC = a_spec(accelerator_type="v4-8", hosts=2, chips=8, slices=2)
 

@@ -22,11 +22,12 @@ from tpuctl.model.run_spec import Policy
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts, save
 from tpuctl.views.slices import decisions, manifest_of
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 
 

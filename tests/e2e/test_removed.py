@@ -15,12 +15,13 @@ from tpuctl.model.cloud import NodeInfo, QueuedInfo, QueuedState
 from tpuctl.model.records import SliceState
 from tpuctl.model.verdict import Wait
 from tpuctl.runs.follow import follow_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.states import SliceEvent
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows, slice_status
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 
 @pytest.fixture

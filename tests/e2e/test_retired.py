@@ -10,10 +10,10 @@ from tests.support.jobs import bring_up
 from tests.support.services import sim_services
 from tests.support.sim import running_sim
 from tpuctl.model import timeouts
+from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import prune
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import find_slice, get_slice
-from tpuctl.watch.reconciler import take_down
 
 
 @pytest.fixture

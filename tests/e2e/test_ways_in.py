@@ -24,12 +24,12 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind, GuestHostKey, HostTarget
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.proxy import open_proxy
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.state.repository import get_slice, save
-from tpuctl.watch.reconciler import take_down
 from tpuctl.workers.exec import execute
 from tpuctl.workers.forward import forward_port
 

@@ -19,7 +19,7 @@ from google.oauth2.credentials import Credentials
 from tests.support.require import require_tool
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo

@@ -12,7 +12,6 @@ from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.fleet.apply import end_slice
 from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
@@ -22,12 +21,13 @@ from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceState
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.grants import AtEnd, Grant
+from tpuctl.runs.take_down import end_slice, take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import Versioned, get_slice, load_slices, save
 from tpuctl.views.slices import decisions
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 ZONE = SPEC.zone
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.config.hooks import Occasion, parse_hooks
+from tpuctl.config.hooks import EventKind, parse_hooks
 from tpuctl.engine.ports import Document
 from tpuctl.errors import BadConfigError
 from tpuctl.notify.events import (
@@ -14,9 +14,9 @@ from tpuctl.notify.events import (
     Read,
     is_history,
     render_event,
-    run_happenings,
-    slice_happenings,
-    trouble_happenings,
+    run_events,
+    slice_events,
+    trouble_events,
 )
 from tpuctl.watch.heartbeat import Trouble
 
@@ -38,8 +38,8 @@ def journal(*actions: str) -> list[Document]:
 
 def told(*actions: str) -> list[str]:
     """`POSITION/event`, the position without zeros in front."""
-    found = slice_happenings("slices/big", journal(*actions))
-    return [f"{int(happening.id)}/{happening.occasion}" for happening in found]
+    found = slice_events("slices/big", journal(*actions))
+    return [f"{int(event.id)}/{event.kind}" for event in found]
 
 
 LIFE = ("up@", "create@big-1", "booting@big-1", "ready@big-1")
@@ -78,7 +78,7 @@ def test_what_only_a_person_can_solve(action: str) -> None:
 @pytest.mark.parametrize(("state", "count"), [("gave-up", 1), ("failed", 1), ("succeeded", 0), ("stopped", 0)])
 def test_a_run_that_is_not_started_again(state: str, count: int) -> None:
     record = {"state": state, "ended_at": 5.0, "created_at": 1.0, "reason": "100 preemptions"}
-    assert len(run_happenings("runs/r", record)) == count
+    assert len(run_events("runs/r", record)) == count
 
 
 def test_what_ended_a_week_ago_is_history() -> None:
@@ -93,37 +93,37 @@ def test_a_block_is_told_at_once_and_a_failure_when_it_lasts() -> None:
         Trouble("b", "failed", "w", 1.0, 2),
         Trouble("c", "blind", "w", 1.0, 3),
     )
-    pending = trouble_happenings([blocked, blip, lasting], ())
-    assert [(each.subject, each.occasion) for each in pending] == [
-        ("a", Occasion.NEEDS_HUMAN),
-        ("c", Occasion.NEEDS_HUMAN),
+    pending = trouble_events([blocked, blip, lasting], ())
+    assert [(each.subject, each.kind) for each in pending] == [
+        ("a", EventKind.NEEDS_HUMAN),
+        ("c", EventKind.NEEDS_HUMAN),
     ]
     cursor = Cursor().after(pending[0], "m1").after(pending[1], "m2")
-    assert trouble_happenings([blocked, lasting], cursor.troubled) == []
+    assert trouble_events([blocked, lasting], cursor.troubled) == []
     # m1 no longer sees its own; m2's stays until somebody sees it settled.
     assert cursor.without_resolved("m1", [], set()).troubled == {"c": "m2"}
     assert cursor.without_resolved("m1", [blocked], {"c"}).troubled == {"a": "m1"}
 
 
 def test_what_was_told_of_a_slice_is_followed_by_the_rest_of_it() -> None:
-    first, second = slice_happenings("slices/big", journal(*LIFE, *LOSS, "ready@big-2"))
+    first, second = slice_events("slices/big", journal(*LIFE, *LOSS, "ready@big-2"))
     cursor = Cursor(read={"slices/big": Read(7), "slices/small": Read(9, "x")}, tries=3).after(first, "m")
     assert cursor.read == {"slices/big": Read(0, first.id), "slices/small": Read(9, "x")}
     assert (cursor.tries, second.id > first.id) == (0, True)
 
 
 def test_an_event_says_the_same_on_every_machine() -> None:
-    [happening] = slice_happenings("slices/big", journal("removed@big-7"))
-    event = render_event(happening, store_id="s1", project="p", profile="default", host="vm")
-    assert event["id"] == "s1/slices/big/0000000000000000"
-    assert (event["kind"], event["name"], event["event"]) == ("slice", "big", "needs-human")
-    assert event["text"] == "tpuctl (p): big needs-human: removed: because"
+    [event] = slice_events("slices/big", journal("removed@big-7"))
+    content = render_event(event, store_id="s1", project="p", profile="default", host="vm")
+    assert content["id"] == "s1/slices/big/0000000000000000"
+    assert (content["kind"], content["name"], content["event"]) == ("slice", "big", "needs-human")
+    assert content["text"] == "tpuctl (p): big needs-human: removed: because"
 
 
 def test_hooks_are_lists_of_words_with_a_name_or_a_digest() -> None:
     named, plain = parse_hooks([PAGER, {"events": ["preempted"], "webhook": "https://x/secret"}], "f")
     assert (named.name, named.command, named.timeout_s) == ("pager", ("/bin/page", "me"), 30.0)
-    assert plain.events == {Occasion.PREEMPTED}
+    assert plain.events == {EventKind.PREEMPTED}
     assert len(plain.name) == 12
     assert "secret" not in plain.key
 

@@ -31,7 +31,7 @@ from tpuctl.errors import (
 )
 from tpuctl.model.cloud import NodeState, QueuedState, ResourceKind, Tier
 from tpuctl.model.disks import ComputeOperation, DiskRequest
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 ZONE = "us-central1-a"
 PLAIN = "tpuvirtualmachine-minimal-x1y2z3"

@@ -26,12 +26,13 @@ from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.progress import go_on
 from tpuctl.runs.reconcile import advance_run, find_end, request_stop
 from tpuctl.runs.stops import confirm_stop, stop_error
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import find_run, get_run, get_slice, save
 from tpuctl.transfer.tree import make_tree
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.copy_from import pull
 from tpuctl.workers.copy_to import push
 from tpuctl.workers.exec import execute

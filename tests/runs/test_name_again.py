@@ -10,9 +10,9 @@ from tests.support.memory.services import MemoryPlace
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import Policy
+from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import prune
 from tpuctl.state.run_logs import LogFiles
-from tpuctl.watch.reconciler import take_down
 
 
 class OneName:

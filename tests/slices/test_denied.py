@@ -13,13 +13,14 @@ from tpuctl.config.hooks import Hook, parse_hooks
 from tpuctl.errors import DeniedError
 from tpuctl.model.records import SliceState
 from tpuctl.notify.deliver import tell_hooks
-from tpuctl.notify.events import Happening
+from tpuctl.notify.events import HookEvent
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.views.slices import decisions
 from tpuctl.watch.heartbeat import TROUBLED, Heartbeat, PassLine, Watcher, next_heartbeat
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 NO_PERMISSION = {"preset": "no-permission"}
 
@@ -113,8 +114,8 @@ def test_a_hook_hears_of_one_trouble_once_and_under_one_id(place, with_run, how)
         beat = next_heartbeat(beat, watcher, lines, at=services.store.now(), seconds=1.0)
         tell_hooks(services, pager, lines, beat.troubles, tell)
 
-    def tell(_hook: Hook, happening: Happening) -> str:
-        heard.append(f"{happening.subject}/{happening.occasion}")
+    def tell(_hook: Hook, event: HookEvent) -> str:
+        heard.append(f"{event.subject}/{event.kind}")
         return ""
 
     bring_up(services, "big", queued=False)

@@ -15,10 +15,11 @@ from tpuctl.inventory.reap import survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model import timeouts
 from tpuctl.model.records import SliceState
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import Listing
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.observe import list_inventory
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import decisions
-from tpuctl.watch.reconciler import run_pass, take_down
+from tpuctl.watch.reconciler import run_pass
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,7 @@ from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.options import flags_of, registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import SliceSpec
-from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant
 from tpuctl.slices.plan import node_spec
 from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent

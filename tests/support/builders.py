@@ -24,11 +24,11 @@ from tpuctl.model.records import (
     RunRecord,
     RunState,
     SliceRecord,
-    SliceSpec,
     SliceState,
     Worker,
 )
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content
 

@@ -12,8 +12,9 @@ from tests.support.builders import a_bundle
 from tests.support.hosts import wait_until
 from tests.support.services import SimServices
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Limits, RunRecord, SliceRecord, SliceSpec
+from tpuctl.model.records import Limits, RunRecord, SliceRecord
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import check_request, freeze_run

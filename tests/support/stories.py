@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from tests.support.jobs import SPEC, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tpuctl.model.records import SliceSpec, SliceState
+from tpuctl.model.records import SliceState
 from tpuctl.model.run_spec import Policy
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.cli.slice_rows import status_lines
+from tpuctl.cli.slice_status import status_lines
 from tpuctl.lib.time import render_time
 
 NOW = 1_790_000_000.0

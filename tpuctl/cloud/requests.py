@@ -15,7 +15,7 @@ from google.cloud import tpu_v2
 from google.protobuf.json_format import MessageToDict
 
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 Body = dict[str, Any]
 

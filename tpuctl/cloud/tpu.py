@@ -28,7 +28,7 @@ from tpuctl.model.cloud import (
     QueuedInfo,
 )
 from tpuctl.model.disks import DataDisk
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 T = TypeVar("T")
 LIST_TIMEOUT_S = 60.0

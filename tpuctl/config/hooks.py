@@ -28,7 +28,7 @@ MAX_TIMEOUT_S = 120
 _NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,40}")
 
 
-class Occasion(StrEnum):
+class EventKind(StrEnum):
     """What a hook can be told."""
 
     PREEMPTED = "preempted"
@@ -38,11 +38,11 @@ class Occasion(StrEnum):
     TEST = "test"
 
 
-OCCASION_NOTES: Mapping[Occasion, str] = {
-    Occasion.PREEMPTED: "the cloud took a slice away, or its hosts fell silent for good",
-    Occasion.RECOVERED: "a slice that was lost is ready again",
-    Occasion.GAVE_UP: "a run has used up a budget and is not started again",
-    Occasion.NEEDS_HUMAN: (
+EVENT_NOTES: Mapping[EventKind, str] = {
+    EventKind.PREEMPTED: "the cloud took a slice away, or its hosts fell silent for good",
+    EventKind.RECOVERED: "a slice that was lost is ready again",
+    EventKind.GAVE_UP: "a run has used up a budget and is not started again",
+    EventKind.NEEDS_HUMAN: (
         "a slice was refused or removed, a pass is blocked, or it failed in three passes in a row"
     ),
 }
@@ -50,10 +50,10 @@ OCCASION_NOTES: Mapping[Occasion, str] = {
 
 
 class Hook(Struct, frozen=True):
-    """One hook. `name` is its identity in the store: machines that share it tell each happening once."""
+    """One hook. `name` is its identity in the store: machines that share it tell each event once."""
 
     name: str
-    events: frozenset[Occasion]
+    events: frozenset[EventKind]
     command: tuple[str, ...] = ()
     webhook: str | None = None
     webhook_file: str | None = None
@@ -107,11 +107,11 @@ def _parse_hook(item: Any, where: str) -> Hook:
         raise BadConfigError(f"{where}: {error.message}", hint=error.hint) from error
 
 
-def _parse_events(value: Any) -> frozenset[Occasion]:
-    allowed = [str(occasion) for occasion in OCCASION_NOTES]
+def _parse_events(value: Any) -> frozenset[EventKind]:
+    allowed = [str(kind) for kind in EVENT_NOTES]
     if not isinstance(value, list) or not value or any(item not in allowed for item in value):
         raise UsageError(f"events: {value!r} is not a list of events", hint=f"of: {', '.join(allowed)}")
-    return frozenset(Occasion(item) for item in value)
+    return frozenset(EventKind(item) for item in value)
 
 
 def _parse_words(value: Any, key: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
     )
     from tpuctl.model.hosts import RemoteResult
     from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
-    from tpuctl.model.records import SliceSpec
+    from tpuctl.model.slice_spec import SliceSpec
 
 
 class Clock(Protocol):

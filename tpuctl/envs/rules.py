@@ -1,7 +1,7 @@
 """What is known of versions: pairs that go together, releases that are bad, flags that came and went.
 
 The table is `manifests/tables/versions.yaml`. It knows less than the binaries: flags are asked of the pinned
-libtpu itself, on the hosts (`env_install.py` of the templates).
+libtpu itself where there is one (`flags.py`).
 """
 
 from __future__ import annotations

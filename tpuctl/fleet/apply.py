@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tpuctl.engine.group import ReconcileGroup, Step
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
+from tpuctl.errors import ConflictError, PartialError, TpuctlError
 from tpuctl.fleet.plan import (
     Change,
     FleetChange,
@@ -23,13 +23,13 @@ from tpuctl.fleet.plan import (
     run_id_of,
 )
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceState
-from tpuctl.model.verdict import Done, Failed, Wait, wait_for
+from tpuctl.model.records import AttemptPhase, Desired, SliceState
+from tpuctl.model.verdict import Done, Failed, wait_for
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import active_run, find_end, request_run, request_stop
+from tpuctl.runs.reconcile import find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
+from tpuctl.runs.take_down import end_slice
 from tpuctl.slices.bring_up import request_wanted
-from tpuctl.slices.desired import request_down
 from tpuctl.slices.disks import add_disks, asks_more_disks
 from tpuctl.slices.environment import asks_other_environment, store_environment, with_environment
 from tpuctl.slices.lifetime import replace_lifetime
@@ -134,32 +134,6 @@ def _removal(services: Services, name: str) -> Step:
         return end_slice(services, name)
 
     return step
-
-
-def end_slice(services: Services, name: str) -> Outcome:
-    """One step of taking a slice down with its run: the run ends in order first, if that can be."""
-    record = get_slice(services, name).record
-    if record.desired is Desired.UP:
-        run = active_run(services, name)
-        if run is not None and _keeps_slice(services, run):
-            return Outcome(wait_for(f"run {run.id} to end"), acted=False)
-        request_down(services, name)
-        return Outcome(wait_for(f"{name} to be gone"), acted=True)
-    return advance_slice(services, name)[0]
-
-
-def _keeps_slice(services: Services, run: RunRecord) -> bool:
-    """Whether a run that is to stop still needs its slice. One that cannot be ended in order does not."""
-    request_stop(services, run.id)
-    try:
-        outcome = step_run_and_slice(services, run.id)
-    except (LeaseHeldError, StaleRecordError):
-        return True
-    except TpuctlError:
-        return False
-    if isinstance(outcome.verdict, Wait) or outcome.acted:
-        return not get_run(services, run.id).record.state.final
-    return False
 
 
 def _stopping(services: Services, run_id: str) -> Step:

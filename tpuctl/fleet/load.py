@@ -27,13 +27,12 @@ from tpuctl.errors import (
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
 from tpuctl.fleet.plan import Change, FleetChange, How, Kind, WantedFleet, WantedRun, plan_fleet
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import SliceSpec
-from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.runs.reconcile import find_end
 from tpuctl.runs.submit import check_alone, check_request, freeze_code, frozen_environment, resolve_run
-from tpuctl.slices.bring_up import Offer, resolve_wanted
+from tpuctl.slices.bring_up import Price, resolve_wanted
 from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
 from tpuctl.state.repository import list_runs, list_slices
@@ -197,9 +196,9 @@ def plan_changes(
     problems: list[Problem] = []
     for item in loaded.wanted.slices:
         if item in new:
-            offer = Offer(services, item, beside)
-            costs[item.name] = offer.line
-            _collect(loaded.file, problems, ("slices", item.name), offer.check)
+            price = Price(services, item, beside)
+            costs[item.name] = price.line
+            _collect(loaded.file, problems, ("slices", item.name), price.check)
         beside[item.name] = item.spec
     _raise_problems(loaded.file.path, problems)
     return changes, costs

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
+from tpuctl.model.slice_spec import option_of
 from tpuctl.slices.disks import asks_more_disks
 from tpuctl.slices.environment import asks_other_environment
 from tpuctl.slices.lifetime import limit_differences
@@ -132,7 +133,7 @@ def _slice_change(
     if record.fleet not in ("", fleet):
         return change(Change.CONFLICT, f"it is of fleet {record.fleet}", "give one of the two another name")
     if differs:
-        keys = [_KEYS.get(name, name) for name in differs]
+        keys = [option_of(name) for name in differs]
         reason = f"asked for with other {_words(keys)}: {_versus(record, item, differs[0])}"
         if foreign:
             reason = f"{reason}; it is {record.owner}'s"
@@ -197,16 +198,6 @@ _CHOICES = {
     "external_ips": ("a slice without external addresses", "a slice with external addresses"),
 }
 """What a no and a yes of a field mean."""
-_KEYS = {
-    "accelerator_type": "accelerator",
-    "external_ips": "internal_ips",
-    "run_duration_s": "run_duration",
-    "valid_for_s": "valid_for",
-    "boot_disk_gib": "boot_disk",
-    "tags": "tag",
-    "labels": "label",
-}
-"""Fields of a slice by the keys of the file that they follow from, where these are other words."""
 
 
 def _said(name: str, value: Any) -> str:

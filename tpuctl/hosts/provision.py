@@ -229,8 +229,9 @@ def provision(
     again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call; what
     else its caller wants to know of them then comes `also`.
 
-    `owner` names whose jobs these are (a store); `fence` is that of the lease under which this is called: a
-    host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
+    `owner` is the id of the store whose jobs these are: hosts keep those of several stores apart by it. `fence`
+    is that of the lease under which this is called: a host refuses one that is lower than what it has seen.
+    Asks nothing where no kind is given.
     """
     asked = {target.worker: tuple(kinds(target)) for target in targets}
     if not any(asked.values()):

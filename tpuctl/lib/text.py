@@ -1,4 +1,4 @@
-"""Numbers with their nouns, as people say them."""
+"""Words for people: numbers with their nouns, workers in few words, and what a wrong word was meant to be."""
 
 from __future__ import annotations
 

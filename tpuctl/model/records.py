@@ -9,8 +9,7 @@ from msgspec import Struct, field
 
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.run_spec import RunSpec
-from tpuctl.model.slice_spec import IN_PLACE
-from tpuctl.model.slice_spec import SliceSpec as SliceSpec
+from tpuctl.model.slice_spec import IN_PLACE, SliceSpec
 
 MOVED = "moved"
 """The document that a store which has moved, or is about to, holds: where to, and whether all is there. From

@@ -321,3 +321,19 @@ class SliceSpec(SliceOptions, frozen=True):
     """The sha256 of the blob with its text."""
     disks: tuple[DiskRef, ...] = ()
     env: EnvironmentRef | None = None
+
+
+_OPTIONS = {
+    "accelerator_type": "accelerator",
+    "external_ips": "internal_ips",
+    "run_duration_s": "run_duration",
+    "valid_for_s": "valid_for",
+    "boot_disk_gib": "boot_disk",
+    "tags": "tag",
+    "labels": "label",
+}
+
+
+def option_of(name: str) -> str:
+    """The option, as a key of the fleet file, from which the field `name` of a `SliceSpec` follows."""
+    return _OPTIONS.get(name, name)

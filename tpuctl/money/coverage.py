@@ -13,7 +13,8 @@ from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import STORE_LABEL, NodeState
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.prices import price_per_hour
-from tpuctl.model.records import Desired, SliceRecord, SliceSpec
+from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import Coverage, Grant, check_coverage, ended_on, same_pool
 from tpuctl.state.repository import decode_readable, readable_slices
 
@@ -43,7 +44,7 @@ def list_grants(services: Services) -> list[Grant]:
 
 
 def readable_grants(services: Services) -> tuple[list[Grant], list[DamagedRecordError]]:
-    """As `decode_readable`."""
+    """The grants, and an error for each damaged one."""
     return decode_readable(Grant, services.store.list("grants/"))
 
 
@@ -114,7 +115,7 @@ def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec
 
 
 def ended_grant(services: Services, record: SliceRecord) -> str:
-    """That the grant a slice lived on is over, in words; empty while it lives, and for what is paid for."""
+    """Says that the grant of a slice ended; empty otherwise, and for what is paid for."""
     if record.pay:
         return ""
     found = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)

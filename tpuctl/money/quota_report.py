@@ -19,7 +19,7 @@ from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
 from tpuctl.model.data import load_accelerators
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.quota import ComputeQuota, TpuQuota
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import Grant, same_pool
 from tpuctl.money.quotas import (

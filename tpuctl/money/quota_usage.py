@@ -9,7 +9,7 @@ from tpuctl.errors import QuotaError, TpuctlError
 from tpuctl.model.cloud import CloudErrorInfo
 from tpuctl.model.data import load_accelerators, load_error_table
 from tpuctl.model.error_table import ErrorKind, classify
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.quotas import Holding, find_holdings, holders_of
 
 NAMED_MAX = 5

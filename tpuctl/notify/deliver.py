@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.config.hooks import Hook, Occasion
+from tpuctl.config.hooks import EventKind, Hook
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, LeaseHeldError
@@ -19,19 +19,19 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceState
 from tpuctl.notify.events import (
     Cursor,
-    Happening,
+    HookEvent,
     Read,
     is_history,
-    run_happenings,
-    slice_happenings,
-    trouble_happenings,
+    run_events,
+    slice_events,
+    trouble_events,
 )
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import decode, decode_readable
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
-Send = Callable[[Hook, Happening], str]
-"""Tells one hook of one happening; returns trouble in words, or an empty string. Never raises."""
+Send = Callable[[Hook, HookEvent], str]
+"""Tells one hook of one event; returns trouble in words, or an empty string. Never raises."""
 
 
 def tell_hooks(
@@ -112,16 +112,16 @@ class _Telling:
             self._save(cursor)
         return notes
 
-    def _changed(self) -> dict[str, list[Happening]]:
+    def _changed(self) -> dict[str, list[HookEvent]]:
         """What there is to tell of each subject whose record was written since it was read to the end."""
         known = self._cursor.read or {}
         return {
-            key: self._happenings(document)
+            key: self._events(document)
             for key, document in self._documents.items()
             if key not in known or known[key].generation != document.generation
         }
 
-    def _read_to_the_end(self, changed: Mapping[str, Sequence[Happening]]) -> dict[str, Read]:
+    def _read_to_the_end(self, changed: Mapping[str, Sequence[HookEvent]]) -> dict[str, Read]:
         """Subjects that are gone are forgotten."""
         known = self._cursor.read or {}
         return {
@@ -131,46 +131,42 @@ class _Telling:
             for key, document in self._documents.items()
         }
 
-    def _happenings(self, document: Document) -> list[Happening]:
+    def _events(self, document: Document) -> list[HookEvent]:
         """The record was read before: what is written down from now on is found in its next generation."""
         if document.key.startswith("runs/"):
-            return run_happenings(document.key, document.data)
-        return slice_happenings(document.key, self._services.store.list(f"journal/{document.key}/"))
+            return run_events(document.key, document.data)
+        return slice_events(document.key, self._services.store.list(f"journal/{document.key}/"))
 
-    def _pending(self, changed: Mapping[str, Sequence[Happening]]) -> list[Happening]:
+    def _pending(self, changed: Mapping[str, Sequence[HookEvent]]) -> list[HookEvent]:
         """What this hook wants and was not told, in the order of their ids: so it is for each subject."""
         known = self._cursor.read or {}
         found = [
-            happening
-            for key, happenings in changed.items()
-            for happening in happenings
-            if key not in known or happening.id > known[key].last
+            event
+            for key, events in changed.items()
+            for event in events
+            if key not in known or event.id > known[key].last
         ]
-        in_journal = {
-            each.subject.rpartition("/")[2] for each in found if each.occasion is Occasion.NEEDS_HUMAN
-        }
-        found += trouble_happenings(self._troubles, in_journal | self._cursor.troubled.keys())
-        return sorted(
-            (each for each in found if each.occasion in self._hook.events), key=lambda happening: happening.id
-        )
+        in_journal = {each.subject.rpartition("/")[2] for each in found if each.kind is EventKind.NEEDS_HUMAN}
+        found += trouble_events(self._troubles, in_journal | self._cursor.troubled.keys())
+        return sorted((each for each in found if each.kind in self._hook.events), key=lambda event: event.id)
 
-    def _tell(self, pending: Sequence[Happening], notes: list[str]) -> bool:
+    def _tell(self, pending: Sequence[HookEvent], notes: list[str]) -> bool:
         """Whether all were told, or given up on; what went wrong is added to `notes`."""
         services, hook = self._services, self._hook
         with take_lease(services, hook.key):
             found = services.store.get(hook.key)
             if found is None or found.generation != self._generation:
                 raise ConflictError(f"another machine called hook {hook.name} at the same time")
-            for happening in pending:
+            for event in pending:
                 if services.clock.now() >= self._deadline:
                     return False
-                trouble = self._send(hook, happening)
+                trouble = self._send(hook, event)
                 if trouble:
-                    notes.append(f"hook {hook.name}: {happening.subject} {happening.occasion}: {trouble}")
+                    notes.append(f"hook {hook.name}: {event.subject} {event.kind}: {trouble}")
                     if self._cursor.tries + 1 < timeouts.HOOK_TRIES:
                         self._save(replace(self._cursor, tries=self._cursor.tries + 1, error=trouble))
                         return False
-                self._save(replace(self._cursor.after(happening, services.machine), error=trouble))
+                self._save(replace(self._cursor.after(event, services.machine), error=trouble))
         return True
 
     def _save(self, cursor: Cursor) -> None:
@@ -198,8 +194,8 @@ def hook_cursor(services: Services, hook: Hook) -> Cursor:
     return Cursor() if document is None else decode(Cursor, document)
 
 
-def sample_happening(services: Services) -> Happening:
+def sample_event(services: Services) -> HookEvent:
     """Something to try a hook with."""
-    return Happening(
-        Occasion.TEST, "fleet/test", "test", services.clock.now(), "sent by tpuctl watch hooks --test"
+    return HookEvent(
+        EventKind.TEST, "fleet/test", "test", services.clock.now(), "sent by tpuctl watch hooks --test"
     )

@@ -1,6 +1,6 @@
 """Hooks: what is told to programs and web addresses of the user's own, and when.
 
-Happenings are read out of the journal and the run records, which are written before the effect they announce.
+Events are read out of the journal and the run records, which are written before the effect they announce.
 Each has an id that is the same on every machine and after every crash: who is told twice knows it again.
 Hooks come only from the user's own configuration file: what a shared store or a directory holds is never run.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tpuctl.config.hooks import Occasion
+from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
@@ -21,10 +21,10 @@ from tpuctl.model.records import RunState
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
 
-class Happening(Struct, frozen=True):
+class HookEvent(Struct, frozen=True):
     """Something to tell. `id` is the same when it is told again; those of one subject sort as they happened."""
 
-    occasion: Occasion
+    kind: EventKind
     subject: str
     id: str
     at: float
@@ -49,13 +49,13 @@ class Cursor(Struct, frozen=True):
     """Of the event that is next."""
     error: str = ""
 
-    def after(self, happening: Happening, machine: str) -> Cursor:
-        """The cursor when one happening was told, or given up on. Its subject is not read to the end."""
-        read, subject = dict(self.read or {}), happening.subject
+    def after(self, event: HookEvent, machine: str) -> Cursor:
+        """The cursor when one event was told, or given up on. Its subject is not read to the end."""
+        read, subject = dict(self.read or {}), event.subject
         if "/" in subject:
-            read[subject] = Read(0, happening.id)
+            read[subject] = Read(0, event.id)
         troubled = dict(self.troubled)
-        if happening.occasion is Occasion.NEEDS_HUMAN:
+        if event.kind is EventKind.NEEDS_HUMAN:
             # What passes say of a slice that was refused or removed is the same thing.
             troubled[subject.rpartition("/")[2]] = machine
         return replace(self, read=read, troubled=troubled, tries=0)
@@ -71,43 +71,43 @@ class Cursor(Struct, frozen=True):
         return replace(self, troubled=kept)
 
 
-def slice_happenings(subject: str, journal: Sequence[Document]) -> list[Happening]:
+def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
     """What the journal of a slice, in the order of appending, tells: each under the position of the first entry
     that says it, however often a crash had it written.
 
     A slice has recovered when it is ready after a loss with no `up` or `down` in between.
     """
-    found: dict[tuple[str, Occasion], Happening] = {}
+    found: dict[tuple[str, EventKind], HookEvent] = {}
     lost = ready = False
     for document in journal:
         entry = document.data
         action = str(entry["action"])
-        occasion = None
+        kind = None
         if action in {"up", "down"}:
             lost = ready = False
         elif action in {"preempted", "unreachable", "create-failed", "absent"}:
-            occasion = None if action in {"create-failed", "absent"} else Occasion.PREEMPTED
-            lost = lost or ready or occasion is not None
+            kind = None if action in {"create-failed", "absent"} else EventKind.PREEMPTED
+            lost = lost or ready or kind is not None
         elif action == "ready":
-            occasion = Occasion.RECOVERED if lost else None
+            kind = EventKind.RECOVERED if lost else None
             lost, ready = False, True
         elif action in {"refused", "denied", "removed"}:
-            occasion = Occasion.NEEDS_HUMAN
-        if occasion is not None:
+            kind = EventKind.NEEDS_HUMAN
+        if kind is not None:
             position, why = document.key.rpartition("/")[2], f"{action}: {entry['reason']}"
-            told = Happening(occasion, subject, position, float(entry["at"]), why)
-            found.setdefault((str(entry.get("incarnation", "")), occasion), told)
+            told = HookEvent(kind, subject, position, float(entry["at"]), why)
+            found.setdefault((str(entry.get("incarnation", "")), kind), told)
     return list(found.values())
 
 
-def run_happenings(subject: str, record: Mapping[str, Any]) -> list[Happening]:
+def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
     """That a run is over without success and is not started again."""
     state = str(record["state"])
     if state not in {RunState.GAVE_UP, RunState.FAILED}:
         return []
     at = float(record.get("ended_at") or record["created_at"])
     detail = f"{state}: {record.get('reason') or 'no reason given'}"
-    return [Happening(Occasion.GAVE_UP, subject, str(Occasion.GAVE_UP), at, detail)]
+    return [HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
 
 
 def is_history(record: Mapping[str, Any], now: float) -> bool:
@@ -116,13 +116,13 @@ def is_history(record: Mapping[str, Any], now: float) -> bool:
     return ended is not None and now - float(ended) > timeouts.HOOK_MEMORY_S
 
 
-def trouble_happenings(troubles: Sequence[Trouble], told: Collection[str]) -> list[Happening]:
+def trouble_events(troubles: Sequence[Trouble], told: Collection[str]) -> list[HookEvent]:
     """Troubles that a person should hear of, except of the subjects in `told`."""
     return [
-        Happening(
-            Occasion.NEEDS_HUMAN,
+        HookEvent(
+            EventKind.NEEDS_HUMAN,
             trouble.subject,
-            f"{Occasion.NEEDS_HUMAN}/{trouble.since:.0f}",
+            f"{EventKind.NEEDS_HUMAN}/{trouble.since:.0f}",
             trouble.since,
             f"{trouble.result}: {trouble.why}",
         )
@@ -135,20 +135,18 @@ def _lasts(trouble: Trouble) -> bool:
     return trouble.result == PassResult.BLOCKED or trouble.passes >= timeouts.TROUBLE_PASSES
 
 
-def render_event(
-    happening: Happening, *, store_id: str, project: str, profile: str, host: str
-) -> dict[str, Any]:
-    """What a hook is given. `id` is the same for repeats of the same happening; `text` is for people."""
-    kind, _, name = happening.subject.rpartition("/")
+def render_event(event: HookEvent, *, store_id: str, project: str, profile: str, host: str) -> dict[str, Any]:
+    """What a hook is given. `id` is the same for repeats of the same event; `text` is for people."""
+    folder, _, name = event.subject.rpartition("/")
     return {
-        "id": f"{store_id}/{happening.subject}/{happening.id}",
-        "event": str(happening.occasion),
-        "kind": kind.removesuffix("s") or "subject",
+        "id": f"{store_id}/{event.subject}/{event.id}",
+        "event": str(event.kind),
+        "kind": folder.removesuffix("s") or "subject",
         "name": name,
-        "at": render_time(happening.at),
-        "detail": happening.detail,
+        "at": render_time(event.at),
+        "detail": event.detail,
         "project": project,
         "profile": profile,
         "host": host,
-        "text": f"tpuctl ({project}): {name} {happening.occasion}: {happening.detail}",
+        "text": f"tpuctl ({project}): {name} {event.kind}: {event.detail}",
     }

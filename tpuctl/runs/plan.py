@@ -35,7 +35,7 @@ READS_THAT_MUST_AGREE = 2
 """One read of the API proves nothing: the preemption may not be visible yet."""
 
 
-PASSING = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
+GOING_DOWN = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
 """Events of a host that is still going down: the cloud may soon say more."""
 
 
@@ -55,7 +55,10 @@ class RunStep(StrEnum):
 
 
 class RunPlan(Struct, frozen=True):
-    """The next step and why; `cause` goes with DECIDE, `state` with FINISH; `verdict` holds without a step."""
+    """The next step and why; `cause` goes with DECIDE, `state` with FINISH.
+
+    `verdict` counts only if `step` is None.
+    """
 
     step: RunStep | None
     why: str
@@ -80,7 +83,7 @@ def plan_run(
         return RunPlan(None, run.reason, Done(run.reason))
     attempt = run.attempt
     if attempt is None or attempt.state is AttemptPhase.ENDED:
-        return _plan_between(run, slice_)
+        return _plan_next_attempt(run, slice_)
     if attempt.state is AttemptPhase.ENDING:
         return _plan_ending(run, attempt, slice_, workers, now)
     if run.stop_asked:
@@ -97,7 +100,7 @@ def plan_run(
     return _plan_running(attempt, observed, workers, now)
 
 
-def _plan_between(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
+def _plan_next_attempt(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
     if run.stop_asked:
         return _act(RunStep.FINISH, "stopped before the next attempt", state=RunState.STOPPED)
     if slice_ is None or slice_.desired is Desired.DOWN:
@@ -161,7 +164,7 @@ def _plan_trouble(
     unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
     waited = now - attempt.suspect_since
     alive = observed is not None and observed.event is SliceEvent.NODE_READY
-    going_down = any(w.event in PASSING for w in workers)
+    going_down = any(w.event in GOING_DOWN for w in workers)
     if alive and not unreachable and (failed or going_down):
         if attempt.suspect_reads >= READS_THAT_MUST_AGREE and failed and not going_down:
             return _act(RunStep.DECIDE, what, _cause_of(failed, workers))

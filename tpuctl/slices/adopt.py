@@ -26,7 +26,8 @@ from tpuctl.model.cloud import (
     NodeState,
     QueuedInfo,
 )
-from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceSpec, SliceState
+from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.slices.enrollment import enroll_machine, read_machines
 from tpuctl.slices.probing import find_workers, probe_workers
 from tpuctl.state.journal import record_decision

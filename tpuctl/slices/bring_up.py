@@ -1,4 +1,4 @@
-"""Bring a slice up: resolve the request, check and offer it, write it down, wait until every host answers.
+"""Bring a slice up: resolve the request, say its price, write it down, wait until every host answers.
 
 `up`, `run --up` and `apply` share this.
 """
@@ -17,8 +17,8 @@ from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_slice_name
 from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import Desired, SliceRecord, SliceSpec, SliceState
-from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.model.records import Desired, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import Quote, list_grants, quote
 from tpuctl.money.grants import Grant
 from tpuctl.money.quota_report import check_side_quotas
@@ -129,7 +129,7 @@ def _read_script(request: SliceRequest, directory: Path) -> bytes | None:
         ) from error
 
 
-class Offer:
+class Price:
     """What a slice costs in each zone in which it may be. `beside` are slices about to be wanted, too."""
 
     def __init__(
@@ -176,11 +176,11 @@ def request_wanted(
     _warn_of_version(services, wanted.spec)
 
     def admit() -> None:
-        offer = _admitted(services, wanted, quotas=quotas)
+        price = _admitted(services, wanted, quotas=quotas)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
         store_environment(services, wanted.environment)
-        services.emit(Note("", offer.line))
+        services.emit(Note("", price.line))
         if not wanted.spec.external_ips:
             services.emit(Note("", internal_note(wanted.spec)))
 
@@ -198,12 +198,12 @@ def request_wanted(
     )
 
 
-def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Offer:
-    offer = Offer(services, wanted)
-    offer.check()
+def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Price:
+    price = Price(services, wanted)
+    price.check()
     if quotas:
         check_side_quotas(services, wanted.name, wanted.specs)
-    return offer
+    return price
 
 
 def _warn_of_version(services: Services, spec: SliceSpec) -> None:

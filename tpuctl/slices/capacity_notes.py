@@ -12,7 +12,8 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model import capacity as notes
 from tpuctl.model.capacity import CapacityNote, capacity_key
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceRecord, SliceSpec, SliceState
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.state.repository import decode, decode_readable, readable_slices
 
 _ON_ITS_WAY = {SliceState.REQUESTED, SliceState.PROVISIONING}

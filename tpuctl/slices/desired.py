@@ -13,7 +13,8 @@ from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.retry import retry
 from tpuctl.model.cloud import USER_LABEL
-from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceSpec, SliceState
+from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.disks import add_disks, asks_more_disks
 from tpuctl.slices.enrollment import enroll_machine
@@ -29,6 +30,8 @@ _REQUEST_TRIES = 3
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
 UNLIMITED = Limits()
+_OF_THE_TYPE = frozenset({"hosts", "chips"})
+"""They follow from the accelerator type, which is named instead."""
 
 
 def request_slice(
@@ -100,10 +103,12 @@ def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> 
     """Raises ConflictError when a slice is not what is asked for under its name."""
     differs = record.differs_from(spec, zones)
     if differs:
+        options = [option_of(name) for name in differs if name not in _OF_THE_TYPE] or list(differs)
         raise ConflictError(
             f"slice {record.name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
-            f" ({record.spec.tier}), not as asked",
-            hint=f"tpuctl down {record.name}, or give the new slice another name",
+            f" ({record.spec.tier}), not as asked: {', '.join(options)} would be another",
+            hint=f"ask for it as before (tpuctl status {record.name}), or give the new slice another name; "
+            f"tpuctl down {record.name} deletes the old one",
             details={"differs": list(differs)},
         )
 

@@ -7,16 +7,8 @@ from msgspec.structs import replace
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
 from tpuctl.model import timeouts
-from tpuctl.model.records import (
-    WITH_HOSTS,
-    Answer,
-    Desired,
-    Incarnation,
-    Retry,
-    SliceRecord,
-    SliceSpec,
-    SliceState,
-)
+from tpuctl.model.records import WITH_HOSTS, Answer, Desired, Incarnation, Retry, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To

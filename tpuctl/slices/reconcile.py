@@ -187,7 +187,7 @@ def _doubt_if_silent(services: Services, name: str) -> None:
 def request_deletion(services: Services, name: str, *, deadline: float | None = None) -> Wait | None:
     """Runs the loop on a slice that is to go until only the cloud has to act; what is waited for then.
 
-    Empty: it is gone. Raises as `converge` does.
+    None: it is gone. Raises as `converge` does.
     """
     waits: Wait | None = None
 

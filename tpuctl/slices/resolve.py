@@ -22,9 +22,9 @@ from tpuctl.lib.text import suggest
 from tpuctl.lib.time import parse_duration, parse_moment, render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Limits, SliceSpec
+from tpuctl.model.records import Limits
 from tpuctl.model.run_spec import FrozenEnvironment
-from tpuctl.model.slice_spec import SliceOptions, SliceRequest
+from tpuctl.model.slice_spec import SliceOptions, SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant, granted, same_pool
 from tpuctl.slices.lifetime import WARN_BEFORE_S
 from tpuctl.slices.rules import check_together

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import region_of
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 
 MAX_METADATA_VALUE = 256 * 1024
 MAX_METADATA_TOTAL = 512 * 1024

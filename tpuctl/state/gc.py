@@ -17,7 +17,7 @@ from tpuctl.lib.text import counted, sized
 from tpuctl.model import timeouts
 from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
 from tpuctl.state.old_records import OldRecords, find_old, remove_old
-from tpuctl.state.tombstones import find_ripe, retire
+from tpuctl.state.tombstones import find_expired, retire
 
 KEY = "pruned"
 HANDFUL = 100
@@ -59,7 +59,7 @@ def find_waste(
     what could not be read."""
     listed = store.list_blobs()
     doomed = _find_doomed(store, listed, age_s)
-    slices = find_ripe(store, retire_after_s)
+    slices = find_expired(store, retire_after_s)
     return Waste(doomed, len(listed) - len(doomed), slices, find_old(store, runs_after_s))
 
 

@@ -24,7 +24,7 @@ def retired_numbers(store: Store, name: str) -> Numbers:
     return _read(store)[0].numbers.get(name, Numbers())
 
 
-def find_ripe(store: Store, after_s: float) -> tuple[str, ...]:
+def find_expired(store: Store, after_s: float) -> tuple[str, ...]:
     """The slices that `retire` would remove now."""
     old, generation = _read(store)
     return old.watch(_gone(store), store.now()).ripe(store.now(), after_s) if generation else ()
@@ -44,7 +44,7 @@ def retire(store: Store, after_s: float) -> list[str]:
         try:
             store.put(KEY, to_data(new), if_generation=generation)
         except ConflictError:
-            return []  # another one is at it
+            return []  # another machine does it
     removed = [name for name in ripe if remove_unchanged(store, f"slices/{name}", new.resting[name].generation)]
     for name in (*removed, *leftover):
         _remove_lease(store, name, new.numbers[name])

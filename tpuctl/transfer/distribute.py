@@ -61,7 +61,7 @@ def distribute(
     """
     spread = Spreading(agent, targets, content, clock, emit, where=where)
     spread.query_hosts()
-    relayed = spread.relay_pays() and _ConnectedRelay(spread).relay()
+    relayed = spread.relay_is_faster() and _ConnectedRelay(spread).relay()
     spread.send_directly()
     return _distributed(spread, relayed, frozenset())
 

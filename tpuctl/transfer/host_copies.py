@@ -82,7 +82,7 @@ class HostCopies:
         none of those that copy."""
         going = [worker for worker in self._spread.state.unfinished() if self._status(worker).going]
         fresh = self._fresh()
-        if not fresh or self._spread.late() or not (going or self._spread.relay_pays()):
+        if not fresh or self._spread.late() or not (going or self._spread.relay_is_faster()):
             return going
         sources = self._sources(len(fresh))
         fresh = self._fresh()

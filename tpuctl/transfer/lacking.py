@@ -1,6 +1,6 @@
 """What each of many hosts lacks of a tree, and sending it to them over this machine's uplink.
 
-`distribute` is the door; who brings contents from host to host works on a `Spreading`, too.
+Call `distribute`. Code that copies from host to host uses `Spreading`, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ INLINE_TREE = 16 << 10
 FLAT_WORKERS = 64
 """Up to so many workers one of them serves all others; beyond, those that are done serve too."""
 FAN_OUT = 16
+"""Beyond that, so many fetch from one at a time, and then serve: 16 have it after one round, 288 after two."""
 SEEDS_TRIED = 3
+"""One host may be sick. Where three cannot serve it is the network, and this machine sends to each itself."""
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 60.0
 PIECE = 1 << 18
@@ -191,18 +193,20 @@ class Spreading:
         def wanted(target: HostTarget) -> list[Blob]:
             return [blob for blob in self._blobs if blob in needs[target.worker]]
 
-        def come(worker: int, blob: Blob) -> int:
+        def received(worker: int, blob: Blob) -> int:
             return min(blob.size, max(0, self.state.begun.get(worker, {}).get(blob, 0)))
 
-        self.meter.expect(sum(blob.size - come(worker, blob) for worker in workers for blob in needs[worker]))
+        self.meter.expect(
+            sum(blob.size - received(worker, blob) for worker in workers for blob in needs[worker])
+        )
         return self.agent.call(
             self.targets(workers),
             "receive",
             lambda target: {
                 "area": self.where.area,
-                "blobs": [[blob.sha256, blob.size, come(target.worker, blob)] for blob in wanted(target)],
+                "blobs": [[blob.sha256, blob.size, received(target.worker, blob)] for blob in wanted(target)],
             },
-            payload=lambda target: self._pieces((b, come(target.worker, b)) for b in wanted(target)),
+            payload=lambda target: self._pieces((b, received(target.worker, b)) for b in wanted(target)),
             timeout_s=self.limited(TRANSFER_TIMEOUT_S),
         )
 
@@ -244,7 +248,7 @@ class Spreading:
 
     # ------------------------------------------------------------ choosing
 
-    def relay_pays(self) -> bool:
+    def relay_is_faster(self) -> bool:
         """Whether hosts are better served by each other."""
         unfinished = self.state.unfinished()
         if not unfinished or len(unfinished) + len(self.complete) <= FEW_WORKERS:

@@ -1,4 +1,4 @@
-"""One stateless pass over everything desired, and taking slices down with all that is on them."""
+"""One stateless pass over everything desired."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
-from tpuctl.engine.events import Warn
 from tpuctl.engine.ports import Document
-from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.inventory.orphans import collect_obsolete
@@ -18,14 +17,13 @@ from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, Sl
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import active_run, never_began, request_stop, silence_is_proved
+from tpuctl.runs.reconcile import never_began, silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
-from tpuctl.slices.desired import request_down, withdraw_if_unsent
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
-from tpuctl.slices.reconcile import advance_slice, wait_until_gone
+from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
@@ -344,39 +342,3 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
         hosts.fetch_logs()
     return line
-
-
-def take_down(
-    services: Services,
-    name: str,
-    *,
-    wait: bool = True,
-    deadline: float | None = None,
-    all_users: bool = False,
-) -> SliceRecord:
-    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
-
-    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
-    """
-    run = active_run(services, name)
-    if run is not None:
-        request_stop(services, run.id)
-        _end_run_first(services, run.id, deadline)
-    if withdraw_if_unsent(services, name, f"down, asked for by {services.user}; nothing had been sent"):
-        return get_slice(services, name).record
-    record = request_down(services, name, all_users=all_users)
-    if wait:
-        wait_until_gone(services, name, deadline=deadline)
-    return record
-
-
-def _end_run_first(services: Services, run_id: str, deadline: float | None) -> None:
-    """A run that cannot be ended in order (hosts gone, API silent) does not keep its slice alive."""
-    try:
-        converge(services, run_id, lambda: step_run_and_slice(services, run_id), deadline=deadline)
-    except LeaseHeldError:
-        raise
-    except TpuctlError as error:
-        services.emit(
-            Warn(run_id, f"could not be stopped in order: {error.message}; its slice is deleted all the same")
-        )

@@ -13,37 +13,9 @@ from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import common_cause, counted, fold_label
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.model.records import HOSTS_ANSWER, SliceRecord, SliceState
+from tpuctl.model.records import HOSTS_ANSWER, SliceRecord
 from tpuctl.model.verdict import Blocked
 from tpuctl.slices.enrollment import send_own_key, why_closed
-from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.state.repository import get_slice, list_slices
-
-
-def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> SliceRecord:
-    """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError.
-
-    What this machine's own `ssh` knows of it follows it. `flag` is how the command takes the name, if not as a
-    word.
-    """
-    record = get_slice(services, name).record if name is not None else _only_slice(services, flag)
-    follow_slices(services, [record])
-    return record
-
-
-def _only_slice(services: Services, flag: str) -> SliceRecord:
-    mine = [
-        record
-        for record in list_slices(services)
-        if record.owner == services.user and record.state is not SliceState.GONE
-    ]
-    if len(mine) == 1:
-        return mine[0]
-    names = ", ".join(record.name for record in mine)
-    raise UsageError(
-        f"which slice? you have {names}" if mine else "you have no slice",
-        hint=f"{flag or 'give its name, as'} {mine[0].name}" if mine else "tpuctl up ACCELERATOR --spot",
-    )
 
 
 def choose_workers(

@@ -14,7 +14,7 @@ CHUNK = 1 << 18
 
 
 def scan(paths: Sequence[Path]) -> Content:
-    """The files and directories as one tree, each under its last name. NotFoundError if one lacks.
+    """The files and directories as one tree, each under its last name. NotFoundError if one is missing.
 
     Sockets, pipes and devices are left out: they have no content to copy.
     """

@@ -14,7 +14,7 @@ from tests.e2e.fleet.weather import DAY, HOUR, MINUTE, ZONES, DrawnDelays, Weath
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.progress import go_on
 from tpuctl.runs.reconcile import active_run
 from tpuctl.sim.wire.status import ApiError, Code

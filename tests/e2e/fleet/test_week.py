@@ -20,7 +20,7 @@ from tests.support.soak import soak
 from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.world.world import Resident
 from tpuctl.slices.desired import request_slice
 from tpuctl.watch.pause import pause_fleet

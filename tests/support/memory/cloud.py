@@ -28,7 +28,7 @@ from tpuctl.model.cloud import (
     QueuedInfo,
 )
 from tpuctl.model.disks import DataDisk
-from tpuctl.model.records import SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, DroppedConnectionError, Json
 from tpuctl.sim.world.world import World
 

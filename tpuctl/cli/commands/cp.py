@@ -62,7 +62,8 @@ def cp(
     name = target[0] or sources[0][0]
     with open_context(ctx) as context:
         from tpuctl.hosts.targets import host_targets
-        from tpuctl.workers.exec import choose_workers, resolve_slice
+        from tpuctl.slices.choose import resolve_slice
+        from tpuctl.workers.exec import choose_workers
 
         record = resolve_slice(context, name)
         targets = choose_workers(record, choose(record, worker), host_targets(context, record))

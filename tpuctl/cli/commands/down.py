@@ -37,10 +37,10 @@ def down(
     Stops their runs and fetches the logs first.
     """
     from tpuctl.model.verdict import render_wait
+    from tpuctl.runs.take_down import take_down
     from tpuctl.slices.desired import check_owner
     from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
-    from tpuctl.watch.reconciler import take_down
 
     with open_context(ctx) as context:
         records = [get_slice(context, name).record for name in names]

@@ -61,7 +61,8 @@ def exec_(
     others; of a pipe it is gone, and that is said: -n leaves both alone. For a terminal there is `tpuctl ssh`.
     """
     from tpuctl.lib.standard_input import find_input
-    from tpuctl.workers.exec import execute, resolve_slice
+    from tpuctl.slices.choose import resolve_slice
+    from tpuctl.workers.exec import execute
 
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")

@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json
-from tpuctl.cli.slice_rows import fleet_cells
+from tpuctl.cli.slice_status import fleet_cells
 
 FLEET = (
     Column("name", "NAME", give=2),

@@ -72,12 +72,12 @@ def run(
             "flags about capacity go with --up: without it the slice is there already",
             hint="add --up TYPE, or leave them out",
         )
-    from tpuctl.cli.slice_rows import print_preview
+    from tpuctl.cli.slice_status import print_preview
     from tpuctl.lib.names import check_run_id
     from tpuctl.runs.reconcile import check_new_id
     from tpuctl.runs.submit import freeze_code, own_slice_name, prepare_run, refused_run, submit_run
     from tpuctl.slices.bring_up import preview_slice, resolve_wanted
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     shared, here = invocation(ctx), Path.cwd()
     program = _program(shared, list(words or []), request.module)

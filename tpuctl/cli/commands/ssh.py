@@ -34,7 +34,7 @@ def ssh(
     """
     import shlex
 
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     before, behind = split_words(invocation(ctx), list(words or []))
     with open_context(ctx) as context:

@@ -7,14 +7,14 @@ import typer
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json, OwnSlice
-from tpuctl.cli.slice_rows import status_lines
+from tpuctl.cli.slice_status import status_lines
 
 
 def status(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show one slice in full."""
     from tpuctl.money.slice_costs import slice_cost
+    from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import slice_status
-    from tpuctl.workers.exec import resolve_slice
 
     with open_context(ctx) as context:
         record = resolve_slice(context, name)

@@ -41,7 +41,7 @@ def up(
     same slice and changes nothing once it is ready.
     """
     from tpuctl.cli.following import warn_if_unwatched
-    from tpuctl.cli.slice_rows import print_preview
+    from tpuctl.cli.slice_status import print_preview
     from tpuctl.slices.bring_up import bring_up, preview_slice, request_wanted, resolve_wanted
     from tpuctl.views.slices import slice_status
 

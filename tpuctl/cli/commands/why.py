@@ -17,8 +17,8 @@ def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None: 
 
     The oldest comes first.
     """
+    from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import decisions, describe_condition
-    from tpuctl.workers.exec import resolve_slice
 
     columns = (
         Column("at", "WHEN (UTC)"),

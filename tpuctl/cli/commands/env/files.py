@@ -146,7 +146,7 @@ def capture(
     from tpuctl.envs.capture import capture_environment
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     check_environment_name(name)
     with open_context(ctx) as context:

@@ -47,7 +47,7 @@ def apply(
     """
     from tpuctl.envs.install import apply_environment
     from tpuctl.envs.wheelhouse import fill_wheelhouse
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
@@ -64,7 +64,7 @@ def apply(
 def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
     """Show what `apply` would do on each host, and why."""
     from tpuctl.envs.install import plan_environment
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
@@ -82,7 +82,7 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
     mends it.
     """
     from tpuctl.envs.install import drift_error, verify_environment
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
@@ -102,7 +102,7 @@ def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     What the slice has or a run needs stays, and so do the two that were used last, to go back to.
     """
     from tpuctl.envs.install import remove_old
-    from tpuctl.workers.exec import resolve_slice
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         removed = remove_old(context, resolve_slice(context, on, flag="--on"), dry_run=dry_run)

@@ -16,7 +16,7 @@ from tpuctl.errors import NotFoundError, PartialError, TpuctlError
 
 if TYPE_CHECKING:
     from tpuctl.config.hooks import Hook
-    from tpuctl.notify.events import Happening
+    from tpuctl.notify.events import HookEvent
     from tpuctl.watch.heartbeat import PassLine, Trouble
 
 HOOKS = (
@@ -36,7 +36,7 @@ def hooks(
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the hooks of your configuration file, or try one."""
-    from tpuctl.notify.deliver import hook_cursor, sample_happening
+    from tpuctl.notify.deliver import hook_cursor, sample_event
 
     with open_context(ctx) as context:
         known = load_user_hooks(context)
@@ -48,7 +48,7 @@ def hooks(
         if found is None:
             names = ", ".join(hook.name for hook in known) or "none"
             raise NotFoundError(f"no hook called {test} (known: {names})", hint="tpuctl watch hooks")
-        trouble = sender(context, context.console.say)(found, sample_happening(context))
+        trouble = sender(context, context.console.say)(found, sample_event(context))
         if trouble:
             raise PartialError(f"hook {test}: {trouble}", hint="tpuctl watch hooks")
         context.console.say(f"{test} was told")
@@ -66,22 +66,22 @@ def tell_about(
         return [f"hooks: {error.message}"]
 
 
-def sender(context: AppContext, log: Callable[[str], None]) -> Callable[[Hook, Happening], str]:
-    """What tells one hook of one happening."""
+def sender(context: AppContext, log: Callable[[str], None]) -> Callable[[Hook, HookEvent], str]:
+    """What tells one hook of one event."""
     from tpuctl.notify.events import render_event
     from tpuctl.notify.send import send_event
 
     config = context.config
 
-    def send(hook: Hook, happening: Happening) -> str:
-        event = render_event(
-            happening,
+    def send(hook: Hook, event: HookEvent) -> str:
+        content = render_event(
+            event,
             store_id=context.store.identity(),
             project=config.require_project(),
             profile=config.profile,
             host=socket.gethostname(),
         )
-        return send_event(hook, event, log)
+        return send_event(hook, content, log)
 
     return send
 

@@ -1,0 +1,80 @@
+"""Taking a slice down with its run: the run ends in order first, if that can be.
+
+`take_down` does all of it for a command. `end_slice` is one step, for a loop over many slices.
+"""
+
+from __future__ import annotations
+
+from tpuctl.engine.events import Warn
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.model.records import Desired, RunRecord, SliceRecord
+from tpuctl.model.verdict import Wait, wait_for
+from tpuctl.runs.follow import step_run_and_slice
+from tpuctl.runs.reconcile import active_run, request_stop
+from tpuctl.slices.desired import request_down, withdraw_if_unsent
+from tpuctl.slices.reconcile import advance_slice, wait_until_gone
+from tpuctl.state.repository import get_run, get_slice
+
+
+def take_down(
+    services: Services,
+    name: str,
+    *,
+    wait: bool = True,
+    deadline: float | None = None,
+    all_users: bool = False,
+) -> SliceRecord:
+    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
+
+    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
+    """
+    run = active_run(services, name)
+    if run is not None:
+        request_stop(services, run.id)
+        _end_run_first(services, run.id, deadline)
+    if withdraw_if_unsent(services, name, f"down, asked for by {services.user}; nothing had been sent"):
+        return get_slice(services, name).record
+    record = request_down(services, name, all_users=all_users)
+    if wait:
+        wait_until_gone(services, name, deadline=deadline)
+    return record
+
+
+def _end_run_first(services: Services, run_id: str, deadline: float | None) -> None:
+    """A run that cannot be ended in order (hosts gone, API silent) does not keep its slice alive."""
+    try:
+        converge(services, run_id, lambda: step_run_and_slice(services, run_id), deadline=deadline)
+    except LeaseHeldError:
+        raise
+    except TpuctlError as error:
+        services.emit(
+            Warn(run_id, f"could not be stopped in order: {error.message}; its slice is deleted all the same")
+        )
+
+
+def end_slice(services: Services, name: str) -> Outcome:
+    """One step of taking a slice down with its run: the run ends in order first, if that can be."""
+    record = get_slice(services, name).record
+    if record.desired is Desired.UP:
+        run = active_run(services, name)
+        if run is not None and _keeps_slice(services, run):
+            return Outcome(wait_for(f"run {run.id} to end"), acted=False)
+        request_down(services, name)
+        return Outcome(wait_for(f"{name} to be gone"), acted=True)
+    return advance_slice(services, name)[0]
+
+
+def _keeps_slice(services: Services, run: RunRecord) -> bool:
+    """Whether a run that is to stop still needs its slice. One that cannot be ended in order does not."""
+    request_stop(services, run.id)
+    try:
+        outcome = step_run_and_slice(services, run.id)
+    except (LeaseHeldError, StaleRecordError):
+        return True
+    except TpuctlError:
+        return False
+    if isinstance(outcome.verdict, Wait) or outcome.acted:
+        return not get_run(services, run.id).record.state.final
+    return False
