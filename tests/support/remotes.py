@@ -101,6 +101,7 @@ class MemoryLab:
         self.stack = ExitStack()
         self.clock = FakeClock()
         self.hosts = MemoryHosts(self.clock)
+        self.stack.callback(self.hosts.close)
         self.hosts.programs.update(MEANINGS)
         self.metadata: dict[str, str] = {}
         """What the metadata server of every host answers, by path."""

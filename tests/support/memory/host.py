@@ -7,6 +7,7 @@ processes. Its processes move when somebody looks: `advance`.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import itertools
@@ -314,8 +315,9 @@ class MemoryHosts:
         """Until when somebody fetches from a host that serves."""
         self.copy_bytes_per_s = math.inf
         """How fast a host gives contents to another."""
-        self._root = tempfile.TemporaryDirectory(prefix="tpuctl-memory-", dir=RAM if RAM.is_dir() else None)
-        self.folder = Path(self._root.name)
+        self.folder = Path(tempfile.mkdtemp(prefix="tpuctl-memory-", dir=RAM if RAM.is_dir() else None))
+        # Not when it is collected: that may be on a thread of process hosts which acts as another user.
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.made = itertools.count()
         self._cut_cable = cut_cable
         self._spare = spare_addresses
@@ -442,7 +444,7 @@ class MemoryHosts:
     def close(self) -> None:
         for node_key in list(self._nodes):
             self.destroy(node_key)
-        self._root.cleanup()
+        shutil.rmtree(self.folder)
 
 
 def parse_ssh_keys(ssh_keys: str) -> set[tuple[str, str]]:
