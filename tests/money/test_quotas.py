@@ -59,8 +59,8 @@ def test_a_queued_resource_and_its_node_count_once():
     held = find_holdings(
         CATALOG, [a_node(queued_resource="big-1", endpoints=(Endpoint("1.1.1.1"),) * 2)], [a_queued()]
     )
-    assert [(each.name, each.kind, each.chips, each.hosts) for each in held] == [
-        ("big-1", "queued resource", 8, 2)
+    assert [(each.resource.name, str(each.resource.kind), each.chips, each.hosts) for each in held] == [
+        ("big-1", "queued", 8, 2)
     ]
 
 

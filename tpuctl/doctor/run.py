@@ -159,5 +159,5 @@ def _zones(wanted: Wanted, records: Reading[StoreRecords], holdings: Reading[tup
     found = [*wanted.zones]
     if records.value is not None:
         found += [grant.zone for grant in records.value.grants] + list(records.value.zones)
-    found += [each.zone for each in holdings.value or ()]
+    found += [each.resource.location for each in holdings.value or ()]
     return list(dict.fromkeys(found))

@@ -196,7 +196,7 @@ def quota_report(
         on_done=on_done,
     )
     holdings, unread = _holdings(catalog, readings["nodes"], readings["queued resources"])
-    asked = sorted({*zones, *(grant.zone for grant in grants), *(each.zone for each in holdings)})
+    asked = sorted({*zones, *(grant.zone for grant in grants), *(each.resource.location for each in holdings)})
     asked = asked or list(catalog.zones())
     regions = read_all(
         {
@@ -277,10 +277,10 @@ def _holder_rows(services: Services, catalog: Catalog, holdings: Sequence[Holdin
 
 
 def _price(catalog: Catalog, holding: Holding) -> float | None:
-    offer = catalog.find(holding.accelerator_type)
+    offer = catalog.find(holding.resource.type)
     if offer is None or not _costs(holding):
         return None
-    return price_per_hour(catalog, offer, holding.zone, holding.tier)
+    return price_per_hour(catalog, offer, holding.resource.location, holding.tier)
 
 
 def _live(grant: Grant, holdings: Iterable[Holding]) -> int | None:
@@ -288,7 +288,7 @@ def _live(grant: Grant, holdings: Iterable[Holding]) -> int | None:
         each.chips
         for each in holdings
         if _costs(each)
-        and each.zone == grant.zone
+        and each.resource.location == grant.zone
         and each.generation in (grant.generation, "")
         and same_pool(each.tier, grant.tier)
     ]

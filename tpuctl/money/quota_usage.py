@@ -30,13 +30,19 @@ def name_holders(services: Services, spec: SliceSpec, error: QuotaError, *, own:
     It stays as it was if they cannot be read.
     """
     try:
-        found = [each for each in holders(services, spec) if each.name != own]
+        found = [each for each in holders(services, spec) if each.resource.name != own]
     except TpuctlError:
         return error  # the refusal is the news; who holds the rest is an extra
     if not found:
         return error
     rows = [
-        {"user": each.user, "name": each.name, "zone": each.zone, "chips": each.chips or 0, "state": each.state}
+        {
+            "user": each.resource.user,
+            "name": each.resource.name,
+            "zone": each.resource.location,
+            "chips": each.chips or 0,
+            "state": each.resource.state,
+        }
         for each in found
     ]
     message = f"{error.message}; {_in_words(found)}"
@@ -66,4 +72,5 @@ def _in_words(found: Sequence[Holding]) -> str:
 
 
 def _words(held: Holding) -> str:
-    return f"{held.user or NOBODY} holds {held.name} ({held.accelerator_type}, {held.zone}, {held.state})"
+    found = held.resource
+    return f"{found.user or NOBODY} holds {found.name} ({found.type}, {found.location}, {found.state})"

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
-    OWNER_LABEL,
-    USER_LABEL,
+    CloudResource,
     NodeInfo,
     NodeState,
     QueuedInfo,
     QueuedState,
+    ResourceKind,
     Tier,
 )
 from tpuctl.model.quota import ComputeQuota, TpuQuota
@@ -47,30 +48,30 @@ DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
 DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
 
 
-def quota_units(offer: AcceleratorType) -> int:
+def quota_units(kind: AcceleratorType) -> int:
     """What a slice takes of its TPU quota."""
-    return offer.cores if offer.quota_unit == "tensorcores" else offer.chips
+    return kind.cores if kind.quota_unit == "tensorcores" else kind.chips
 
 
 class Holding(Struct, frozen=True):
-    """Something in the project that holds TPU quota: a node, or a queued resource without nodes.
+    """Something in the project that holds TPU quota: a node, or a queued resource with or without nodes.
 
-    `units` and `chips` are None for a type that the table does not know. `dead` will never give chips again.
+    `tier` is that of `resource`: every TPU has one. `units` and `chips` are None for a type that the table does
+    not know. `dead` will never give chips again.
     """
 
-    name: str
-    kind: str
-    zone: str
-    accelerator_type: str
+    resource: CloudResource
     tier: Tier
-    state: str
-    user: str
-    slice_name: str
     hosts: int
     generation: str = ""
     chips: int | None = None
     units: int | None = None
     dead: bool = False
+
+    @property
+    def slice_name(self) -> str:
+        """The slice that it was made for; empty for what tpuctl did not make."""
+        return self.resource.slice_name if INCARNATION_LABEL in self.resource.labels else ""
 
 
 def find_holdings(
@@ -81,7 +82,9 @@ def find_holdings(
     with_nodes = {(node.zone, node.queued_resource) for node in listed if node.queued_resource}
     held = [_of_node(catalog, node) for node in listed]
     held += [_of_queued(catalog, item) for item in queued if (item.zone, item.name) not in with_nodes]
-    return tuple(sorted(held, key=lambda each: (each.user, each.zone, each.name)))
+    return tuple(
+        sorted(held, key=lambda each: (each.resource.user, each.resource.location, each.resource.name))
+    )
 
 
 def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Tier) -> tuple[Holding, ...]:
@@ -95,54 +98,41 @@ def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Ti
         each
         for each in holdings
         if each.generation == generation
-        and region_of(each.zone) == region
+        and region_of(each.resource.location) == region
         and same_pool(each.tier, tier)
-        and not (each.dead and each.kind == "node")
+        and not (each.dead and each.resource.kind is ResourceKind.NODE)
     ]
-    return tuple(sorted(found, key=lambda each: (-(each.chips or 0), each.name)))
+    return tuple(sorted(found, key=lambda each: (-(each.chips or 0), each.resource.name)))
 
 
 def _of_node(catalog: Catalog, node: NodeInfo) -> Holding:
-    offer = catalog.find(node.accelerator_type)
+    found = catalog.find(node.accelerator_type)
+    resource = node.resource
+    if node.queued_resource:
+        resource = replace(resource, kind=ResourceKind.QUEUED, name=node.queued_resource)
     return Holding(
-        name=node.queued_resource or node.name,
-        kind="queued resource" if node.queued_resource else "node",
-        zone=node.zone,
-        accelerator_type=node.accelerator_type,
+        resource=resource,
         tier=node.tier,
-        state=str(node.state),
-        user=node.labels.get(USER_LABEL, ""),
-        slice_name=_slice_of(node.labels),
-        hosts=len(node.endpoints) or (offer.hosts if offer else 0),
-        generation=offer.generation if offer else "",
-        chips=offer.chips if offer else None,
-        units=quota_units(offer) if offer else None,
+        hosts=len(node.endpoints) or (found.hosts if found else 0),
+        generation=found.generation if found else "",
+        chips=found.chips if found else None,
+        units=quota_units(found) if found else None,
         dead=node.state in DEAD_NODES,
     )
 
 
 def _of_queued(catalog: Catalog, item: QueuedInfo) -> Holding:
-    offer = catalog.find(item.accelerator_type)
+    found = catalog.find(item.accelerator_type)
     count = max(1, len(item.node_ids))
     return Holding(
-        name=item.name,
-        kind="queued resource",
-        zone=item.zone,
-        accelerator_type=item.accelerator_type,
+        resource=item.resource,
         tier=item.tier,
-        state=str(item.state),
-        user=item.labels.get(USER_LABEL, ""),
-        slice_name=_slice_of(item.labels),
         hosts=0,
-        generation=offer.generation if offer else "",
-        chips=count * offer.chips if offer else None,
-        units=count * quota_units(offer) if offer else None,
+        generation=found.generation if found else "",
+        chips=count * found.chips if found else None,
+        units=count * quota_units(found) if found else None,
         dead=item.state in DEAD_QUEUED,
     )
-
-
-def _slice_of(labels: Mapping[str, str]) -> str:
-    return labels.get(OWNER_LABEL, "") if INCARNATION_LABEL in labels else ""
 
 
 def collect_command(holding: Holding, ours: frozenset[str], project: str) -> str | None:
@@ -151,8 +141,8 @@ def collect_command(holding: Holding, ours: frozenset[str], project: str) -> str
         return None
     if holding.slice_name in ours:
         return "tpuctl watch once"
-    where = f"{holding.name} --zone={holding.zone} --project={project} --quiet"
-    if holding.kind == "node":
+    where = f"{holding.resource.name} --zone={holding.resource.location} --project={project} --quiet"
+    if holding.resource.kind is ResourceKind.NODE:
         return f"gcloud compute tpus tpu-vm delete {where}"
     return f"gcloud compute tpus queued-resources delete {where} --force"
 
@@ -164,8 +154,8 @@ def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:
     """
     total = 0
     for each in holdings:
-        there = quota.location in (each.zone, region_of(each.zone))
-        if not there or (each.dead and each.kind == "node"):
+        there = quota.location in (each.resource.location, region_of(each.resource.location))
+        if not there or (each.dead and each.resource.kind is ResourceKind.NODE):
             continue
         if each.units is None:
             return None

@@ -125,15 +125,17 @@ def _side(report: QuotaReport) -> list[dict[str, Any]]:
 
 
 def _holders(report: QuotaReport) -> list[dict[str, Any]]:
+    from tpuctl.model.cloud import ResourceKind
+
     return [
         {
-            "user": row.holding.user,
-            "name": row.holding.name,
-            "kind": row.holding.kind,
-            "type": row.holding.accelerator_type,
-            "zone": row.holding.zone,
+            "user": row.holding.resource.user,
+            "name": row.holding.resource.name,
+            "kind": "node" if row.holding.resource.kind is ResourceKind.NODE else "queued resource",
+            "type": row.holding.resource.type,
+            "zone": row.holding.resource.location,
             "tier": str(row.holding.tier),
-            "state": row.holding.state,
+            "state": row.holding.resource.state,
             "hosts": row.holding.hosts,
             "chips": row.holding.chips,
             "price": None if row.price is None else round(row.price, 2),
@@ -173,8 +175,9 @@ def _show(context: AppContext, report: QuotaReport) -> None:
         console.table(rows, columns)
     for row in report.holders:
         if row.collect:
-            held = row.holding
-            console.warn(f"{held.name} in {held.zone} is {held.state} and still holds quota: {row.collect}")
+            held = row.holding.resource
+            what = f"{held.name} in {held.location} is {held.state}"
+            console.warn(f"{what} and still holds quota: {row.collect}")
     for each in report.unread:
         console.caveat(f"not read: {each.what}: {each.why}{f' ({each.fix})' if each.fix else ''}")
     unpriced = f", and {report.unpriced} without a known price" if report.unpriced else ""
