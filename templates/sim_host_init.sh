@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes the namespaces it was started in (network, mount, PID, UTS, IPC) one host of the simulator and ends as its
-# first process, a real sshd: DIRECTORY HOSTNAME ADDRESS/PREFIX EXTERNAL GATEWAY [VISIBLE_DIRECTORY...]
+# first process, a real sshd: DIRECTORY HOSTNAME ADDRESS/PREFIX EXTERNAL GATEWAY WHEELS [READABLE...]
 set -eu
-dir=$1 name=$2 address=$3 external=$4 gateway=$5
-shift 5
+dir=$1 name=$2 address=$3 external=$4 gateway=$5 wheels=$6
+shift 6
 root=$dir/merged
 
 # The cable is plugged in from outside; without it nothing below can be reached anyway.
@@ -53,9 +53,13 @@ for each in home tmp mnt root; do
 done
 chmod 1777 "$dir/own/tmp"
 chmod 711 "$dir/own/root"
+mkdir -p "$root$wheels"
+mount --bind "$wheels" "$root$wheels"
+# What is the machine's own, such as its Python: root of a host must not change that for everybody.
 for each in "$@"; do
 	mkdir -p "$root$each"
 	mount --bind "$each" "$root$each"
+	mount -o remount,bind,ro "$root$each"
 done
 mount --bind "$dir/boot_id" "$root/proc/sys/kernel/random/boot_id"
 hostname "$name"

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,14 @@ def test_the_login_user_may_become_root_and_use_devices(fleet):
 
 def test_a_session_sees_the_environment_of_its_host_and_python(fleet):
     assert fleet.ssh("echo $TPU_WORKER_ID $NOTE; python3 -c 'print(6*7)'") == "0 a b\n42"
+
+
+def test_root_of_a_host_does_not_change_the_python_of_the_machine(fleet):
+    """Of Pythons below /usr a host has its own copy; of others it sees the machine's."""
+    script = "import sys; open(sys.base_prefix + '/mark-of-a-host', 'w')"
+    said = fleet.ssh(f'python=$(command -v python3); sudo "$python" -c "{script}" 2>&1 | tail -n 1; echo tried')
+    assert said.endswith("tried")
+    assert not (Path(sys.base_prefix) / "mark-of-a-host").exists()
 
 
 def test_the_metadata_server_answers_at_its_address_with_the_hosts_own_values(fleet):

@@ -67,18 +67,16 @@ class IsolatedHosts(HostBackend):
         init.write_bytes(read_template("sim_host_init.sh"))
         interpreter = base_interpreter()
         prefix = interpreter.parent.parent
-        visible = [self._wheels]
-        if str(prefix).startswith(HIDDEN):
-            visible.append(prefix)
+        readable = [prefix] if str(prefix).startswith(HIDDEN) else []
         path = f"{interpreter.parent}:{SYSTEM_PATH}" if str(prefix) not in {"/usr", "/"} else SYSTEM_PATH
-        return HostPlace(world_id, init, find_sshd() or "sshd", visible, path)
+        return HostPlace(world_id, init, find_sshd() or "sshd", self._wheels, readable, path)
 
     def door(self, port: int) -> str:
         self._relays.forward(self._bridge.gateway, port)
         return self._bridge.gateway
 
     def show(self, folder: Path) -> None:
-        self._place.visible.append(folder.resolve())
+        self._place.readable.append(folder.resolve())
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         """TpuctlError when a host does not come up; then nothing of the new ones is left."""

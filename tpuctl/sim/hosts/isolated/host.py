@@ -70,13 +70,15 @@ Subsystem sftp internal-sftp
 
 @dataclass(frozen=True)
 class HostPlace:
-    """What all hosts of a world share: `init` is the script that makes a host, `visible` what of the machine's
-    hidden directories a host sees, `path` what comes first on its PATH."""
+    """What all hosts of a world share: `init` is the script that makes a host, `wheels` where they share what
+    was downloaded, `readable` what else of the machine's hidden directories a host sees and does not change,
+    `path` what comes first on its PATH."""
 
     world_id: str
     init: Path
     sshd: str
-    visible: list[Path]
+    wheels: Path
+    readable: list[Path]
     path: str
 
 
@@ -139,7 +141,7 @@ class IsolatedHost:
                     *("setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "/bin/sh"),
                     str(self._place.init),
                     *(str(self.folder), self.spec.hostname, address, self.cable.external, self._bridge.gateway),
-                    *(str(each) for each in self._place.visible),
+                    *(str(each) for each in (self._place.wheels, *self._place.readable)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
