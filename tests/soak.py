@@ -26,8 +26,8 @@ from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.state.repository import get_slice, list_runs
 
 FAULTS = (

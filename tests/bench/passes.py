@@ -25,8 +25,8 @@ from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.codec import to_data
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.model.cloud import Endpoint, Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceState, Worker
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.api.http import STORAGE_PREFIXES, HttpServer, Router
 from tpuctl.sim.api.tpu_rest import TpuRestDoor

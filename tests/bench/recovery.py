@@ -18,7 +18,7 @@ from statistics import median
 from tests.bench.gcloud import ZONE, must, plain_python
 from tests.bench.harness import BenchError, Budget, Line, Plan, Report, scratch
 from tests.bench.startup import TPUCTL, sim_environment
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.timeouts import POLL_MAX_S
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment

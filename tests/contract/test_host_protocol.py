@@ -17,7 +17,7 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, LogNews, WorkerState, WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget
-from tpuctl.model.data import read_agent
+from tpuctl.model.shipped_files import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.host_copies import inside

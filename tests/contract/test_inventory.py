@@ -13,7 +13,7 @@ from tpuctl.cloud.compute import GoogleInventory
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, NotFoundError
 from tpuctl.model.cloud import BESIDE_TPUS, ResourceKind
-from tpuctl.model.data import load_accelerators, load_other_prices
+from tpuctl.model.shipped_files import load_accelerators, load_other_prices
 from tpuctl.money.bill_report import bill_data, bill_of
 
 ZONE = "us-central2-b"

@@ -25,7 +25,7 @@ from tpuctl.hosts.provision import (
     render_operations,
 )
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.data import read_agent
+from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.transfer.distribute import distribute

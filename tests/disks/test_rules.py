@@ -10,8 +10,8 @@ import pytest
 from tpuctl.disks.plan import STEPS, Seen, Step, fs_label, owner_labels, see
 from tpuctl.disks.rules import DiskRules, Finding, Place, Policy, refuse, warnings
 from tpuctl.errors import UsageError
-from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
+from tpuctl.model.shipped_files import load_disk_rules
 
 TABLE = load_disk_rules()
 RULES = DiskRules(TABLE)

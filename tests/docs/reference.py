@@ -23,9 +23,9 @@ from tpuctl.fleet.file import FleetRequest, file_help
 from tpuctl.fleet.plan import CHANGE_NOTES
 from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import Flag, Option, flags_of, registry
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.slices.rules import EXCLUDES, NEEDS
 from tpuctl.slices.states import FINAL_STATES, STATE_NOTES

@@ -25,10 +25,10 @@ from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.lib.result import Reading
 from tpuctl.model.cloud import QueuedState, Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
 from tpuctl.model.regions import is_near
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS, INSTANCES, find_holdings
 from tpuctl.watch.heartbeat import Health, Heartbeat, Verdict

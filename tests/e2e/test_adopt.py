@@ -12,8 +12,8 @@ from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
 from tpuctl.inventory.reap import survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate

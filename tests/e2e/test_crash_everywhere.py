@@ -32,9 +32,9 @@ from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run

@@ -27,9 +27,9 @@ from tpuctl.disks.use import check_removable, leave_disk, mount_disk, remove_dis
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
-from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
 from tpuctl.model.records import SliceState
+from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run
 from tpuctl.runs.take_down import take_down

@@ -16,8 +16,8 @@ from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import remove_disk, resize_disk
 from tpuctl.errors import QuotaError
-from tpuctl.model.data import load_disk_rules
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
+from tpuctl.model.shipped_files import load_disk_rules
 
 ZONE, OTHER = "us-central2-b", "us-central1-a"
 RULES = DiskRules(load_disk_rules())

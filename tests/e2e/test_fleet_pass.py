@@ -19,10 +19,11 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
-from tpuctl.model.data import load_accelerators
-from tpuctl.model.records import Desired, RunState, SliceSpec, SliceState
+from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.coverage import quote
 from tpuctl.money.grants import AtEnd, Grant

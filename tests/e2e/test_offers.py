@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.session import REAL_PACE, Session, open_session
-from tpuctl.model.data import read_table
+from tpuctl.model.shipped_files import read_table
 
 
 def disagreeing_table(folder: Path) -> str:

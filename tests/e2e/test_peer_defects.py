@@ -19,8 +19,8 @@ from tests.support.session import REAL_PACE, Session, open_session
 from tests.support.sim import RunningSim
 from tpuctl.errors import DeniedError, PartialError
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop, run_error
 from tpuctl.slices.reconcile import wait_for_slice

@@ -14,8 +14,8 @@ from tests.support.services import SimServices
 from tpuctl.engine.events import Waiting, Warn
 from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.model import timeouts
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.probing import find_workers

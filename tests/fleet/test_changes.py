@@ -13,10 +13,10 @@ from tpuctl.config.settings import Layer, resolve
 from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, plan_fleet
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
 from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import DiskRef, SliceRequest
 from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime

@@ -17,8 +17,8 @@ from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.take_down import end_slice, take_down

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.errors import UsageError
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 
 CATALOG = load_accelerators()
 

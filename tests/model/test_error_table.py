@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.model.data import load_error_table
 from tpuctl.model.error_table import ErrorKind, classify, find_hint
+from tpuctl.model.shipped_files import load_error_table
 
 TABLE = load_error_table()
 

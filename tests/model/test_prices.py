@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.model.cloud import Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.prices import price_per_hour
+from tpuctl.model.shipped_files import load_accelerators
 
 CATALOG = load_accelerators()
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import ZONE, a_node, a_queued
 from tpuctl.model.cloud import CloudResource, Listing, NodeState, QueuedState, ResourceKind, Tier
-from tpuctl.model.data import load_accelerators, load_other_prices
+from tpuctl.model.shipped_files import load_accelerators, load_other_prices
 from tpuctl.money.bill import Census, Payer, Unread, make_bill
 from tpuctl.money.grants import Grant
 

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from tpuctl.model.cloud import Tier
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants, unread_lines
 
 LETTER = """\

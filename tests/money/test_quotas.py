@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.builders import LABELS, a_node, a_queued
 from tpuctl.model.cloud import USER_LABEL, Endpoint, NodeState, QueuedState, Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.quota import ComputeQuota, parse_tpu_quota
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.quotas import (
     ADDRESSES,
     HEALTH_CHECKS,

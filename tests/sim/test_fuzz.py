@@ -12,7 +12,7 @@ import pytest
 from tests.sim.test_world import PARENT, build
 from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.sim import running_sim
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
 from tpuctl.sim.compute.rest import ComputeDoor
 from tpuctl.sim.compute.state import MAX_RESOURCES

@@ -11,9 +11,9 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.options import flags_of as flags_of_option
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Limits
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.money.grants import Grant
 from tpuctl.runs.rules import check_run

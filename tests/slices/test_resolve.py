@@ -14,7 +14,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.options import flags_of, registry
 from tpuctl.model.cloud import Tier
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant
 from tpuctl.slices.plan import node_spec

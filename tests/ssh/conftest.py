@@ -11,7 +11,7 @@ import pytest
 from tests.support.sshd import SshFarm
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.data import read_agent
+from tpuctl.model.shipped_files import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.ssh.remote import SshRemote
 

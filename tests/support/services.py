@@ -20,7 +20,7 @@ from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import UsageError
 from tpuctl.lib.shell import Secret
-from tpuctl.model.data import read_agent, read_template
+from tpuctl.model.shipped_files import read_agent, read_template
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.remote import SshRemote

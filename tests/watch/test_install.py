@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.support.require import require_tool
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import UsageError
-from tpuctl.model.data import read_template
+from tpuctl.model.shipped_files import read_template
 from tpuctl.watch.install.preflight import cron_runs, find_credentials, has_battery
 from tpuctl.watch.install.script import (
     Credentials,

@@ -357,13 +357,13 @@ class AppContext:
 
     @cached_property
     def agent_source(self) -> bytes:
-        from tpuctl.model.data import read_agent
+        from tpuctl.model.shipped_files import read_agent
 
         return read_agent()
 
     @cached_property
     def environment_installer(self) -> bytes:
-        from tpuctl.model.data import read_template
+        from tpuctl.model.shipped_files import read_template
 
         return read_template("env_install.py")
 

@@ -21,8 +21,8 @@ from tpuctl.errors import (
     NoAnswerError,
     TpuctlError,
 )
-from tpuctl.model.data import load_error_table
 from tpuctl.model.error_table import ERRORS, classify, find_hint
+from tpuctl.model.shipped_files import load_error_table
 
 _CONNECTION_ERRORS = (
     auth.TransportError,

@@ -9,7 +9,7 @@ from tpuctl.cloud import wire
 from tpuctl.cloud.nodes import parse_status
 from tpuctl.cloud.wire import Json
 from tpuctl.model.cloud import QueuedInfo, QueuedState, Tier
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 
 
 def parse_queued(queued: Json) -> QueuedInfo:

@@ -13,8 +13,8 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, NotFoundError, TpuctlError
 from tpuctl.model.cloud import NodeInfo, OperationInfo
-from tpuctl.model.data import load_error_table
 from tpuctl.model.disks import DataDisk
+from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.state.journal import record_decision
 

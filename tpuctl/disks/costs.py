@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.model.data import load_other_prices
+from tpuctl.model.shipped_files import load_other_prices
 
 
 def monthly_cost(kind: str, size_gib: int, throughput: int | None, iops: int | None = None) -> float | None:

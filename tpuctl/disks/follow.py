@@ -17,9 +17,9 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
-from tpuctl.model.data import load_accelerators, load_disk_rules
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.slice_spec import DiskRef, SliceSpec
 from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision

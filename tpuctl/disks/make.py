@@ -13,9 +13,9 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
-from tpuctl.model.data import load_error_table
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, KeptRun, SnapshotInfo
 from tpuctl.model.error_table import ERRORS
+from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import decode

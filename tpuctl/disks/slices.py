@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tpuctl.disks.rules import Place
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.state.repository import get_slice, list_slices
 
 

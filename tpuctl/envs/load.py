@@ -56,7 +56,7 @@ def environment_names(folder: Path) -> list[str]:
 
 def shipped_names() -> list[str]:
     """The environments that come with tpuctl."""
-    from tpuctl.model.data import list_manifests
+    from tpuctl.model.shipped_files import list_manifests
 
     return sorted(name.removesuffix(".yaml") for name in list_manifests("env") if name.endswith(".yaml"))
 
@@ -145,7 +145,7 @@ def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
 def check_use(spec: EnvironmentSpec, accelerator_type: str) -> str | None:
     """What is to be said before an environment is used on a slice of that type. Raises UsageError where it is
     not for its generation of TPUs."""
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
 
     known = load_accelerators().types.get(accelerator_type)
     complaint = check_slice(spec, known.generation) if known is not None else None
@@ -195,7 +195,7 @@ def check_lock(found: Environment, lock: Lock | None) -> list[str]:
 
 
 def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
-    from tpuctl.model.data import load_accelerators, load_versions
+    from tpuctl.model.shipped_files import load_accelerators, load_versions
 
     versions = {**(versions_of(lock, spec.python[0]) if lock else {}), **asked_versions(spec)}
     generations = list(load_accelerators().generations)
@@ -225,7 +225,7 @@ def _reader(name: str, folder: Path) -> tuple[Reader, str]:
         return from_folder, str(FOLDER / f"{name}.yaml")
     shipped = shipped_names()
     if name in shipped:
-        from tpuctl.model.data import find_manifest
+        from tpuctl.model.shipped_files import find_manifest
 
         def from_package(file: str) -> str | None:
             content = find_manifest(f"env/{file}")

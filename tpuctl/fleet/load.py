@@ -26,7 +26,7 @@ from tpuctl.errors import (
 )
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
 from tpuctl.fleet.plan import Change, FleetChange, How, Kind, WantedFleet, WantedRun, plan_fleet
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas

@@ -11,9 +11,9 @@ from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import STORE_LABEL, NodeState
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import Coverage, Grant, check_coverage, ended_on, same_pool
 from tpuctl.state.repository import decode_readable, readable_slices

@@ -16,9 +16,9 @@ from tpuctl.lib.parallel import read_all
 from tpuctl.lib.result import Reading, Unread
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import Grant, same_pool

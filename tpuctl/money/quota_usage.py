@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tpuctl.engine.services import Services
 from tpuctl.errors import QuotaError, TpuctlError
 from tpuctl.model.cloud import CloudErrorInfo
-from tpuctl.model.data import load_accelerators, load_error_table
 from tpuctl.model.error_table import ErrorKind, classify
+from tpuctl.model.shipped_files import load_accelerators, load_error_table
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.quotas import Holding, find_holdings, holders_of
 

@@ -9,8 +9,8 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model.cloud import NodeInfo, QueuedInfo
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.bill import BillLine, Payer, tpu_lines
 from tpuctl.money.coverage import list_grants
 

@@ -16,10 +16,10 @@ from tpuctl.envs.pinned import parse_frozen
 from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run

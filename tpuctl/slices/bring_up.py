@@ -16,8 +16,8 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_slice_name
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import Quote, list_grants, quote
 from tpuctl.money.grants import Grant

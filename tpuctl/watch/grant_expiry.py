@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError, UsageError
-from tpuctl.model.data import load_accelerators
 from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
 from tpuctl.runs.reconcile import active_run, request_stop

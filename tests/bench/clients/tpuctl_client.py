@@ -33,7 +33,7 @@ def main(farm_file: str, mode: str, command: str) -> int:
     with closing(SshRemote(Path(farm["key"]))) as remote:
         if mode == "session":
             from tpuctl.hosts.agent import HostAgent
-            from tpuctl.model.data import read_agent
+            from tpuctl.model.shipped_files import read_agent
 
             results = HostAgent(remote, read_agent()).session(targets, command, sink)
         else:

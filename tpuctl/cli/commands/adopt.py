@@ -34,7 +34,7 @@ def adopt(
     managed as before.
     """
     from tpuctl.lib.names import check_zone_name
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.slices.adopt import adopt as take_over
     from tpuctl.slices.adopt import find_candidate
     from tpuctl.slices.reconcile import wait_for_slice

@@ -47,7 +47,7 @@ def bill(
     Looks in all locations, whoever made it. Exit status 0: all was read and nothing is to be paid. 1:
     something is. 3: not everything could be read.
     """
-    from tpuctl.model.data import load_accelerators, load_other_prices
+    from tpuctl.model.shipped_files import load_accelerators, load_other_prices
     from tpuctl.money.bill_report import bill_data, bill_of
 
     with open_context(ctx) as context:

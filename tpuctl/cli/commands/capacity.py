@@ -43,7 +43,7 @@ def capacity(
 ) -> None:
     """Show where there was capacity, how soon and for how long."""
     from tpuctl.lib.codec import to_data
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.slices.capacity_notes import count_open, list_notes
 
     kind = None if accelerator is None else load_accelerators().get(accelerator).name

@@ -126,7 +126,7 @@ def demo(
 
 
 def _play(stage: Stage, hosts: str) -> None:
-    from tpuctl.model.data import read_template
+    from tpuctl.model.shipped_files import read_template
     from tpuctl.sim.server.options import SimOptions
 
     (stage.work / "train.py").write_bytes(read_template("demo_train.py"))

@@ -127,7 +127,7 @@ def _examine(context: AppContext) -> Sequence[Finding]:
     from tpuctl.doctor.checks import examine
     from tpuctl.doctor.run import check_up
     from tpuctl.engine.events import Waiting
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
 
     def progress(what: str) -> None:
         if context.console.err.isatty():
@@ -142,7 +142,7 @@ def _examine(context: AppContext) -> Sequence[Finding]:
 
 def _wanted(context: AppContext) -> Wanted:
     from tpuctl.doctor.facts import Wanted
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
 
     config = context.config
     found = load_accelerators().find(config.accelerator) if config.accelerator else None

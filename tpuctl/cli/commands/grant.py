@@ -74,7 +74,7 @@ def import_(
     from msgspec.structs import replace
 
     from tpuctl.lib.codec import to_data
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.money.grants import parse_trc_letter, to_grants, unread_lines
 
     last_day = _check_day(ends)
@@ -173,7 +173,7 @@ def _in_words(grant: Grant) -> str:
 
 def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) -> Any:
     from tpuctl.model.cloud import Tier as TierName
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.money.grants import Grant
 
     if tier not in set(TierName):

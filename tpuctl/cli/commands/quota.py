@@ -66,7 +66,7 @@ def quota(
     none. The API tells limits of TPU quotas but not their use: that is counted from what the project has.
     """
     from tpuctl.lib.names import check_zone_name
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.money.quota_report import quota_report
 
     with open_context(ctx) as context:

@@ -44,7 +44,7 @@ def types(
     """
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
 
     catalog = load_accelerators()
     known = list(catalog.generations)

@@ -74,7 +74,7 @@ def _check_order(accelerator: str | None, name: str | None) -> None:
     """Raises UsageError for `up NAME TYPE`."""
     if accelerator is None or name is None:
         return
-    from tpuctl.model.data import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators
 
     catalog = load_accelerators()
     if catalog.find(name) is not None and catalog.find(accelerator) is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tpuctl.model.data import read_table
+from tpuctl.model.shipped_files import read_table
 from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, decode, not_implemented
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import MAX_BODY, ApiTypes, parse_body, read_message, read_query

@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from tpuctl.model.data import read_table
+from tpuctl.model.shipped_files import read_table
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import rfc3339

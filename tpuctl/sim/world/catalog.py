@@ -9,7 +9,7 @@ import yaml
 
 from tpuctl.errors import UsageError
 from tpuctl.model.accelerators import AcceleratorType, Catalog, parse_catalog
-from tpuctl.model.data import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators
 
 
 class SimCatalog:

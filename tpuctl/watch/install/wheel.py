@@ -12,7 +12,7 @@ import io
 import zipfile
 from importlib import metadata
 
-from tpuctl.model.data import read_package
+from tpuctl.model.shipped_files import read_package
 
 NAME = "tpuctl"
 

@@ -39,7 +39,7 @@ def create(
         where = check_zone_name(zone) if zone else next(iter(context.config.zone), "")
         if not where:
             raise UsageError("in which zone?", hint="--zone ZONE: that of the slices that will use it")
-        from tpuctl.model.data import load_accelerators
+        from tpuctl.model.shipped_files import load_accelerators
 
         generations = {each.generation for each in load_accelerators().types.values() if where in each.zones}
         kind = type or rules.new_type("v6e" if generations == {"v6e"} else "")

@@ -29,6 +29,6 @@ Allow = Annotated[
 
 def rules_of(allow: list[str] | None) -> DiskRules:
     from tpuctl.disks.rules import DiskRules
-    from tpuctl.model.data import load_disk_rules
+    from tpuctl.model.shipped_files import load_disk_rules
 
     return DiskRules(load_disk_rules(), allow or ())

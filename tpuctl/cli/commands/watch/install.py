@@ -118,7 +118,7 @@ def uninstall(
 
 def _plan(context: AppContext, every: int, *, systemd: bool, ping: str | None) -> _Plan:
     from tpuctl.config.proxy import check_ping_url
-    from tpuctl.model.data import read_template
+    from tpuctl.model.shipped_files import read_template
     from tpuctl.watch.install.crontab import render_line
     from tpuctl.watch.install.script import pick_environment, render_script, render_unit, unit_name
     from tpuctl.watch.install.systemd import units_dir

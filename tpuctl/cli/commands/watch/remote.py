@@ -13,7 +13,7 @@ def install_on(
 ) -> None:
     """Sends this tpuctl to `login` and lets cron there make the passes."""
     from tpuctl.config.proxy import check_ping_url
-    from tpuctl.model.data import read_template
+    from tpuctl.model.shipped_files import read_template
     from tpuctl.watch.install.crontab import render_schedule
     from tpuctl.watch.install.login import run_script, send_file
     from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
@@ -50,7 +50,7 @@ def install_on(
 
 def uninstall_on(context: AppContext, login: str, *, dry_run: bool) -> None:
     """Removes from `login` what `install_on` brought."""
-    from tpuctl.model.data import read_template
+    from tpuctl.model.shipped_files import read_template
     from tpuctl.watch.install.login import run_script
     from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
 

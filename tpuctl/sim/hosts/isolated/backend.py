@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from tpuctl.model.data import read_template
+from tpuctl.model.shipped_files import read_template
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostDisk, HostSpec
 from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles
