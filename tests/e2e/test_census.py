@@ -188,9 +188,11 @@ def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
     make_node(sim, "far-1", labels_of(services, "far"), "us-east1-d")
     spec = get_slice(services, "big").record.spec
     held = holders(services, spec)
-    assert [(holder.user, holder.name, holder.chips) for holder in held] == [(services.user, "big-1", 8)]
+    assert [(each.resource.user, each.resource.name, each.chips) for each in held] == [
+        (services.user, "big-1", 8)
+    ]
     on_demand = holders(services, replace(spec, tier=Tier.ON_DEMAND))
-    assert [(holder.user, holder.name) for holder in on_demand] == [("bob", "theirs-1")]
+    assert [(each.resource.user, each.resource.name) for each in on_demand] == [("bob", "theirs-1")]
     error = name_holders(services, spec, QuotaError("quota used up", hint="ask"))
     assert f"{services.user} holds big-1 (v4-16, {ZONE}, READY)" in error.message
     assert error.details["holders"][0]["chips"] == 8

@@ -514,6 +514,22 @@ def no_network(lab: Lab, run: Callable[[], None]) -> None:
     refused(lab.node(), 400, "INVALID_ARGUMENT", "global/networks/default' was not found")
 
 
+def connect(lab: Lab, target: str) -> str:
+    """What the proxy that hosts have answers to CONNECT."""
+    with socket.create_connection(("127.0.0.1", lab.simulator.https.host_port), timeout=10) as line:
+        line.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+        return line.recv(4096).decode().partition("\r\n")[0]
+
+
+def no_internet(lab: Lab, run: Callable[[], None]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        target = f"127.0.0.1:{elsewhere.getsockname()[1]}"
+        assert "200" in connect(lab, target)
+        run()
+        assert "403" in connect(lab, target)
+        assert "200" in connect(lab, "tpu.googleapis.com:443")
+
+
 def no_actas(lab: Lab, run: Callable[[], None]) -> None:
     run()
     refused(lab.node(), 403, DENIED, "iam.serviceAccounts.actAs")
@@ -635,6 +651,7 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Hosts know their users late": late_keys,
     "The organisation wants OS Login": os_login,
     "The network is not there": no_network,
+    "Hosts reach Google's APIs alone (isolated hosts)": no_internet,
     "The service account may not be used": no_actas,
     "Cloud Storage slows down": storage_refuses(429),
     "Cloud Storage is unavailable for a moment": storage_refuses(503),

@@ -139,7 +139,7 @@ def capture(
     worker: Annotated[int, typer.Option("--worker", metavar="N", help="The host that has it.")] = 0,
     no_lock: NoLock = False,
 ) -> None:
-    """Write an environment file from an interpreter that works on a host.
+    """Write an environment file from a Python of a host.
 
     It has every package in the version that is installed there, and `verified: false` until you say otherwise.
     """
