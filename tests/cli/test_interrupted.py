@@ -70,3 +70,22 @@ def test_a_run_goes_on_and_a_command_ends_with_its_client(session: Session) -> N
     assert line == "interrupted; run long goes on: `tpuctl attach long` follows it, `tpuctl stop long` ends it"
     assert session.json("runs")[0]["state"] in ("running", "preparing")
     session.type("stop", "long", "--yes", "--grace", "0")
+
+
+def test_run_gives_up_following_when_its_time_is_up_and_the_run_goes_on(session: Session) -> None:
+    words = (
+        "run",
+        "--on",
+        "there",
+        "--no-checkpoint",
+        "--name",
+        "patient",
+        "--timeout",
+        "4s",
+        "--",
+        "sleep",
+        "600",
+    )
+    assert "out of time" in session.type(*words, status=8).stderr
+    assert next(run["state"] for run in session.json("runs") if run["id"] == "patient") == "running"
+    session.type("stop", "patient", "--yes")

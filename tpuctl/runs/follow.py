@@ -75,7 +75,7 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
         outcome = step_run_and_slice(services, run_id)
         if not outcome.acted and not isinstance(outcome.verdict, Done):
             began = services.clock.now()
-            if _stream_if_running(services, run_id):
+            if _stream_if_running(services, run_id, deadline):
                 # A stream that ends at once is no reason to look again at once.
                 return Outcome(outcome.verdict, acted=services.clock.now() - began > 1.0)
         return outcome
@@ -123,8 +123,9 @@ def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
     converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
 
 
-def _stream_if_running(services: Services, run_id: str) -> bool:
-    """Streams the workers' output until something needs a decision. False when there is nothing to stream."""
+def _stream_if_running(services: Services, run_id: str, deadline: float | None) -> bool:
+    """Streams the workers' output until something needs a decision or the time is up. False: there is nothing
+    to stream."""
     run = get_run(services, run_id).record
     stored = find_slice(services, run.slice_name)
     hosts = attempt_hosts(services, run, stored.record if stored else None)
@@ -133,7 +134,7 @@ def _stream_if_running(services: Services, run_id: str) -> bool:
         return False
     if attempt.suspect_since is not None or run.stop_asked:
         return False
-    watch = _Watch(services, run_id, hosts)
+    watch = _Watch(services, run_id, hosts, deadline)
 
     def sink(worker: int, stream: str, data: bytes) -> None:
         hosts.keep_output(worker, stream, data)
@@ -144,19 +145,22 @@ def _stream_if_running(services: Services, run_id: str) -> bool:
 
 
 class _Watch:
-    """Tells while output is streamed whether the loop is needed: a worker ended badly, a stop was asked for, or
-    the slice changed."""
+    """Whether the loop is needed while output streams: a worker ended badly, a stop was asked for, the slice
+    changed, or the time is up."""
 
-    def __init__(self, services: Services, run_id: str, hosts: AttemptHosts) -> None:
+    def __init__(self, services: Services, run_id: str, hosts: AttemptHosts, deadline: float | None) -> None:
         self._services = services
         self._run_id = run_id
         self._hosts = hosts
+        self._deadline = deadline
         now = services.clock.now()
         self._next_status = now + timeouts.FOLLOW_STATUS_S
         self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
 
     def needs_decision(self) -> bool:
         now = self._services.clock.now()
+        if self._deadline is not None and now >= self._deadline:
+            return True
         if now >= self._next_cloud:
             self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
             if self._slice_changed():
