@@ -54,7 +54,8 @@ def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
         "exec", "big", "--", "sh", "-c", f"curl -sS -m 5 {INDEX} >/dev/null 2>&1 || echo cut off"
     )
     assert f"big[0-{HOSTS - 1}] │ cut off" in reached.stdout
-    trained(session, "first")
+    rows = session.json("smoke", "big")
+    assert [(row["worker"], row["backend"]) for row in rows] == [(worker, "cpu") for worker in range(HOSTS)]
     session.type("sim", "preempt", "big-1")
     session.type("up", "big", within_s=INSTALL_S)
     assert (

@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl exec big -- df -h /",
         "tpuctl exec big --worker 0-3 --group -- uname -r",
     ),
+    "smoke": ("tpuctl smoke big", "tpuctl smoke big --env jax-tpu --limit 300"),
     "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),
     "cp": (
         "tpuctl cp config.json big:              # to all workers",
