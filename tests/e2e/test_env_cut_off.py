@@ -3,6 +3,7 @@ bucket, to the hosts of today and to those after a preemption."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -41,7 +42,8 @@ def session() -> Iterator[Session]:
 
 
 def trained(session: Session, name: str) -> None:
-    said = session.type("run", "sum.py", "--on", "big", "--no-checkpoint", "--name", name).stdout
+    words = ("run", "sum.py", "--on", "big", "--no-checkpoint", "--name", name)
+    said = session.type(*words, within_s=INSTALL_S).stdout
     assert said.count(f"sum {sum(range(1, HOSTS + 1))} on {HOSTS}") >= 1, said
 
 
@@ -54,7 +56,8 @@ def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
         "exec", "big", "--", "sh", "-c", f"curl -sS -m 5 {INDEX} >/dev/null 2>&1 || echo cut off"
     )
     assert f"big[0-{HOSTS - 1}] │ cut off" in reached.stdout
-    rows = session.json("smoke", "big")
+    tested = session.type("smoke", "big", "--limit", "300", "--json", within_s=INSTALL_S)
+    rows = json.loads(tested.stdout)
     assert [(row["worker"], row["backend"]) for row in rows] == [(worker, "cpu") for worker in range(HOSTS)]
     session.type("sim", "preempt", "big-1")
     session.type("up", "big", within_s=INSTALL_S)
