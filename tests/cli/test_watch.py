@@ -291,12 +291,12 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
         session.type("watch", "hooks", "--test", "dairy", status=5)
         node = session.json("status", "small")["node"]
         session.type("sim", "preempt", node)
-        for _ in range(30):
-            session.type("watch", "once")
+
+        def back() -> bool:
             facts = session.json("status", "small")
-            if facts["state"] == "ready" and facts["node"] != node:
-                break
-        session.type("watch", "once")
+            return facts["state"] == "ready" and facts["node"] != node
+
+        session.watch_until(back)
         events = [json.loads(line) for line in heard.read_text().splitlines()]
         assert [(event["event"], event["name"]) for event in events] == [
             ("preempted", "small"),

@@ -41,12 +41,12 @@ def test_the_pass_after_a_killed_one_goes_on_and_creates_nothing_twice(
         if killed:
             break
     assert killed
-    for _ in range(30):
-        session.type("watch", "once", "--every", "1")
+
+    def back() -> bool:
         facts = session.json("status", name)
-        if (facts["node"], facts["state"]) == (f"{name}-2", "ready"):
-            break
-    assert (facts["node"], facts["state"]) == (f"{name}-2", "ready")
+        return (facts["node"], facts["state"]) == (f"{name}-2", "ready")
+
+    session.watch_until(back, "--every", "1")
     creates = [entry for entry in session.sim_journal() if entry["method"].endswith(".create")]
     assert len([e for e in creates if f"/{name}-2" in e["resource"] and e["status"] == "OK"]) == 1
     assert session.json("watch", "status")["health"] == "good"

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ class Session:
 
     def json(self, *words: str) -> Any:
         return json.loads(self.type(*words, "--json").stdout)
+
+    def watch_until(self, ready: Callable[[], bool], *options: str, within_s: float = 120.0) -> None:
+        """Passes of the watchdog one after the other, and one more after `ready`: what they bring about takes
+        the simulated cloud and its hosts time, so that their number says nothing."""
+        end = time.monotonic() + within_s
+        while not ready():
+            assert time.monotonic() < end, "what the passes should bring about did not come"
+            self.type("watch", "once", *options)
+        self.type("watch", "once", *options)
 
     def add_quick_gcloud(self) -> None:
         """A gcloud that says its version at once, for tests that ask for it again and again: starting the real
