@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -129,8 +130,13 @@ def test_a_failure_names_host_and_step_and_what_to_type(session: Session) -> Non
     session.project.add("broken", {"broken": "1.0"}, "imports: [broken]", {"broken.py": "import nowhere\n"})
     waits = session.type("up", "dev", "--env", "broken", "--timeout", "100s", status=1).stderr
     told = " ".join(waits.split())
-    assert "installing environment broken failed on 2 workers: error: import broken fails" in told, waits
-    assert "tpuctl exec --worker 0 dev -- tail -n 50 .tpuctl/runs/provision-dev-slice/" in waits
+    named = re.search(r"installing environment broken failed on \d workers?: error: import broken fails", told)
+    assert named is not None, waits
+    tail = re.search(
+        r"tpuctl (exec --worker [01] dev -- tail -n 50 \.tpuctl/runs/provision-dev-slice/\S+)", waits
+    )
+    assert tail is not None, waits
+    assert "import broken fails" in session.type(*tail[1].split()).stdout
     assert session.json("status", "dev")["state"] == "initializing"
     session.type("up", "dev", "--env", "tiny")
     assert session.json("status", "dev")["state"] == "ready"
