@@ -275,7 +275,7 @@ def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
 
 def test_a_machine_that_is_cut_off_decides_nothing_and_another_one_does(sim, services, tmp_path, monkeypatch):
     # The clock of the passes hurries, that of the hosts does not.
-    monkeypatch.setattr(timeouts, "HOST_BEAT_S", 0.03)
+    monkeypatch.setattr(timeouts, "HOST_HEARTBEAT_S", 0.03)
     bring_up(services, "idle")
     bring_up(services, "big")
     run = submit(services, "big", SLEEPS)

@@ -13,7 +13,7 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.config.hooks import EventKind, Hook, parse_hooks
 from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
-from tpuctl.notify.deliver import hook_cursor, tell_hooks
+from tpuctl.notify.deliver import deliver_events, hook_cursor
 from tpuctl.notify.events import HookEvent
 from tpuctl.watch.heartbeat import PassLine, Trouble
 from tpuctl.watch.reconciler import run_pass
@@ -48,7 +48,7 @@ class Listener:
         """What is told in one pass."""
         before = len(self.heard)
         lines = [PassLine(each.subject, each.result, each.why, False) for each in troubles]
-        tell_hooks(services, hooks, lines, troubles, self)
+        deliver_events(services, hooks, lines, troubles, self)
         return self.heard[before:]
 
 
@@ -136,7 +136,7 @@ def test_two_machines_with_the_same_hook_tell_once_and_with_different_hooks_both
             return first(each, event)
 
         other.process_alive = lambda _owner: True
-        tell_hooks(services, [shared], [], [], meanwhile)
+        deliver_events(services, [shared], [], [], meanwhile)
         assert first.heard == life("two")
         assert second.listen(other, shared, own) == life("two")
     assert first.listen(services, shared, own) == []
@@ -216,7 +216,7 @@ def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
 
     for expected in (life("slow")[:1], life("slow")[1:], life("slow")[:1], life("slow")[1:], []):
         listener.heard.clear()
-        tell_hooks(services, [pager, other], [], [], slow)
+        deliver_events(services, [pager, other], [], [], slow)
         assert listener.heard == expected
 
 
@@ -235,6 +235,6 @@ def test_a_hook_that_hangs_takes_no_time_from_one_that_works(sim, services) -> N
         return "took too long"
 
     for _ in range(2):
-        tell_hooks(services, [hangs, works], [], [], send)
+        deliver_events(services, [hangs, works], [], [], send)
     assert heard == life("patient")
     assert hook_cursor(services, hangs).error == "took too long"

@@ -18,7 +18,7 @@ from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
 from tpuctl.model.run_spec import Policy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.take_down import take_down
-from tpuctl.slices.heartbeats import beats_key
+from tpuctl.slices.heartbeats import heartbeats_key
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
@@ -235,7 +235,7 @@ def test_a_heartbeat_ends_with_the_run_and_then_silence_is_no_evidence(place):
     run = submit(services, "big", "ten minutes")
     passes(place, services, 15 * MINUTE)
     assert get_run(services, run.id).record.state is RunState.SUCCEEDED
-    assert services.cloud.list_host_beats("us-central2-b", "big-1") == {}
+    assert services.cloud.list_host_heartbeats("us-central2-b", "big-1") == {}
 
 
 def test_without_guest_attributes_a_machine_that_reaches_nobody_waits_for_a_person(place):
@@ -259,7 +259,7 @@ class Refusing:
     def __getattr__(self, name):
         return getattr(self._inner, name)
 
-    def list_host_beats(self, zone, name):
+    def list_host_heartbeats(self, zone, name):
         raise self._error
 
 
@@ -300,7 +300,7 @@ def test_two_silent_slices_are_both_replaced(place):
 
 @pytest.mark.slow
 def test_a_blocked_port_is_told_from_dead_hosts_by_real_heartbeats(tmp_path, monkeypatch):
-    monkeypatch.setattr(timeouts, "HOST_BEAT_S", 0.03)
+    monkeypatch.setattr(timeouts, "HOST_HEARTBEAT_S", 0.03)
     with running_sim(tmp_path) as sim, sim_services(sim, tmp_path / "state") as services:
         bring_up(services, "big")
         run = submit(services, "big", "import time\ntime.sleep(600)\n")
@@ -339,6 +339,6 @@ def test_ordinary_passes_read_no_heartbeats_and_the_slice_takes_its_notes_along(
     cut_off = place.machine("office", reaches=lambda _host: False)
     passes(place, cut_off, 10 * MINUTE)
     assert beat_reads(place) - before <= 10 * MINUTE / timeouts.BEAT_READ_GAP_S
-    assert services.store.get(beats_key("big")).data["recorded"] == Liveness.MOVING
+    assert services.store.get(heartbeats_key("big")).data["recorded"] == Liveness.MOVING
     take_down(services, "big")
-    assert services.store.get(beats_key("big")) is None
+    assert services.store.get(heartbeats_key("big")) is None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.require import require_index
 from tests.support.soak import soak
-from tpuctl.envs.flags import NO_FLAG, Answer, RefusedFlag, ask_library, parse_answer, unpack_library
+from tpuctl.envs.flags import NO_FLAG, Answer, RefusedFlag, parse_answer, probe_library, unpack_library
 from tpuctl.envs.resolve import resolve_environment
 from tpuctl.envs.spec import Backend, EnvironmentSpec
 
@@ -64,7 +64,7 @@ def test_a_line_for_a_person_has_the_names_that_are_alike() -> None:
 
 def test_a_library_that_does_not_load_here_says_nothing_of_flags(tmp_path: Path) -> None:
     (tmp_path / "libtpu.so").write_bytes(b"\x7fELF of another machine")
-    answer = ask_library(tmp_path / "libtpu.so", FLAGS, "", tmp_path)
+    answer = probe_library(tmp_path / "libtpu.so", FLAGS, "", tmp_path)
     assert answer.refused == ()
     assert "CANNOT LOAD" in answer.unknown
 
@@ -108,8 +108,8 @@ def test_a_real_libtpu_takes_its_own_flags_and_refuses_those_of_other_releases(
 ) -> None:
     library = libtpu(version, tmp_path)
     taken = "--xla_disable_hlo_passes=fusion --xla_dump_to=/tmp/hlo"
-    assert ask_library(library, f"{ALWAYS} {accepted}", taken, tmp_path) == Answer()
-    answer = ask_library(library, f"{ALWAYS} {refused}", f"{ALWAYS} --xla_dump_too=/tmp/hlo", tmp_path)
+    assert probe_library(library, f"{ALWAYS} {accepted}", taken, tmp_path) == Answer()
+    answer = probe_library(library, f"{ALWAYS} {refused}", f"{ALWAYS} --xla_dump_too=/tmp/hlo", tmp_path)
     assert [each.flag for each in answer.refused] == [
         *refused.split(),
         *ALWAYS.split(),
@@ -118,7 +118,7 @@ def test_a_real_libtpu_takes_its_own_flags_and_refuses_those_of_other_releases(
     near = {each.flag: each.near for each in answer.refused}
     assert near[NEVER] == ("--xla_tpu_enable_flash_attention",)
     assert near["--xla_dump_too=/tmp/hlo"] == ("--xla_dump_to",)
-    illegal = ask_library(library, "--xla_tpu_enable_flash_attention=maybe", "", tmp_path)
+    illegal = probe_library(library, "--xla_tpu_enable_flash_attention=maybe", "", tmp_path)
     assert [each.why for each in illegal.refused] == ["'maybe' is no value of it"]
 
 
@@ -128,5 +128,5 @@ def test_several_who_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     """Without ALLOW_MULTIPLE_LIBTPU_LOAD a libtpu takes whatever flags while another process begins."""
     library = libtpu("0.0.51", tmp_path)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: ask_library(library, NEVER, "", tmp_path), range(16)))
+        answers = list(pool.map(lambda _: probe_library(library, NEVER, "", tmp_path), range(16)))
     assert {each.refused[0].flag for each in answers} == {NEVER}

@@ -511,7 +511,7 @@ CASES: Sequence[Case] = (
 )
 
 UNRECORDED: Mapping[str, str] = {
-    "cloud.list_host_beats": "the same call as list_host_keys with a query path, of which nothing is known",
+    "cloud.list_host_heartbeats": "the same call as list_host_keys with a query path, unknown there",
     "cloud.list_disk_changes": "no list of operations is recorded; each has the form of one that was read",
     "cloud.set_data_disks": "no change of a node's disks is recorded",
     "disks.list_snapshots": "no list of snapshots is recorded; each has the form of one that was read",

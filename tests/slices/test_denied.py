@@ -12,7 +12,7 @@ from tests.support.memory.services import MemoryPlace
 from tpuctl.config.hooks import Hook, parse_hooks
 from tpuctl.errors import DeniedError
 from tpuctl.model.records import SliceState
-from tpuctl.notify.deliver import tell_hooks
+from tpuctl.notify.deliver import deliver_events
 from tpuctl.notify.events import HookEvent
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
@@ -112,7 +112,7 @@ def test_a_hook_hears_of_one_trouble_once_and_under_one_id(place, with_run, how)
         place.clock.advance(60.0)
         lines = run_pass(services)
         beat = next_heartbeat(beat, watcher, lines, at=services.store.now(), seconds=1.0)
-        tell_hooks(services, pager, lines, beat.troubles, tell)
+        deliver_events(services, pager, lines, beat.troubles, tell)
 
     def tell(_hook: Hook, event: HookEvent) -> str:
         heard.append(f"{event.subject}/{event.kind}")

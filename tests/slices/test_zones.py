@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model import timeouts
-from tpuctl.model.capacity import KEPT, CapacityNote, HourStat, note_asked, note_failed, note_lost, note_ready
+from tpuctl.model.capacity import KEPT, CapacityNote, HourStat, note_failed, note_lost, note_ready, note_request
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Doubt, SliceState
 from tpuctl.slices.liveness import Silence, classify_silence
@@ -75,7 +75,7 @@ def test_what_is_remembered_is_bounded_and_counted_by_hour_of_the_day():
     note = a_note(ZONES[0])
     for day in range(KEPT + 5):
         asked = day * 86_400.0 + 3 * 3600
-        note = note_ready(note_asked(note, asked), asked, asked + 100 + day)
+        note = note_ready(note_request(note, asked), asked, asked + 100 + day)
         note = note_lost(note, asked + 100, asked + 1300)
     assert len(note.waits_s) == len(note.lives_s) == KEPT
     assert note.hours == {"03": HourStat(KEPT + 5, KEPT + 5)}

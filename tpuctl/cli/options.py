@@ -36,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 OwnSlice = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="The slice; may be left out if you have just one.", autocompletion=slice_names
+        metavar="[NAME]", help="The slice; optional if you have just one.", autocompletion=slice_names
     ),
 ]
 OnSlice = Annotated[
@@ -44,7 +44,7 @@ OnSlice = Annotated[
     typer.Option(
         "--on",
         metavar="NAME",
-        help="The slice; may be left out if you have just one.",
+        help="The slice; optional if you have just one.",
         autocompletion=slice_names,
     ),
 ]
@@ -53,14 +53,14 @@ RunId = Annotated[
 ]
 Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=WORKERS_HELP)]
 AllWorkers = Annotated[
-    bool, typer.Option("--all-workers", help="All workers; the default, said aloud.", show_default=False)
+    bool, typer.Option("--all-workers", help="All workers (the default).", show_default=False)
 ]
 AllUsers = Annotated[
-    bool, typer.Option("--all-users", help="Other people's too; asks for the project id to be typed.")
+    bool, typer.Option("--all-users", help="Also what other users made; asks you to type the project id.")
 ]
 Confirm = Annotated[
     str | None,
-    typer.Option("--confirm", metavar="PROJECT", help="The project id for --all-users, without a terminal."),
+    typer.Option("--confirm", metavar="PROJECT", help="Project id for --all-users where there is no terminal."),
 ]
 
 

@@ -107,7 +107,7 @@ BEAT_NAMESPACE = "tpuctl"
 _BEAT_KEY = "heartbeat"
 
 
-def parse_host_beats(answer: Json) -> dict[int, str]:
+def parse_host_heartbeats(answer: Json) -> dict[int, str]:
     """The heartbeats that workers published, by worker: one entry per worker, in worker order, as below."""
     found = enumerate(_guest_values(answer))
     key = (BEAT_NAMESPACE, _BEAT_KEY)

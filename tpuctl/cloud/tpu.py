@@ -125,9 +125,9 @@ class GoogleCloud:
     def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
         return nodes.parse_host_keys(self._guest_attributes(zone, name, "host keys", ""))
 
-    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
         found = self._guest_attributes(zone, name, "heartbeats", nodes.BEAT_NAMESPACE + "/")
-        return nodes.parse_host_beats(found)
+        return nodes.parse_host_heartbeats(found)
 
     def _guest_attributes(self, zone: str, name: str, what: str, query: str) -> wire.Json:
         """A POST that changes nothing, of all workers (`[""]`, as gcloud asks): asked again like any read."""

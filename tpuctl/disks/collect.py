@@ -51,7 +51,7 @@ def remove_snapshot(services: Services, record: DiskRecord) -> None:
     """Only one that carries our labels goes."""
     ours = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(record.owner)}
 
-    def look() -> Verdict | None:
+    def observe() -> Verdict | None:
         found = services.disks.find_snapshot(record.snapshot)
         if found is None or any(found.labels.get(key) != value for key, value in ours.items()):
             return Done()
@@ -61,4 +61,4 @@ def remove_snapshot(services: Services, record: DiskRecord) -> None:
         record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
         return services.disks.delete_snapshot(record.snapshot)
 
-    perform(services, f"snapshot {record.snapshot}", look, call)
+    perform(services, f"snapshot {record.snapshot}", observe, call)

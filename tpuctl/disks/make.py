@@ -86,19 +86,19 @@ def ask_for(services: Services, record: DiskRecord) -> DiskRecord:
     return save_record(services, record)
 
 
-Look = Callable[[], Verdict | None]
+Observe = Callable[[], Verdict | None]
 
 
 def perform(
     services: Services,
     subject: str,
-    look: Look,
+    observe: Observe,
     call: Callable[[], ComputeOperation | None],
     *,
     failed: Callable[[], object] = lambda: None,
     deadline: float | None = None,
 ) -> None:
-    """Looks, calls where `look` has nothing to say (None), and looks until it says Done. Only what is there
+    """Looks, calls where `observe` has nothing to say (None), and looks until it says Done. Only what is there
     counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`."""
     begun: list[ComputeOperation] = []
 
@@ -107,7 +107,7 @@ def perform(
         if found is not None and found.error:
             failed()
             return Outcome(Failed(operation_error(found)), acted=False)
-        verdict = look()
+        verdict = observe()
         if verdict is not None:
             return Outcome(verdict, acted=False)
         if begun:
@@ -124,7 +124,7 @@ def bring_about(services: Services, name: str, *, deadline: float | None = None)
     record = get_record(services, name)
     seen: list[DiskInfo | None] = [None]
 
-    def look() -> Verdict | None:
+    def observe() -> Verdict | None:
         seen[0] = disk = services.disks.find_disk(record.request.zone, name)
         status = disk.status if disk is not None else ""
         what = STEPS[record.wanted, see(record, disk, services.store.identity())]
@@ -146,7 +146,7 @@ def bring_about(services: Services, name: str, *, deadline: float | None = None)
         """The request of the next command is another one: this one has failed for good."""
         save_record(services, replace(get_record(services, name), created_at=services.store.now()))
 
-    perform(services, f"disk {name}", look, call, failed=failed, deadline=deadline)
+    perform(services, f"disk {name}", observe, call, failed=failed, deadline=deadline)
     return seen[0]
 
 
@@ -197,7 +197,7 @@ def take_snapshot(services: Services, record: DiskRecord, name: str, generation:
         return found
     asked_at = services.store.now()
 
-    def look() -> Verdict | None:
+    def observe() -> Verdict | None:
         shown = services.disks.find_snapshot(name)
         if shown is None:
             return None
@@ -210,7 +210,7 @@ def take_snapshot(services: Services, record: DiskRecord, name: str, generation:
         zone, key = record.request.zone, f"snapshots/{name}/{asked_at}"
         return services.disks.create_snapshot(zone, record.name, name, labels, key)
 
-    perform(services, f"snapshot {name}", look, call)
+    perform(services, f"snapshot {name}", observe, call)
     return services.disks.find_snapshot(name)
 
 

@@ -186,14 +186,14 @@ def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) 
     if dry_run:
         return {**told, "said": f"would make {name} {size_gib} GiB large, from {disk.size_gib}"}
 
-    def look() -> Verdict | None:
+    def observe() -> Verdict | None:
         return Done() if get_disk(services, record).size_gib >= size_gib else None
 
     def call() -> ComputeOperation:
         record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
         return services.disks.resize_disk(record.request.zone, name, size_gib)
 
-    perform(services, f"disk {name}", look, call)
+    perform(services, f"disk {name}", observe, call)
     save_record(services, replace(record, request=replace(record.request, size_gib=size_gib)))
     return told
 

@@ -109,7 +109,7 @@ class Cloud(Protocol):
         """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
         ...
 
-    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
         """The heartbeats that the supervisors of runs publish in guest attributes, by worker: values that
         change as long as the host lives. Workers without one are left out."""
         ...

@@ -1,4 +1,4 @@
-"""In what two environments differ: of two files, of a file and what hosts have, of the hosts of two slices."""
+"""How two environments differ: of two files, of a file and what hosts have, of the hosts of two slices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tpuctl.envs.load import Environment
 from tpuctl.envs.lock import versions_of
-from tpuctl.envs.rules import asked_versions
+from tpuctl.envs.rules import required_versions
 from tpuctl.envs.spec import run_variables
 from tpuctl.hosts.facts import Environment as HostEnvironment
 from tpuctl.hosts.facts import Facts
@@ -16,12 +16,12 @@ from tpuctl.lib.text import fold_workers
 
 
 def differences(first: Environment, second: Environment) -> list[dict[str, Any]]:
-    """A row for each thing that only one has or that is not the same: {item, first, second}."""
-    return difference_rows(_things(first), _things(second))
+    """A row for each property that only one has or that is not the same: {item, first, second}."""
+    return difference_rows(_properties(first), _properties(second))
 
 
 def difference_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of `differences`, of things by their names."""
+    """The rows of `differences`, of properties by their names."""
     names = [*one, *(name for name in other if name not in one)]
     return [
         {"item": name, "first": one.get(name), "second": other.get(name)}
@@ -30,45 +30,48 @@ def difference_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[di
     ]
 
 
-def installed_things(found: Environment) -> dict[str, str]:
-    """What of a file can be seen on a host where it is installed: `things_on_host` has the same names."""
+def installed_properties(found: Environment) -> dict[str, str]:
+    """What of a file can be seen on a host where it is installed: `properties_on_host` has the same names."""
     return {
         name: str(value)
-        for name, value in _things(found).items()
+        for name, value in _properties(found).items()
         if name == "python" or name.startswith("package ")
     }
 
 
-def things_on_host(found: HostEnvironment) -> dict[str, str]:
+def properties_on_host(found: HostEnvironment) -> dict[str, str]:
     """What a host says of an environment that it has."""
     mark = found.mark or {}
-    things = {"python": ".".join(str(mark.get("python", "")).split(".")[:2])}
-    things |= {
+    properties = {"python": ".".join(str(mark.get("python", "")).split(".")[:2])}
+    properties |= {
         f"package {name}": str(version) for name, version in sorted((mark.get("packages") or {}).items())
     }
     if found.changed:
-        things["changed files"] = ", ".join(found.changed)
-    return things
+        properties["changed files"] = ", ".join(found.changed)
+    return properties
 
 
-def things_of_machine(facts: Facts) -> dict[str, str]:
+def properties_of_machine(facts: Facts) -> dict[str, str]:
     """What a host says of itself, apart from its environments."""
-    things: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if facts.host is not None:
-        things |= {"kernel of the host": facts.host.kernel, "system of the host": facts.host.os}
+        properties |= {"kernel of the host": facts.host.kernel, "system of the host": facts.host.os}
     if facts.kernel is not None:
-        things["hugepages"] = facts.kernel.transparent_hugepages
-        things["memlock"] = str(facts.kernel.memlock_bytes[0] or "unlimited")
+        properties["hugepages"] = facts.kernel.transparent_hugepages
+        properties["memlock"] = str(facts.kernel.memlock_bytes[0] or "unlimited")
     if facts.chips is not None:
-        things["chips"] = str(len(facts.chips.devices))
-    return things | {f"variable {name}": each.value for name, each in sorted((facts.variables or {}).items())}
+        properties["chips"] = str(len(facts.chips.devices))
+    return properties | {
+        f"variable {name}": each.value for name, each in sorted((facts.variables or {}).items())
+    }
 
 
-def fold_things(hosts: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """Things of many hosts, by worker, as those of one: where they differ, with the workers."""
-    names = list(dict.fromkeys(name for things in hosts.values() for name in things))
+def fold_properties(hosts: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """Properties of many hosts, by worker, as those of one: where they differ, with the workers."""
+    names = list(dict.fromkeys(name for properties in hosts.values() for name in properties))
     return {
-        name: _folded({worker: things.get(name, "none") for worker, things in hosts.items()}) for name in names
+        name: _folded({worker: properties.get(name, "none") for worker, properties in hosts.items()})
+        for name in names
     }
 
 
@@ -93,20 +96,20 @@ def pick_environment(facts: Facts, keys: Sequence[str], name: str | None) -> Hos
     return named[0] if len(named) == 1 else None
 
 
-def _things(found: Environment) -> Mapping[str, Any]:
+def _properties(found: Environment) -> Mapping[str, Any]:
     """What is installed, set and verified, by its name for a person."""
     spec = found.spec
-    things: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "backend": str(spec.backend),
         "python": ", ".join(spec.python),
         "generations": ", ".join(spec.generations) or "any",
         "compile_cache": spec.compile_cache,
     }
-    versions = versions_of(found.lock, spec.python[0]) if found.lock is not None else asked_versions(spec)
-    things |= {f"package {name}": version for name, version in sorted(versions.items())}
-    things |= {f"file {file.to}": file.sha256[:12] for file in spec.files}
-    things |= {f"os package {name}": version for name, version in sorted(spec.os_packages.items())}
-    things |= {f"variable {name}": value for name, value in sorted(run_variables(spec).items())}
-    things |= {f"kernel {name}": value for name, value in to_data(spec.kernel).items() if value is not None}
-    things["imports"] = ", ".join(spec.imports)
-    return things
+    versions = versions_of(found.lock, spec.python[0]) if found.lock is not None else required_versions(spec)
+    properties |= {f"package {name}": version for name, version in sorted(versions.items())}
+    properties |= {f"file {file.to}": file.sha256[:12] for file in spec.files}
+    properties |= {f"os package {name}": version for name, version in sorted(spec.os_packages.items())}
+    properties |= {f"variable {name}": value for name, value in sorted(run_variables(spec).items())}
+    properties |= {f"kernel {name}": value for name, value in to_data(spec.kernel).items() if value is not None}
+    properties["imports"] = ", ".join(spec.imports)
+    return properties

@@ -139,7 +139,7 @@ def _answer(services: Services, file: Wheel, libtpu: str, xla: str, fetch: Calla
             library = path if file.name == "libtpu.so" else unpack_library(path, Path(temporary))
         except OSError as error:
             return Answer(unknown=f"{file.name} cannot be unpacked here: {error.strerror}")
-        answer = ask_library(library, libtpu, xla, Path(temporary))
+        answer = probe_library(library, libtpu, xla, Path(temporary))
     if not answer.unknown:
         kept.parent.mkdir(mode=0o700, exist_ok=True)
         fresh = kept.with_suffix(f".{os.getpid()}")
@@ -159,7 +159,7 @@ def unpack_library(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def ask_library(library: Path, libtpu: str, xla: str, folder: Path) -> Answer:
+def probe_library(library: Path, libtpu: str, xla: str, folder: Path) -> Answer:
     """What a `libtpu.so` says of LIBTPU_INIT_ARGS and XLA_FLAGS; `folder` is where it may leave files.
 
     It knows its own flags itself. XLA_FLAGS it reads only at its first compilation, so their names are looked

@@ -10,7 +10,7 @@ from msgspec import Struct
 from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.envs.compare import fold_things, pick_environment, things_of_machine, things_on_host
+from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
 from tpuctl.envs.load import Environment, pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
@@ -205,11 +205,11 @@ def verify_environment(
     """How many hosts were asked, each once, and in what they differ."""
     kind = EnvironmentKind(pinned, record.name, services.environment_installer)
     agent = HostAgent(services.remote, services.agent_source)
-    seen = look_at_hosts(services, agent, host_targets(services, record))
+    seen = observe_hosts(services, agent, host_targets(services, record))
     return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
 
 
-def look_at_hosts(
+def observe_hosts(
     services: Services,
     agent: HostAgent,
     targets: Sequence[HostTarget],
@@ -228,7 +228,7 @@ def look_at_hosts(
     return seen
 
 
-def things_of_slice(
+def properties_of_slice(
     services: Services, record: SliceRecord, wanted: Environment | None = None
 ) -> Mapping[str, str]:
     """What the hosts of a slice have: of the environment that `wanted` became there, else of the slice's own,
@@ -243,7 +243,7 @@ def things_of_slice(
     name = wanted.spec.name if wanted is not None else None
     hosts: dict[int, Mapping[str, str]] = {}
     agent = HostAgent(services.remote, services.agent_source)
-    for each in look_at_hosts(services, agent, host_targets(services, record)):
+    for each in observe_hosts(services, agent, host_targets(services, record)):
         if each.facts is None:
             raise UnreachableError(
                 f"worker {each.worker} of {record.name} did not answer: {each.why}",
@@ -255,9 +255,9 @@ def things_of_slice(
                 f"worker {each.worker} of {record.name} has several environments, and none is the slice's",
                 hint=f"tpuctl env diff NAME --on {record.name}",
             )
-        things = {"environment": "none"} if found is None else things_on_host(found)
-        hosts[each.worker] = things if wanted is not None else {**things, **things_of_machine(each.facts)}
-    return fold_things(hosts)
+        things = {"environment": "none"} if found is None else properties_on_host(found)
+        hosts[each.worker] = things if wanted is not None else {**things, **properties_of_machine(each.facts)}
+    return fold_properties(hosts)
 
 
 def plan_environment(
@@ -267,7 +267,7 @@ def plan_environment(
     kind = EnvironmentKind(pinned, record.name, services.environment_installer)
     groups: dict[tuple[str, str], list[int]] = {}
     agent = HostAgent(services.remote, services.agent_source)
-    for each in look_at_hosts(services, agent, host_targets(services, record), kind.sections):
+    for each in observe_hosts(services, agent, host_targets(services, record), kind.sections):
         groups.setdefault(_planned(kind, each), []).append(each.worker)
     return [
         {"workers": fold_workers(workers), "does": does, "why": why} for (does, why), workers in groups.items()

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.config.load import find_project_file
-from tpuctl.envs.lock import Lock, asked_digest, cuda_builds, file_name, parse_lock, render_lock, versions_of
-from tpuctl.envs.rules import Complaint, VersionTable, asked_versions, check_slice, check_versions
+from tpuctl.envs.lock import (
+    Lock,
+    cuda_builds,
+    file_name,
+    parse_lock,
+    render_lock,
+    requirements_digest,
+    versions_of,
+)
+from tpuctl.envs.rules import Complaint, VersionTable, check_slice, check_versions, required_versions
 from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError, UsageError
 from tpuctl.lib.input_files import is_file, read_text
@@ -45,7 +53,7 @@ class Environment:
 
 def digest_of(spec: EnvironmentSpec) -> str:
     """What a lock of this file says that it was made from."""
-    return asked_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
+    return requirements_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
 
 
 def environment_names(folder: Path) -> list[str]:
@@ -197,7 +205,7 @@ def check_lock(found: Environment, lock: Lock | None) -> list[str]:
 def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
     from tpuctl.model.shipped_files import load_accelerators, load_versions
 
-    versions = {**(versions_of(lock, spec.python[0]) if lock else {}), **asked_versions(spec)}
+    versions = {**(versions_of(lock, spec.python[0]) if lock else {}), **required_versions(spec)}
     generations = list(load_accelerators().generations)
     return [*check_versions(VersionTable(load_versions()), spec, versions, generations), *_cuda(lock)]
 

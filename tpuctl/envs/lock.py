@@ -251,7 +251,7 @@ def cuda_builds(lock: Lock) -> list[str]:
     return found
 
 
-def asked_digest(requirements: Iterable[str], python: Sequence[str], indexes: Iterable[str]) -> str:
+def requirements_digest(requirements: Iterable[str], python: Sequence[str], indexes: Iterable[str]) -> str:
     """Digest of what a lock is made from."""
     content = [sorted(requirements), list(python), list(indexes)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -71,7 +71,7 @@ def check_versions(
     ]
 
 
-def asked_versions(spec: EnvironmentSpec) -> dict[str, str]:
+def required_versions(spec: EnvironmentSpec) -> dict[str, str]:
     """{package: version} of those requirements that hold for every Python."""
     from tpuctl.envs.lock import normal
 

@@ -30,8 +30,8 @@ from tpuctl.runs.reconcile import find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.take_down import end_slice
 from tpuctl.slices.bring_up import request_wanted
-from tpuctl.slices.disks import add_disks, asks_more_disks
-from tpuctl.slices.environment import asks_other_environment, store_environment, with_environment
+from tpuctl.slices.disks import add_disks, adds_disks
+from tpuctl.slices.environment import changes_environment, store_environment, with_environment
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
@@ -176,9 +176,9 @@ class _SliceItem:
         text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
-        if asks_more_disks(record, item.spec):
+        if adds_disks(record, item.spec):
             record = add_disks(record, item.spec)
-        if asks_other_environment(record, item.spec):
+        if changes_environment(record, item.spec):
             store_environment(services, item.environment)
             record = with_environment(record, item.spec)
         save(services, stored, record)

@@ -13,8 +13,8 @@ from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
 from tpuctl.model.slice_spec import option_of
-from tpuctl.slices.disks import asks_more_disks
-from tpuctl.slices.environment import asks_other_environment
+from tpuctl.slices.disks import adds_disks
+from tpuctl.slices.environment import changes_environment
 from tpuctl.slices.lifetime import limit_differences
 from tpuctl.slices.resolve import WantedSlice
 
@@ -167,10 +167,10 @@ def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
     found = {}
     if record.pay != item.pay:
         found["pay"] = f"the file {'agrees' if item.pay else 'no longer agrees'} to pay for it"
-    if asks_more_disks(record, item.spec):
+    if adds_disks(record, item.spec):
         more = [each.name for each in item.spec.disks if each not in record.spec.disks]
         found["disk"] = f"the file has disk {', '.join(more)}"
-    if asks_other_environment(record, item.spec):
+    if changes_environment(record, item.spec):
         known, env = record.spec.env, item.spec.env
         same = known is not None and env is not None and known.name == env.name
         what = "has changed" if same else "is asked for"

@@ -68,7 +68,7 @@ def capacity_key(zone: str, accelerator_type: str, tier: Tier) -> str:
     return f"capacity/{zone}/{accelerator_type}/{tier}"
 
 
-def note_asked(note: CapacityNote, now: float) -> CapacityNote:
+def note_request(note: CapacityNote, now: float) -> CapacityNote:
     """A create was called."""
     return replace(note, hours=_count(note.hours, now, HourStat(asked=1)))
 

@@ -43,7 +43,7 @@ class PolicyRequest(Struct, frozen=True):
     max_failures: Annotated[
         int,
         Option(
-            "Restarts after failures of the program; two alike within a minute of its start are enough.",
+            "Restarts after failures of the program; two equal ones within a minute of its start end the run.",
             group=RESTARTS,
             metavar="N",
             minimum=0,
@@ -57,7 +57,11 @@ class PolicyRequest(Struct, frozen=True):
     grace: Annotated[
         float,
         Option(
-            "Between TERM and KILL at a stop.", group=RESTARTS, metavar="SECONDS", minimum=0, examples=(60,)
+            "Seconds between SIGTERM and SIGKILL at a stop.",
+            group=RESTARTS,
+            metavar="SECONDS",
+            minimum=0,
+            examples=(60,),
         ),
     ] = Policy().grace_s
 
@@ -96,7 +100,8 @@ class RunRequest(Struct, frozen=True):
         Option(WORKERS_HELP, flags=(Flag("--worker"), Flag("--all-workers")), text=True, examples=("0-3,7",)),
     ] = None
     alone: Annotated[
-        bool, Option("With --worker: yes, without the other workers.", group=PLACE, examples=(True,))
+        bool,
+        Option("With --worker: confirm that the other workers take no part.", group=PLACE, examples=(True,)),
     ] = False
     var: Annotated[
         Mapping[str, str],
@@ -133,13 +138,19 @@ class RunRequest(Struct, frozen=True):
     ] = ()
     checkpoint_dir: Annotated[
         str | None,
-        Option("gs:// place for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)),
+        Option(
+            "gs:// directory for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)
+        ),
     ] = None
     no_checkpoint: Annotated[
-        bool, Option("Restarts begin from scratch, and that is fine.", group=RESTARTS, examples=(True,))
+        bool,
+        Option(
+            "The program keeps no checkpoints: restarts begin from scratch.", group=RESTARTS, examples=(True,)
+        ),
     ] = False
     any_region: Annotated[
-        bool, Option("Hunt also away from the checkpoints' bucket.", group=RESTARTS, examples=(True,))
+        bool,
+        Option("Also try zones outside the region of the checkpoint bucket.", group=RESTARTS, examples=(True,)),
     ] = False
     policy: Annotated[
         PolicyRequest,

@@ -21,7 +21,7 @@ from tpuctl.model.run_spec import EnvironmentRef
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
 """Groups of the flags in help."""
 _TIERS = (
-    Flag("--spot", "Spot capacity: cheap, may be taken away.", "v2 `spot`"),
+    Flag("--spot", "Spot capacity: cheap, can be preempted.", "v2 `spot`"),
     Flag("--on-demand", "On-demand capacity.", "v2 `guaranteed`"),
     Flag(
         "--preemptible",
@@ -57,7 +57,7 @@ class SliceOptions(Struct, frozen=True, kw_only=True):
     reservation: Annotated[
         str | None,
         Option(
-            "With --reserved: of this reservation.",
+            "With --reserved: the reservation.",
             group=PAID,
             metavar="NAME",
             api="v2 `reservationName`",
@@ -82,7 +82,7 @@ class SliceOptions(Struct, frozen=True, kw_only=True):
     service_account: Annotated[
         str | None,
         Option(
-            "Whose permissions programs on the hosts have.",
+            "Service account of programs on the hosts.",
             group=ACCESS,
             metavar="EMAIL",
             api="v2 `serviceAccount`",
@@ -124,7 +124,7 @@ class SliceRequest(SliceOptions, frozen=True):
     zone: Annotated[
         tuple[str, ...],
         Option(
-            "Where; repeat it to hunt through several, in order; `auto` for all that is allowed.",
+            "Zone; repeat it to try several in order; `auto` for all that are allowed.",
             group=WHERE,
             metavar="ZONE",
             api="`locations`",
@@ -140,7 +140,7 @@ class SliceRequest(SliceOptions, frozen=True):
     queued: Annotated[
         bool | None,
         Option(
-            "Wait in the queue for capacity, or ask for the node directly.",
+            "Wait in the queue for capacity, or create the node directly.",
             flags=_QUEUED,
             group=WHERE,
             examples=(False,),
@@ -169,7 +169,7 @@ class SliceRequest(SliceOptions, frozen=True):
     valid_until: Annotated[
         str | None,
         Option(
-            "Create nothing after this time (UTC unless it says more).",
+            "Create nothing after this time (UTC unless it has an offset).",
             group=WHERE,
             metavar="WHEN",
             api="v2 `queueingPolicy`",
@@ -189,7 +189,7 @@ class SliceRequest(SliceOptions, frozen=True):
     topology: Annotated[
         str | None,
         Option(
-            "A shape, with a generation as the accelerator, such as v4.",
+            "Topology; the accelerator is then a generation, such as v4.",
             group=WHAT,
             metavar="AxBxC",
             api="v2 `acceleratorConfig`",
@@ -272,11 +272,13 @@ class SliceRequest(SliceOptions, frozen=True):
     ] = None
     ttl: Annotated[
         str | None,
-        Option("Take it down after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
+        Option("Delete the slice after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
     ] = None
     stop_when_idle: Annotated[
         str | None,
-        Option("Take it down when unused for this long.", group=WHERE, metavar="TIME", examples=("30m",)),
+        Option(
+            "Delete the slice when it has been idle this long.", group=WHERE, metavar="TIME", examples=("30m",)
+        ),
     ] = None
 
     def of(self, accelerator: str | None) -> SliceRequest:

@@ -36,7 +36,7 @@ BOOT_GRACE_S = 300.0
 UNREACHABLE_MAX_S = 900.0
 """After this long in doubt a READY node whose hosts do not answer is given up and asked for again, if this
 machine can prove that it is not itself the one that is cut off."""
-HOST_BEAT_S = 60.0
+HOST_HEARTBEAT_S = 60.0
 """Between two heartbeats that a run's supervisor publishes in its host's guest attributes: far below the limits
 of Compute Engine ("Set and query guest attributes"), and often enough to tell within minutes."""
 BEAT_READ_GAP_S = 45.0

@@ -34,7 +34,7 @@ Send = Callable[[Hook, HookEvent], str]
 """Tells one hook of one event; returns trouble in words, or an empty string. Never raises."""
 
 
-def tell_hooks(
+def deliver_events(
     services: Services,
     hooks: Sequence[Hook],
     lines: Sequence[PassLine],

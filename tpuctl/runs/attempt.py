@@ -165,7 +165,7 @@ class AttemptHosts:
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,
-                "beat_s": timeouts.HOST_BEAT_S,
+                "beat_s": timeouts.HOST_HEARTBEAT_S,
             }
 
         replies = require_values(self._agent.start(self.targets, request), "start")

@@ -25,7 +25,7 @@ from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
 from tpuctl.slices.disks import with_disks
 from tpuctl.slices.environment import (
-    asks_other_environment,
+    changes_environment,
     check_environment,
     read_environment,
     store_environment,
@@ -158,7 +158,7 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
     found = find_slice(services, wanted.name)
     if found is not None and is_wanted(found.record):
         check_same(found.record, wanted.spec, wanted.zones)
-        if asks_other_environment(found.record, wanted.spec):
+        if changes_environment(found.record, wanted.spec):
             return (
                 f"environment {wanted.spec.env.name if wanted.spec.env else ''} on the hosts of {wanted.name}"
             )

@@ -36,9 +36,9 @@ def list_notes(services: Services) -> list[CapacityNote]:
     return decode_readable(CapacityNote, services.store.list("capacity/"))[0]
 
 
-def remember_asked(services: Services, record: SliceRecord) -> None:
+def remember_request(services: Services, record: SliceRecord) -> None:
     """A create is being called."""
-    _update(services, record.spec, lambda note: notes.note_asked(note, services.store.now()))
+    _update(services, record.spec, lambda note: notes.note_request(note, services.store.now()))
 
 
 def remember_ready(services: Services, record: SliceRecord) -> None:

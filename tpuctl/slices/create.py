@@ -24,7 +24,7 @@ from tpuctl.model.cloud import USER_LABEL, OperationInfo
 from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait, wait_for
 from tpuctl.money.coverage import ended_grant
-from tpuctl.slices.capacity_notes import read_notes, remember_asked
+from tpuctl.slices.capacity_notes import read_notes, remember_request
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.delete import try_again_later
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
@@ -45,7 +45,7 @@ def create_tpu(context: ReconcileContext) -> Outcome:
     context.journal("create", why)
     before = context.incarnation
     called = replace(before, create_called_at=now, unseen_since=now)
-    remember_asked(services, record)
+    remember_request(services, record)
     # Last before the call: it fails when somebody took the slice over while this process slept.
     context.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
     kind = "queued resource" if record.spec.queued else "node"

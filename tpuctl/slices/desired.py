@@ -16,9 +16,9 @@ from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
-from tpuctl.slices.disks import add_disks, asks_more_disks
+from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.enrollment import enroll_machine
-from tpuctl.slices.environment import asks_other_environment, with_environment
+from tpuctl.slices.environment import changes_environment, with_environment
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
@@ -128,7 +128,7 @@ def _keep(
 ) -> SliceRecord:
     """A slice that is there already: only whose it is, when it goes and what its hosts have may be news."""
     record = stored.record
-    more, other = asks_more_disks(record, wanted.spec), asks_other_environment(record, wanted.spec)
+    more, other = adds_disks(record, wanted.spec), changes_environment(record, wanted.spec)
     if (more or other) and record.owner != services.user:
         raise ConflictError(
             f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"

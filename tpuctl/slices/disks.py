@@ -33,7 +33,7 @@ def with_disks(services: Services, said: Sequence[str], specs: tuple[SliceSpec, 
     return tuple(replace(each, disks=merge_refs(each.disks, refs)) for each in specs)
 
 
-def asks_more_disks(record: SliceRecord, spec: SliceSpec) -> bool:
+def adds_disks(record: SliceRecord, spec: SliceSpec) -> bool:
     """Whether `spec` names a disk that the slice has not been asked to have."""
     return any(each not in record.spec.disks for each in spec.disks)
 
@@ -44,7 +44,7 @@ def add_disks(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
     return replace(record, spec=replace(record.spec, disks=spec.disks), state=state)
 
 
-def disks_asked(services: Services, record: SliceRecord) -> list[Mounted]:
+def desired_disks(services: Services, record: SliceRecord) -> list[Mounted]:
     """What the slice asks of its hosts about disks."""
     if not record.spec.disks:
         return []

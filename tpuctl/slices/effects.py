@@ -14,7 +14,7 @@ from tpuctl.slices.capacity_notes import remember_ready
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.create import create_tpu, renew_incarnation
 from tpuctl.slices.delete import delete_incarnation
-from tpuctl.slices.heartbeats import forget_beats
+from tpuctl.slices.heartbeats import forget_heartbeats
 from tpuctl.slices.initialize import initialize_hosts
 from tpuctl.slices.loss import record_loss
 from tpuctl.slices.states import Effect, SliceEvent
@@ -41,7 +41,7 @@ def _move(context: ReconcileContext) -> Outcome:
     context.save(record)
     if record.state is SliceState.GONE:
         context.services.ssh_entries.remove(record.name)
-        forget_beats(context.services, record.name)
+        forget_heartbeats(context.services, record.name)
         if context.observation.observed.event is SliceEvent.FOREIGN:
             text = f"left alone: {context.plan.why}; tpuctl ls shows whose it is"
             context.services.emit(Warn(record.name, text))

@@ -50,7 +50,7 @@ def check_environment(services: Services, environment: FrozenEnvironment | None,
         services.emit(Warn("", notice))
 
 
-def asks_other_environment(record: SliceRecord, spec: SliceSpec) -> bool:
+def changes_environment(record: SliceRecord, spec: SliceSpec) -> bool:
     """Whether `spec` names an environment that the slice has not been asked to have."""
     return spec.env is not None and spec.env != record.spec.env
 
@@ -72,7 +72,7 @@ def store_environment(services: Services, environment: FrozenEnvironment | None)
     services.store.put_blob(environment.content)
 
 
-def environment_asked(services: Services, record: SliceRecord) -> list[EnvironmentKind]:
+def desired_environment(services: Services, record: SliceRecord) -> list[EnvironmentKind]:
     """What the slice asks of its hosts about environments."""
     if record.spec.env is None:
         return []

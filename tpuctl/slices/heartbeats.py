@@ -32,7 +32,7 @@ def check_liveness(
     incarnation = record.incarnation
     if incarnation is None:
         return Liveness.UNKNOWN
-    key = beats_key(record.name)
+    key = heartbeats_key(record.name)
     document = services.store.get(key)
     known = None if document is None else decode(Heartbeats, document)
     heartbeats = _read_again(services, record, incarnation, known)
@@ -57,9 +57,9 @@ def check_liveness(
     return liveness
 
 
-def forget_beats(services: Services, slice_name: str) -> None:
+def forget_heartbeats(services: Services, slice_name: str) -> None:
     """Removes what was read, with the slice."""
-    document = services.store.get(beats_key(slice_name))
+    document = services.store.get(heartbeats_key(slice_name))
     if document is not None:
         services.store.delete(document.key, if_generation=document.generation)
 
@@ -73,7 +73,7 @@ def describe_liveness(liveness: Liveness) -> str:
     }[liveness]
 
 
-def beats_key(slice_name: str) -> str:
+def heartbeats_key(slice_name: str) -> str:
     return f"host-beats/{slice_name}"
 
 
@@ -116,7 +116,7 @@ def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation)
     values: dict[int, str] = {}
     for part, name in enumerate(names):
         try:
-            found = services.cloud.list_host_beats(record.spec.zone, name)
+            found = services.cloud.list_host_heartbeats(record.spec.zone, name)
         except (TransientError, RateLimitedError):
             raise
         except TpuctlError:

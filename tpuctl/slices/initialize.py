@@ -18,23 +18,23 @@ from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.disks import attach_disks, disks_asked, note_disks
-from tpuctl.slices.environment import environment_asked
+from tpuctl.slices.disks import attach_disks, desired_disks, note_disks
+from tpuctl.slices.environment import desired_environment
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
 """Tries after which a person is asked to look at what fails; it goes on being tried."""
 
 
-def asked_of_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
+def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
     """What the specification of a slice asks of each of its hosts, in the order of the work: a disk before what
     is mounted on it, and that before the environment that may lie there."""
-    return (*disks_asked(services, record), *environment_asked(services, record))
+    return (*desired_disks(services, record), *desired_environment(services, record))
 
 
 def greeted(context: ReconcileContext) -> Outcome:
     """All hosts answer: READY, or INITIALIZING where something is asked of them."""
-    if not asked_of_hosts(context.services, context.record):
+    if not desired_on_hosts(context.services, context.record):
         return become_ready(context)
     answered = counted(len(context.incarnation.workers), "host")
     context.journal("initializing", f"{answered} answered")
@@ -45,7 +45,7 @@ def greeted(context: ReconcileContext) -> Outcome:
 def initialize_hosts(context: ReconcileContext) -> Outcome:
     """READY once every host says that it is as asked; asks no host where nothing is."""
     waits = attach_disks(context)
-    return waits or initialize(context, asked_of_hosts(context.services, context.record))
+    return waits or initialize(context, desired_on_hosts(context.services, context.record))
 
 
 def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:

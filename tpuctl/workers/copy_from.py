@@ -36,7 +36,7 @@ from tpuctl.workers.receive_protocol import (
 
 SURVEY_TIMEOUT_S = 600.0
 """For a walk over millions of files."""
-LOOKS_AT_ONCE = 8
+COMPARED_AT_ONCE = 8
 ROUNDS = 3
 """How often a file is asked for that was written to while it was read."""
 STDERR_KEPT = 8192
@@ -216,14 +216,14 @@ class _Pull:
             source.fail(TpuctlError(why))
 
     def _plan(self) -> None:
-        def look(worker: int) -> None:
+        def compare(worker: int) -> None:
             try:
                 self._sources[worker].receiver.plan(self._sources[worker].survey.entries)
             except TpuctlError as error:
                 self._fail(worker, error.message)
 
-        with ThreadPoolExecutor(max_workers=LOOKS_AT_ONCE) as pool:
-            list(pool.map(look, self._sources))
+        with ThreadPoolExecutor(max_workers=COMPARED_AT_ONCE) as pool:
+            list(pool.map(compare, self._sources))
 
     def _check_room(self) -> None:
         needs = {

@@ -173,12 +173,12 @@ class WorldCloud:
         answer = self._read(f"read host keys of node {name} in {zone}", "GetGuestAttributes", request)
         return nodes.parse_host_keys(answer)
 
-    def list_host_beats(self, zone: str, name: str) -> Mapping[int, str]:
+    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
         self._beat()
         path = nodes.BEAT_NAMESPACE + "/"
         request = {"name": self._name(zone, "nodes", name), "queryPath": path, "workerIds": [""]}
         answer = self._read(f"read heartbeats of node {name} in {zone}", "GetGuestAttributes", request)
-        return nodes.parse_host_beats(answer)
+        return nodes.parse_host_heartbeats(answer)
 
     def _parent(self, zone: str) -> str:
         return f"projects/{self._project}/locations/{zone}"

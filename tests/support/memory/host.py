@@ -278,7 +278,9 @@ class MemoryHost:
         attempts = [attempt for run in self.runs.values() for attempt in run.attempts.values()]
         alive = [each for each in attempts if each.supervisor is not None and each.supervisor.alive]
         if any(each.beats for each in alive):
-            self.publish(BEAT, f"{self.boot_id[:8]}-{self.network.clock.now() // timeouts.HOST_BEAT_S:.0f}")
+            self.publish(
+                BEAT, f"{self.boot_id[:8]}-{self.network.clock.now() // timeouts.HOST_HEARTBEAT_S:.0f}"
+            )
         elif attempts and all(attempt.status.get("state") == "exited" for attempt in attempts):
             self.publish(BEAT, None)
 

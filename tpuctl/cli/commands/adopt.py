@@ -20,7 +20,10 @@ def adopt(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the slice; from the node if left out.")
     ] = None,
     add_key: Annotated[
-        bool, typer.Option("--add-key", help="Let this machine in: its key in the metadata, OS Login off.")
+        bool,
+        typer.Option(
+            "--add-key", help="Add the SSH key of this machine to the metadata, and turn OS Login off."
+        ),
     ] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -30,7 +33,7 @@ def adopt(
 ) -> None:
     """Take over a TPU that was created without tpuctl.
 
-    Nothing but `tpuctl down NAME` deletes it then. Also takes back what belongs to a lost store; this is
+    Afterwards only `tpuctl down NAME` deletes it. Also takes back a slice of a lost store, which is then
     managed as before.
     """
     from tpuctl.lib.names import check_zone_name

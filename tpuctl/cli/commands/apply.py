@@ -22,19 +22,19 @@ def apply(
     ctx: typer.Context,
     file: File = None,
     replace_: Annotated[
-        bool, typer.Option("--replace", help="Take down and ask anew for what is there in another form.")
+        bool, typer.Option("--replace", help="Delete and create again what exists with another specification.")
     ] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove what came from this file and is no longer in it.")
     ] = False,
     again: Annotated[
         list[str] | None,
-        typer.Option("--again", metavar="RUN", help="Repeat this run though it has ended; repeatable."),
+        typer.Option("--again", metavar="RUN", help="Start this run again although it has ended; repeatable."),
     ] = None,
     all_users: Annotated[
         bool, typer.Option("--all-users", help="Also change, --replace and --prune other users' slices.")
     ] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for everything and return at once.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request everything and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -43,8 +43,8 @@ def apply(
 ) -> None:
     """Create and change what the fleet file describes.
 
-    Requests slices, submits runs, and waits until they are there. The same file again changes nothing. What
-    is there in another form is a conflict, and then nothing is applied. A run that has ended is not repeated.
+    Requests slices, submits runs, and waits until they are there. The same file again changes nothing. If
+    something exists with another specification, nothing is applied. A run that has ended is not repeated.
     """
     from tpuctl.fleet.load import plan_changes
     from tpuctl.fleet.plan import How

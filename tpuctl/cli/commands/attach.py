@@ -24,7 +24,7 @@ def attach(
 ) -> None:
     """Follow a run that was started earlier.
 
-    It may have been started on another machine. Ctrl-C leaves; the run goes on.
+    It may have been started on another machine. Ctrl-C stops following; the run goes on.
     """
     from tpuctl.runs import progress
     from tpuctl.state.repository import get_run

@@ -44,8 +44,8 @@ def bill(
 ) -> None:
     """List everything in the project that can cost money.
 
-    Looks in all locations, whoever made it. Exit status 0: all was read and nothing is to be paid. 1:
-    something is. 3: not everything could be read.
+    Searches all locations, whoever created it. Exit status 0: nothing costs money. 1: something does. 3: not
+    everything could be read.
     """
     from tpuctl.model.shipped_files import load_accelerators, load_other_prices
     from tpuctl.money.bill_report import bill_data, bill_of

@@ -54,20 +54,18 @@ def init(
     ctx: typer.Context,
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where the fleet's records shall be."),
+        typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where to keep the fleet's records."),
     ] = None,
-    join: Annotated[
-        bool, typer.Option("--join", help="Use the store of another fleet that is there already.")
-    ] = False,
+    join: Annotated[bool, typer.Option("--join", help="Join the store that is there already.")] = False,
     call_off: Annotated[
-        bool, typer.Option("--call-off", help="Take back a move that has not ended; nothing is lost.")
+        bool, typer.Option("--call-off", help="Cancel a move that has not ended; nothing is lost.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Share a fleet: move the store into a bucket, or join one.
 
-    Copies everything, compares, and only then uses the new place; after a crash, the same command goes on. What
-    runs is not touched.
+    Copies everything, compares, and only then uses the new place; after a crash, the same command continues.
+    Slices and runs are not touched.
     """
     from tpuctl.lib.names import check_bucket_uri
     from tpuctl.state.bucket import read_identity

@@ -42,8 +42,8 @@ def cp(
 ) -> None:
     """Copy files and directories to or from the workers of a slice.
 
-    From several workers each copy gets a directory of its own, TARGET/NAME-WORKER. Equal files do not travel,
-    and the same command again goes on where one broke off.
+    From several workers each copy gets a directory of its own, TARGET/NAME-WORKER. Unchanged files are skipped,
+    and the same command again resumes.
     """
     if len(words) < 2:
         raise UsageError("cp needs a source and a target", hint="tpuctl cp data.txt NAME:data.txt")

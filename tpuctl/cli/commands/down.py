@@ -23,7 +23,7 @@ def down(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names)
     ],
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for the deletion and return.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request the deletion and return.")] = False,
     timeout: Timeout = None,
     all_users: AllUsers = False,
     confirm_project: Confirm = None,

@@ -47,18 +47,19 @@ def exec_(
     ] = None,
     no_stdin: Annotated[
         bool,
-        typer.Option("--no-stdin", "-n", help="Leave standard input alone, as within a loop that reads it."),
+        typer.Option(
+            "--no-stdin", "-n", help="Do not read standard input, for example in a loop that reads it."
+        ),
     ] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Run one command on the workers of a slice.
 
-    It ends when this command ends. On one worker its exit status is passed through; on several it is 0, 3
-    when some failed, 1 when all did.
+    The command on the workers ends with this one. On one worker its exit status is passed through; on
+    several it is 0, 3 when some failed, 1 when all did.
 
-    Standard input that is a pipe or a file goes to a command on one worker; for several it is refused when it
-    has something. Of a file, such as that of a `while read` loop, what the command does not read stays for
-    others; of a pipe it is gone, and that is said: -n leaves both alone. For a terminal there is `tpuctl ssh`.
+    With one worker, standard input (a pipe or a file) goes to the command; with several, input is refused.
+    Inside a loop that reads standard input use -n. For a terminal use `tpuctl ssh`.
     """
     from tpuctl.lib.standard_input import find_input
     from tpuctl.slices.choose import resolve_slice

@@ -15,14 +15,14 @@ def keep(
     ctx: typer.Context,
     run_id: RunId = "last",
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="No longer than this: 90d, 2027-06-30.")
+        str | None, typer.Option("--until", metavar="TIME", help="Keep them until then: 90d, 2027-06-30.")
     ] = None,
-    release: Annotated[bool, typer.Option("--release", help="Keep them no more.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="Stop keeping them.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Keep the disks of a run.
 
-    Its copies stay, whatever `disk gc` finds: what a result came from can be mounted again.
+    `disk gc` does not delete the clones that the run read, so that they can be mounted again.
     """
     from tpuctl.lib.time import parse_until, render_moment
     from tpuctl.provenance.keep import keep_run, release_run

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def logs(
     ctx: typer.Context,
     run_id: RunId = "last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     worker: Workers = None,
     attempt: Annotated[
         int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
@@ -31,7 +31,7 @@ def logs(
 ) -> None:
     """Print the output of a run.
 
-    It is read from this machine, where the output is kept. Ctrl-C leaves; the run goes on.
+    The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
     from tpuctl.lib.text import parse_workers
     from tpuctl.state.repository import get_run

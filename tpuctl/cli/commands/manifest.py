@@ -25,7 +25,7 @@ def manifest(
 ) -> None:
     """Show what an attempt ran, where, and with which versions.
 
-    This is its manifest, which also says how it ended.
+    Prints the manifest of the attempt, which also has its result.
     """
     from tpuctl.state.repository import get_run
     from tpuctl.views.slices import manifest_of

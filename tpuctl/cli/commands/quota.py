@@ -62,8 +62,8 @@ def quota(
     """Show quotas, who uses them, grants, and the cost per hour.
 
     Hosts also use up quotas of Compute Engine (addresses, instances, health checks): these are the side
-    quotas. Shown are the zones of your settings, your grants and whatever exists; all zones if there are
-    none. The API tells limits of TPU quotas but not their use: that is counted from what the project has.
+    quotas. Shows the zones of your settings, your grants and existing TPUs; all zones if there are none. The
+    API returns only the limits of TPU quotas: their use is counted from the TPUs of the project.
     """
     from tpuctl.lib.names import check_zone_name
     from tpuctl.model.shipped_files import load_accelerators

@@ -60,10 +60,9 @@ def run(
 ) -> None:
     """Run a script, module or command on every worker.
 
-    After a preemption it is started again. The code is frozen at the first start. The same command again
-    follows the run that is under way; under another --name it is refused. The run outlives this command:
-    Ctrl-C leaves, and the run goes on; `tpuctl stop` ends it. Options of the program stand behind a `--` of
-    their own: `tpuctl run train.py -- --lr 3e-4`.
+    The run restarts after a preemption, with the code of its first start. The same command again follows
+    the run that is under way; under another --name it is refused. Ctrl-C only stops following it: `tpuctl stop`
+    ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`.
     """
     if all_workers and worker is not None:
         raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")

@@ -29,7 +29,7 @@ def ssh(
 ) -> None:
     """Open a shell on one worker.
 
-    Uses the real ssh, with the host key pinned. The exit status is that of ssh: the command's own, or 255
+    Runs OpenSSH with the pinned host key. The exit status is that of ssh: the command's own, or 255
     when there was no connection.
     """
     import shlex

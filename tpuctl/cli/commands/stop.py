@@ -21,7 +21,7 @@ def stop(
     ctx: typer.Context,
     run_id: RunId = "last",
     grace: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Between TERM and KILL.")
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Seconds between SIGTERM and SIGKILL.")
     ] = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -31,7 +31,7 @@ def stop(
 ) -> None:
     """Stop a run.
 
-    Every process of it gets TERM, and KILL after the grace period.
+    Every process of the run gets SIGTERM, and SIGKILL after the grace period.
     """
     from tpuctl.runs.follow import stop_run
     from tpuctl.runs.stops import confirm_stop, stop_error

@@ -37,7 +37,7 @@ def prune(
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", metavar="DURATION", help="Of what age on; the setting prune_after_days if left out."
+            "--older-than", metavar="DURATION", help="Minimum age; the setting prune_after_days if left out."
         ),
     ] = None,
     runs_older_than: Annotated[
@@ -45,7 +45,7 @@ def prune(
         typer.Option(
             "--runs-older-than",
             metavar="DURATION",
-            help="Also runs that ended so long ago, manifests and all; 30d or more.",
+            help="Also runs that ended this long ago, with their manifests; 30d or more.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -55,9 +55,9 @@ def prune(
     """Remove content and records that nothing refers to any more.
 
     That is: old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
-    journals, and the journals of runs that ended 180 days ago. Watchdogs do this once a day. A slice that
-    comes back under a pruned name goes on counting where it was. Runs and manifests stay unless you ask:
-    those of live slices and of fleet files stay in any case.
+    journals, and the journals of runs that ended 180 days ago. Watchdogs do this once a day. A slice that is
+    created again under a pruned name continues its numbering. Runs and manifests are kept unless you ask; those
+    of live slices and of fleet files are always kept.
     """
     from tpuctl.state.gc import find_waste
     from tpuctl.state.gc import prune as prune_store
@@ -159,7 +159,7 @@ def machines(
     ctx: typer.Context,
     remove: Annotated[
         str | None,
-        typer.Option("--remove", metavar="MACHINE", help="Take its key from all hosts, now and in future."),
+        typer.Option("--remove", metavar="MACHINE", help="Remove its key from all hosts, now and in future."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -37,7 +37,7 @@ def types(
 ) -> None:
     """List accelerator types: chips, hosts, zones, prices.
 
-    A line for each generation, unless one or a zone is named.
+    One line per generation; name a generation or a zone to see its types.
 
     Prices are a snapshot of unknown date, in USD for the whole slice in the region of --zone, else in the
     cheapest region that lists it.

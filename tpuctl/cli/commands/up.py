@@ -29,7 +29,7 @@ def up(
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
     request: SliceRequest = SliceRequest(),
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask for it and return at once.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
@@ -37,8 +37,8 @@ def up(
 ) -> None:
     """Bring a slice up and wait until every host answers.
 
-    Creates the request, waits for capacity, then checks every host over SSH. The same command again means the
-    same slice and changes nothing once it is ready.
+    Creates the request, waits for capacity, then checks every host over SSH. The same command again continues
+    with the same slice, and changes nothing once it is ready.
     """
     from tpuctl.cli.following import warn_if_unwatched
     from tpuctl.cli.slice_status import print_preview

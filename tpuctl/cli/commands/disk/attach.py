@@ -15,7 +15,7 @@ def attach(
     ctx: typer.Context,
     name: DiskName,
     to: To = None,
-    rw: Annotated[bool, typer.Option("--rw/--ro", help="To write, on one host; a copy is read.")] = True,
+    rw: Annotated[bool, typer.Option("--rw/--ro", help="Read-write on one host, or read-only.")] = True,
     path: Path = "",
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Attach it and do not mount it.")] = False,
     allow: Allow = None,

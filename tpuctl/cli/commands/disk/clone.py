@@ -19,15 +19,22 @@ def clone(
     path: Path = "",
     zone: Annotated[
         str,
-        typer.Option("--zone", metavar="ZONE", help="Make it there and attach it nowhere.", show_default=False),
+        typer.Option(
+            "--zone",
+            metavar="ZONE",
+            help="Create the clone in this zone, and do not attach it.",
+            show_default=False,
+        ),
     ] = "",
     type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Of the copy.", show_default=False)] = "",
     throughput: Annotated[
-        int | None, typer.Option("--throughput", metavar="MIBS", help="Of a hyperdisk-ml copy, MiB/s.")
+        int | None,
+        typer.Option("--throughput", metavar="MIBS", help="Throughput of a hyperdisk-ml clone, in MiB/s."),
     ] = None,
     snapshot_only: Annotated[bool, typer.Option("--snapshot-only", help="Make the snapshot and stop.")] = False,
     from_snapshot: Annotated[
-        str, typer.Option("--from-snapshot", metavar="NAME", help="Of this older moment.", show_default=False)
+        str,
+        typer.Option("--from-snapshot", metavar="NAME", help="Clone this older snapshot.", show_default=False),
     ] = "",
     allow: Allow = None,
     timeout: Timeout = None,
@@ -35,10 +42,10 @@ def clone(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Copy a disk, and mount the copy read-only on a whole slice.
+    """Clone a disk, and mount the clone read-only on a whole slice.
 
-    The file system is held still for the moment of the copy, for two minutes at most. After an interruption the
-    same command goes on.
+    Freezes the file system while the snapshot is taken, for two minutes at most. After an interruption the same
+    command continues.
     """
     from tpuctl.disks.clone import CloneRequest, plan_clone
     from tpuctl.disks.clone import clone as make_clone

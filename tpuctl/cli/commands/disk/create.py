@@ -15,17 +15,19 @@ def create(
     ctx: typer.Context,
     name: DiskName,
     size: Annotated[int, typer.Option("--size", metavar="GIB", min=1, help="GiB.")] = 100,
-    zone: Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="Where its slices are.")] = None,
+    zone: Annotated[
+        str | None, typer.Option("--zone", metavar="ZONE", help="Zone of the slices that will use it.")
+    ] = None,
     type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Disk type.", show_default=False)] = "",
     throughput: Annotated[
-        int | None, typer.Option("--throughput", metavar="MIBS", help="Of hyperdisk-ml, MiB/s.")
+        int | None, typer.Option("--throughput", metavar="MIBS", help="Throughput of hyperdisk-ml, in MiB/s.")
     ] = None,
     allow: Allow = None,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Make an empty disk. It is formatted when it is mounted first."""
+    """Create an empty disk. The first mount formats it."""
     from tpuctl.disks.clone import create_master
     from tpuctl.disks.costs import monthly_cost
     from tpuctl.disks.plan import fs_label

@@ -14,16 +14,16 @@ from tpuctl.cli.options import DryRun, Json, Quiet, Yes
 def gc(
     ctx: typer.Context,
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, help="The newest of each master stay.")
+        int, typer.Option("--keep", metavar="N", min=0, help="Newest clones to keep of each master.")
     ] = 2,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Delete old copies that no host uses, and their snapshots.
+    """Delete old clones that no host uses, and their snapshots.
 
-    Masters, the newest copies of each, what is attached and what is not yours stay.
+    Keeps masters, the newest clones of each, what is attached, and what is not yours.
     """
     from tpuctl.disks.collect import collect, unused_copies
 

@@ -27,7 +27,7 @@ COLUMNS = (
 
 def ls(
     ctx: typer.Context,
-    tree: Annotated[bool, typer.Option("--tree", help="Copies below their masters.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="Show clones below their masters.")] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the disks and snapshots of this fleet."""
@@ -49,7 +49,7 @@ def ls(
 
 
 def show(ctx: typer.Context, name: DiskName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """Show one disk with its copies and snapshots."""
+    """Show one disk with its clones and snapshots."""
     from tpuctl.disks.listing import describe
 
     with open_context(ctx) as context:

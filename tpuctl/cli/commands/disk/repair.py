@@ -16,16 +16,16 @@ def repair(
     name: DiskName,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="SLICE", help="A slice of one host that can have it meanwhile."),
+        typer.Option("--on", metavar="SLICE", help="A slice of one host, to attach it to for the repair."),
     ] = None,
     allow: Allow = None,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Make a copy whole that was made while programs wrote.
+    """Repair a clone that was made while programs wrote.
 
-    Its journal is replayed on a slice of one host. What programs had not yet written to the disk is not in it.
+    Replays its journal on a slice of one host. Data that programs had not yet written to the disk is not in it.
     """
     from tpuctl.disks.use import repair_disk
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 DiskName = Annotated[str, typer.Argument(metavar="DISK", help="Name of the disk.")]
 To = Annotated[
-    str | None, typer.Option("--to", metavar="SLICE", help="The slice; may be left out if there is just one.")
+    str | None, typer.Option("--to", metavar="SLICE", help="The slice; optional if there is just one.")
 ]
 Path = Annotated[
     str,
@@ -22,7 +22,7 @@ Path = Annotated[
 Allow = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow", metavar="RULE", help="Go on where this rule refuses; repeatable.", show_default=False
+        "--allow", metavar="RULE", help="Continue although this rule refuses; repeatable.", show_default=False
     ),
 ]
 

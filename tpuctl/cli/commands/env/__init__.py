@@ -95,12 +95,12 @@ def diff(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show in what two environments differ.
+    """Show how two environments differ.
 
     Two files, a file and what the hosts of a slice have (`NAME --on SLICE`), or the hosts of two slices
     (`--on SLICE --on SLICE`). Where hosts of one slice differ, their workers are named.
     """
-    from tpuctl.envs.compare import difference_rows, differences, installed_things
+    from tpuctl.envs.compare import difference_rows, differences, installed_properties
     from tpuctl.envs.load import read_environment
 
     files, slices = names or [], on or []
@@ -109,14 +109,14 @@ def diff(
     folder = environment_folder()
     found = [read_environment(name, folder) for name in files]
     if slices:
-        from tpuctl.envs.install import things_of_slice
+        from tpuctl.envs.install import properties_of_slice
         from tpuctl.state.repository import get_slice
 
         with open_context(ctx) as context:
             wanted = found[0] if found else None
-            sides = [installed_things(wanted)] if wanted is not None else []
+            sides = [installed_properties(wanted)] if wanted is not None else []
             sides += [
-                dict(things_of_slice(context, get_slice(context, name).record, wanted)) for name in slices
+                dict(properties_of_slice(context, get_slice(context, name).record, wanted)) for name in slices
             ]
         rows, empty = difference_rows(*sides), "hosts have the same"
     else:

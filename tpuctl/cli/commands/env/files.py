@@ -37,7 +37,7 @@ def new(
     ctx: typer.Context,
     name: Name,
     like: Annotated[
-        str | None, typer.Option("--like", metavar="NAME", help="Begin with this environment.")
+        str | None, typer.Option("--like", metavar="NAME", help="Start from this environment.")
     ] = None,
     backend: Annotated[
         str | None, typer.Option("--backend", metavar="NAME", help="jax, torch_xla, torch_tpu or cpu.")
@@ -48,8 +48,7 @@ def new(
 ) -> None:
     """Write an environment file that works, with its lock.
 
-    Without options, it begins with the environment of tpuctl for the backend: jax-tpu, torch-xla, torch-tpu
-    or cpu.
+    Without --like, it starts from the preset of the backend: jax-tpu, torch-xla, torch-tpu or cpu.
     """
     from tpuctl.envs.load import environment_names, read_environment
     from tpuctl.envs.spec import check_environment_name
@@ -96,7 +95,7 @@ def _with_verified(spec: EnvironmentSpec, verified: bool) -> EnvironmentSpec:
 
 def derive(
     ctx: typer.Context,
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The environment to begin with.")],
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The environment to start from.")],
     name: Name,
     with_: Annotated[
         list[str] | None,

@@ -76,10 +76,10 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False)
 
 
 def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
-    """Show in what hosts differ from the environment.
+    """Show how hosts differ from the environment.
 
-    Hosts are compared with each other, too. One question per host. Each difference comes with the command that
-    mends it.
+    Also compares the hosts with each other, with one request per host. Each difference comes with the command
+    that fixes it.
     """
     from tpuctl.envs.install import drift_error, verify_environment
     from tpuctl.slices.choose import resolve_slice

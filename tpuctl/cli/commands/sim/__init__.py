@@ -19,14 +19,14 @@ __all__ = ["app"]
 def set_fields(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Node or queued resource, such as big-1.")],
-    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="What the API shall show.")],
+    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="What the API shows then.")],
     zone: NodeZone = None,
 ) -> None:
     """Set what the API shows of a node: state, health, maintenance.
 
     Fields of a node are state, health, healthDescription, symptom (OUT_OF_MEMORY, or OUT_OF_MEMORY:3 for
     worker 3) and maintenance (SCHEDULED, UNSCHEDULED); NONE takes the last three away again. A queued resource
-    has state. Only what is shown changes: hosts live on.
+    has state. Only what the API shows changes: hosts go on running.
     """
     from tpuctl.sim.server import control
     from tpuctl.sim.world.steering import parse_fields
@@ -45,8 +45,8 @@ def capacity(
 ) -> None:
     """Limit the capacity of a zone; without arguments, list limits.
 
-    Nodes that are there stay: preempt them. What is asked for with --direct runs into a stockout, queued
-    requests wait until there is room.
+    Existing nodes stay until `sim preempt`. A node created directly meets a stockout; queued resources wait
+    until there is room.
     """
     from tpuctl.sim.server import control
     from tpuctl.sim.world.steering import parse_chips

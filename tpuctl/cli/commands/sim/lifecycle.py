@@ -59,7 +59,7 @@ def up(
     ] = "process",
     quota: Annotated[
         list[str] | None,
-        typer.Option("--quota", metavar="KEY=N", help="Limit something, as `tpuctl sim quota`; repeatable."),
+        typer.Option("--quota", metavar="KEY=N", help="Set a quota, as `tpuctl sim quota` does; repeatable."),
     ] = None,
     catalog: Annotated[
         Path | None,
@@ -67,9 +67,9 @@ def up(
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Start the simulator; one that runs stays.
+    """Start the simulator, unless it runs already.
 
-    Options with which that one was not started are refused.
+    If it runs already, other options than its own are refused.
     """
     from tpuctl.sim.hosts.init import keeps_root
     from tpuctl.sim.server import control
@@ -211,7 +211,7 @@ def fault(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget the faults that are still to strike.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the faults that have not struck yet.")] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Add a fault; without arguments, list those that are set.

@@ -53,7 +53,7 @@ def once(
     ctx: typer.Context,
     every: Annotated[
         int | None,
-        typer.Option(metavar="MIN", min=1, help="Says that passes come this often; `watch install` sets it."),
+        typer.Option(metavar="MIN", min=1, help="Interval of the passes; `watch install` sets it."),
     ] = None,
     ping: Annotated[
         str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead man's switch.")
@@ -61,10 +61,10 @@ def once(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Look at every slice and run once, and do what is due.
+    """Check every slice and run once, and do what is due.
 
     Without a terminal only what is new is printed, so that cron mails nothing while all is well. Ends with 3
-    when something needs a person. A pass that finds another one at work on this machine leaves it to that.
+    when something needs a person. A second pass at the same time on this machine does nothing.
     """
     from tpuctl.config.proxy import check_ping_url
     from tpuctl.lib.files import try_lock

@@ -58,10 +58,10 @@ def tell_about(
     context: AppContext, lines: Sequence[PassLine], troubles: Sequence[Trouble], log: Callable[[str], None]
 ) -> list[str]:
     """Tells the hooks what happened; mistakes in them are notes, for the watchdog goes on without them."""
-    from tpuctl.notify.deliver import tell_hooks
+    from tpuctl.notify.deliver import deliver_events
 
     try:
-        return tell_hooks(context, load_user_hooks(context), lines, troubles, sender(context, log))
+        return deliver_events(context, load_user_hooks(context), lines, troubles, sender(context, log))
     except TpuctlError as error:
         return [f"hooks: {error.message}"]
 
