@@ -85,6 +85,15 @@ def load_disk_rules() -> Any:
 
 
 @cache
+def load_mount_table() -> tuple[Any, Any]:
+    """The rows of `manifests/tables/mounts.yaml`, and the options of each version of gcsfuse; `mounts/rules.py`
+    says what they mean."""
+    import json
+
+    return _load_yaml("mounts.yaml"), json.loads(read_table("gcsfuse_flags.json"))
+
+
+@cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
     from tpuctl.model.error_table import parse_error_table

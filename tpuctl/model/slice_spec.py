@@ -50,6 +50,26 @@ class DiskRef(Struct, frozen=True):
     mode: DiskMode
 
 
+class MountRef(Struct, frozen=True):
+    """A bucket of a slice, or a folder of it, mounted at `path` on every host. `options` are by the keys of
+    gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
+    of `program_bytes`; empty for the one of Google's packages."""
+
+    bucket: str
+    path: str
+    profile: str
+    directory: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    program: str = ""
+    program_bytes: int = 0
+
+    @property
+    def source(self) -> str:
+        """`gs://BUCKET/DIR`."""
+        return f"gs://{self.bucket}" + (f"/{self.directory}" if self.directory else "")
+
+
 class SliceOptions(Struct, frozen=True, kw_only=True):
     """What is kept as it was written; sent only if `cloud/requests.py` uses it. None and empty mean: not said,
     or the setting of that name."""

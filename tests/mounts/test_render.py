@@ -1,0 +1,188 @@
+"""Profiles, options and versions: the configuration of gcsfuse that each comes to."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from tpuctl.errors import UsageError
+from tpuctl.model.facts import BucketPlace
+from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.render import (
+    cache_of,
+    check_ttl,
+    command_line,
+    digest_of,
+    options_of,
+    render_configuration,
+    what_others_see,
+)
+from tpuctl.mounts.rules import MountRules
+from tpuctl.mounts.spec import ttl_options
+
+TABLE, FLAGS = load_mount_table()
+RULES = MountRules(TABLE, FLAGS)
+TTLS = ("metadata-cache.ttl-secs", "metadata-cache.negative-ttl-secs", "file-system.kernel-list-cache-ttl-secs")
+
+
+def ref(profile: str = "train", **more: Any) -> MountRef:
+    return MountRef("data", "/mnt/data", profile, **more)
+
+
+def configured(mount: MountRef, version: str = RULES.pinned) -> Any:
+    return yaml.safe_load(render_configuration(options_of(RULES, mount, version)))
+
+
+@pytest.mark.parametrize("version", RULES.supported)
+@pytest.mark.parametrize("profile", RULES.profiles)
+def test_every_profile_is_known_to_every_version_and_names_every_ttl(profile: str, version: str) -> None:
+    options = options_of(RULES, ref(profile), version)
+    known = RULES.keys(version)
+    assert set(options) <= set(known)
+    assert set(TTLS) <= set(options)
+    assert options["disable-autoconfig"] is True
+    for key, value in options.items():
+        kind = {"bool": bool, "int": int, "octal": int, "[]string": list}.get(known[key][1], str)
+        assert type(value) is kind, key
+    tree = yaml.safe_load(render_configuration(options))
+    assert tree["metadata-cache"]["ttl-secs"] == TABLE["profiles"][profile]["options"][TTLS[0]]
+    assert tree["file-system"]["fuse-options"] == ["allow_other"]
+
+
+@pytest.mark.parametrize("name", RULES.profiles)
+def test_every_profile_says_what_it_is_for_and_where_that_is_from(name: str) -> None:
+    row = TABLE["profiles"][name]
+    assert all(row[key] for key in ("for", "consistency", "cost"))
+    assert set(row["source"].replace(" and ", " ").split()) <= set(TABLE["sources"])
+
+
+def test_the_pinned_version_is_supported_and_has_no_known_defect() -> None:
+    assert RULES.pinned in RULES.supported
+    assert set(RULES.supported) == set(FLAGS["versions"])
+    assert {version.split(".")[0] for version in RULES.supported} == {"2", "3"}
+    for version in RULES.supported:
+        RULES.check_version(version)
+
+
+@pytest.mark.parametrize("version", ["3.0.0", "3.2.1", "3.4.0", "3.5.6", "1.4.0"])
+def test_versions_with_known_defects_are_refused(version: str) -> None:
+    with pytest.raises(UsageError, match=f"gcsfuse {version} is not used"):
+        RULES.check_version(version)
+
+
+@pytest.mark.parametrize("version", ["3.3.0", "3.6.0", "2.12.2"])
+def test_others_are_not(version: str) -> None:
+    RULES.check_version(version)
+
+
+def test_what_is_said_is_over_the_profile() -> None:
+    said = {
+        "metadata-cache.ttl-secs": "30",
+        "implicit-dirs": "false",
+        "file-system.uid": "7",
+        "cache-dir": "/data/c",
+    }
+    tree = configured(ref(options=said, read_only=True, directory="a/b"))
+    assert (tree["metadata-cache"]["ttl-secs"], tree["implicit-dirs"]) == (30, False)
+    assert tree["file-system"]["fuse-options"] == ["allow_other", "ro"]
+    assert (tree["only-dir"], tree["cache-dir"]) == ("a/b", "/data/c")
+    assert command_line(ref(), {}) == [
+        *("gcsfuse", "--config-file=gcsfuse.yaml", "--uid=$(id -u)", "--gid=$(id -g)", "data", "/mnt/data")
+    ]
+    assert "--uid=$(id -u)" not in command_line(ref(), {"file-system.uid": 7})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("metadata-cache.ttl", "3", "has no option metadata-cache.ttl"),
+        ("metadata-cache.ttl-secs", "soon", "not a value of type int"),
+        ("implicit-dirs", "yes", "not a value of type bool"),
+        ("file-system.file-mode", "999", "not a value of type octal"),
+        ("gcs-retries.max-retry-sleep", "30", "not a value of type duration"),
+        ("disable-autoconfig", "false", "tpuctl's own"),
+        ("profile", "aiml-training", "tpuctl's own"),
+    ],
+)
+def test_options_that_gcsfuse_does_not_have_are_refused_by_name(key: str, value: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        options_of(RULES, ref(options={key: value}), RULES.pinned)
+    assert refused.value.hint
+
+
+def test_an_option_of_a_later_version_is_refused_in_an_earlier_one() -> None:
+    mount = ref(options={"read.enable-buffered-read": "true"})
+    assert options_of(RULES, mount, "3.11.2")["read.enable-buffered-read"] is True
+    with pytest.raises(UsageError, match=r"gcsfuse 2\.12\.2 has no option"):
+        options_of(RULES, mount, "2.12.2")
+    with pytest.raises(UsageError, match="not known here"):
+        options_of(RULES, mount, "3.99.0")
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "first", "second"),
+    [
+        (0, "at once", "at once"),
+        (60, "after 60 s", "after 5 s"),
+        (2, "after 2 s", "after 2 s"),
+        (-1, "never", "at once"),
+    ],
+)
+def test_what_another_host_sees_is_said_in_two_sentences(ttl_s: int, first: str, second: str) -> None:
+    said = what_others_see(options_of(RULES, ref(options=ttl_options(ttl_s)), RULES.pinned))
+    changed, new = said.split(". ")
+    assert first in changed
+    assert second in new
+
+
+def test_a_ttl_below_for_ever_is_none() -> None:
+    with pytest.raises(UsageError, match="for ever"):
+        check_ttl(options_of(RULES, ref(options={TTLS[0]: "-2"}), RULES.pinned))
+
+
+def test_only_a_profile_with_a_cache_has_one() -> None:
+    assert cache_of(options_of(RULES, ref(), RULES.pinned)) is None
+    assert cache_of(options_of(RULES, ref("dataset"), RULES.pinned)) == RULES.cache
+
+
+def test_another_configuration_has_another_digest() -> None:
+    plain, other = ref(), ref(options=ttl_options(7))
+    texts = [render_configuration(options_of(RULES, each, RULES.pinned)) for each in (plain, other)]
+    assert (
+        len({digest_of(plain, texts[0]), digest_of(plain, texts[1]), digest_of(ref(program="1"), texts[0])})
+        == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("location", "regions", "cost"),
+    [
+        ("US-CENTRAL2", (), ""),
+        ("US", (), "up to 20 USD per TB"),
+        ("US-CENTRAL2+US-EAST1", ("us-central2", "us-east1"), "up to 20 USD per TB"),
+    ],
+)
+def test_a_bucket_near_the_slice(location: str, regions: tuple[str, ...], cost: str) -> None:
+    place = BucketPlace(location, "", regions)
+    said = RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
+    assert cost in said
+    assert bool(said) is bool(cost)
+
+
+@pytest.mark.parametrize("location", ["EUROPE-WEST4", "EU", "NAM4"])
+def test_a_bucket_elsewhere_is_refused_with_its_cost_unless_that_is_meant(location: str) -> None:
+    place = BucketPlace(location, "region")
+    with pytest.raises(UsageError, match="USD or more per TB") as refused:
+        RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
+    assert "--cross-region" in (refused.value.hint or "")
+    assert "20 USD or more" in RULES.check_location(ref(), place, "us-central2-b", cross_region=True)
+
+
+def test_the_table_is_not_changed_by_those_who_read_it() -> None:
+    before = copy.deepcopy(TABLE)
+    options_of(RULES, ref("dataset", options={"implicit-dirs": "false"}), RULES.pinned)
+    assert before == TABLE

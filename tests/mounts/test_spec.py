@@ -1,0 +1,128 @@
+"""A mount as it is typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpuctl.errors import UsageError
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.spec import (
+    check_together,
+    check_variables,
+    is_asked,
+    merge_mounts,
+    parse_mount,
+    parse_option,
+    parse_ttl,
+    ttl_options,
+)
+
+PROFILES = ("checkpoint", "train")
+
+
+def parse(text: str) -> MountRef:
+    return parse_mount(text, PROFILES, "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("gs://data:/mnt/data", MountRef("data", "/mnt/data", "train")),
+        ("gs://data:/mnt/data:", MountRef("data", "/mnt/data", "train")),
+        ("gs://data/a/b/:/mnt/data", MountRef("data", "/mnt/data", "train", "a/b")),
+        ("gs://data:/home/ada/ckpt:checkpoint", MountRef("data", "/home/ada/ckpt", "checkpoint")),
+        ("gs://a.b_c-d/x y:/data", MountRef("a.b_c-d", "/data", "train", "x y")),
+    ],
+)
+def test_what_can_be_said(text: str, wanted: MountRef) -> None:
+    assert parse(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "data:/mnt/data",
+            "gs://data",
+            "gs://data:mnt",
+            "gs://:/mnt/x",
+            "gs://Data:/mnt/x",
+            "gs://b:/mnt/x",
+        ),
+        *("gs://ab/../c:/mnt/x", "gs://a:/mnt/x", "gs://bucket:/mnt/x/", "gs://bucket:/mnt/../etc"),
+        *(
+            "gs://bucket:/",
+            "gs://bucket:/mnt",
+            "gs://bucket:/usr/share/x",
+            "gs://bucket:/tmp",
+            "gs://bucket:/a b",
+        ),
+        *("gs://bucket:/mnt/x:fast", "gs://bucket:/mnt/x:train:ro"),
+    ],
+)
+def test_what_cannot_be_said(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("60", 60), ("forever", -1)])
+def test_times_to_live(text: str, seconds: int) -> None:
+    assert parse_ttl(text) == seconds
+    assert ttl_options(seconds)["metadata-cache.ttl-secs"] == str(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1m", "1.5", "never", "9" * 12])
+def test_what_is_no_time_to_live(text: str) -> None:
+    with pytest.raises(UsageError, match="no number of seconds"):
+        parse_ttl(text)
+
+
+def test_options_are_by_the_keys_of_the_configuration_file() -> None:
+    assert parse_option("metadata-cache:ttl-secs=30") == ("metadata-cache.ttl-secs", "30")
+    assert parse_option("only-dir=a=b") == ("only-dir", "a=b")
+    for text in ("ttl", "=3"):
+        with pytest.raises(UsageError):
+            parse_option(text)
+
+
+def test_a_path_has_one_mount() -> None:
+    one, two, three = parse("gs://one:/mnt/a"), parse("gs://two:/mnt/a"), parse("gs://one:/mnt/b")
+    assert merge_mounts((one, three), (two,)) == (two, three)
+    assert merge_mounts((one,), (three,)) == (one, three)
+    assert is_asked((one, three), one)
+    assert not is_asked((one, three), two)
+
+
+def test_what_was_said_once_need_not_be_said_again() -> None:
+    plain = parse("gs://one:/mnt/a")
+    told = MountRef("one", "/mnt/a", "train", options={"implicit-dirs": "false"}, read_only=True)
+    assert is_asked((told,), plain)
+    assert not is_asked((plain,), told)
+
+
+@pytest.mark.parametrize(
+    ("paths", "others"),
+    [
+        (("/mnt/a", "/mnt/a/b"), ()),
+        (("/mnt/a/b", "/mnt/a"), ()),
+        (("/mnt/a",), ("/mnt/a",)),
+        (("/mnt/a/b",), ("/mnt/a",)),
+    ],
+)
+def test_no_mount_inside_another_thing(paths: tuple[str, ...], others: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        check_together(tuple(parse(f"gs://one:{path}") for path in paths), others)
+
+
+def test_mounts_beside_each_other() -> None:
+    check_together((parse("gs://one:/mnt/a"), parse("gs://one:/mnt/ab")), ("/mnt/b",))
+
+
+def test_the_cache_of_hugging_face_is_not_on_a_mount() -> None:
+    refs = (parse("gs://one:/mnt/a"),)
+    check_variables({"HF_HOME": "/mnt/ab", "OTHER": "/mnt/a"}, refs)
+    for home in ("/mnt/a", "/mnt/a/hf"):
+        with pytest.raises(UsageError, match="symbolic links"):
+            check_variables({"HF_HOME": home}, refs)
