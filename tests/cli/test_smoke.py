@@ -24,7 +24,6 @@ class Matrix:
 def jit(work): return work
 def device_put(matrix, device): return matrix
 def local_devices(): return [0]
-def device_count(): return 4
 def default_backend(): return "cpu"
 distributed = types.SimpleNamespace(initialize=lambda *_: {join})
 """

@@ -112,7 +112,13 @@ class Loop:
 
     def step(self, *kinds: Said, fence: int = 1, **more: Any) -> Verdict:
         return provision(
-            self.agent, self.targets, lambda _: kinds, owner="st", fence=fence, deliver=self.deliver, **more
+            self.agent,
+            self.targets,
+            lambda _: kinds,
+            slice_name="st",
+            fence=fence,
+            deliver=self.deliver,
+            **more,
         )
 
     def settle(self, *kinds: Said, **more: Any) -> Verdict:

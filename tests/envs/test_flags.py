@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.require import require_index
 from tests.support.soak import soak
-from tpuctl.envs.flags import NO_FLAG, Answer, RefusedFlag, parse_answer, probe_library, unpack_library
+from tpuctl.envs.flags import NO_FLAG, FlagCheck, RefusedFlag, parse_answer, probe_library, unpack_library
 from tpuctl.envs.resolve import resolve_environment
 from tpuctl.envs.spec import Backend, EnvironmentSpec
 
@@ -22,13 +22,13 @@ FLAGS = "--xla_tpu_a=1 --xla_tpu_b=x"
 @pytest.mark.parametrize(
     ("status", "stdout", "stderr", "answer"),
     [
-        pytest.param(0, "ACCEPTED\n", "WARNING: a line of libtpu\n", Answer(), id="accepted"),
+        pytest.param(0, "ACCEPTED\n", "WARNING: a line of libtpu\n", FlagCheck(), id="accepted"),
         pytest.param(
             1,
             "",
             "ERROR: Unknown command line flag 'xla_tpu_a'. Did you mean: xla_tpu_c, xla_tpu_d ?\n"
             "ERROR: Illegal value 'x' specified for flag 'xla_tpu_b'; Cannot parse it\n",
-            Answer(
+            FlagCheck(
                 (
                     RefusedFlag("--xla_tpu_a=1", NO_FLAG, ("--xla_tpu_c", "--xla_tpu_d")),
                     RefusedFlag("--xla_tpu_b=x", "'x' is no value of it"),
@@ -40,19 +40,19 @@ FLAGS = "--xla_tpu_a=1 --xla_tpu_b=x"
             1,
             "",
             "",
-            Answer((RefusedFlag(FLAGS, "libtpu ends at once with these flags"),)),
+            FlagCheck((RefusedFlag(FLAGS, "libtpu ends at once with these flags"),)),
             id="no-word",
         ),
         pytest.param(
             -11,
             "",
             "",
-            Answer(unknown="libtpu does not begin on this machine (status -11): it said nothing"),
+            FlagCheck(unknown="libtpu does not begin on this machine (status -11): it said nothing"),
             id="crash",
         ),
     ],
 )
-def test_what_libtpu_prints_is_an_answer(status: int, stdout: str, stderr: str, answer: Answer) -> None:
+def test_what_libtpu_prints_is_an_answer(status: int, stdout: str, stderr: str, answer: FlagCheck) -> None:
     assert parse_answer(status, stdout, stderr, FLAGS) == answer
 
 
@@ -108,7 +108,7 @@ def test_a_real_libtpu_takes_its_own_flags_and_refuses_those_of_other_releases(
 ) -> None:
     library = libtpu(version, tmp_path)
     taken = "--xla_disable_hlo_passes=fusion --xla_dump_to=/tmp/hlo"
-    assert probe_library(library, f"{ALWAYS} {accepted}", taken, tmp_path) == Answer()
+    assert probe_library(library, f"{ALWAYS} {accepted}", taken, tmp_path) == FlagCheck()
     answer = probe_library(library, f"{ALWAYS} {refused}", f"{ALWAYS} --xla_dump_too=/tmp/hlo", tmp_path)
     assert [each.flag for each in answer.refused] == [
         *refused.split(),

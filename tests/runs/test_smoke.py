@@ -6,7 +6,7 @@ import pytest
 
 from tpuctl.runs.smoke import MARK, SmokeReport, judge_smoke, parse_report
 
-WELL = SmokeReport(backend="tpu", devices=4, all_devices=16, processes=4, matmul_s=0.010, collective_s=0.002)
+WELL = SmokeReport(backend="tpu", devices=4, processes=4, matmul_s=0.010, collective_s=0.002)
 
 
 def changed(**fields: object) -> SmokeReport:
@@ -43,5 +43,5 @@ def test_output_without_a_whole_report_has_none(output: str) -> None:
 
 
 def test_a_report_is_found_between_other_lines() -> None:
-    line = '{"backend":"tpu","devices":4,"all_devices":16,"processes":4,"matmul_s":0.01,"collective_s":0.002}'
+    line = '{"backend":"tpu","devices":4,"processes":4,"matmul_s":0.01,"collective_s":0.002}'
     assert parse_report(f"warning: x\n{MARK}{line}\nbye\n") == WELL

@@ -118,9 +118,7 @@ def test_a_failure_is_tried_again_and_told_to_a_person_after_the_third_time(plac
     assert kinds[0] is Wait
     assert kinds[-1] is Blocked
     assert kinds == sorted(kinds, key=[Wait, Blocked].index)
-    assert told[-1].hint.startswith(
-        "tpuctl exec --worker 0 big -- tail -n 50 .tpuctl/runs/provision-big-slice/"
-    )
+    assert told[-1].hint.startswith("tpuctl exec --worker 0 big -- tail -n 50 .tpuctl/runs/provision-big/")
     assert get_slice(services, "big").record.state is SliceState.INITIALIZING
 
 

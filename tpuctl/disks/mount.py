@@ -39,7 +39,7 @@ def bring_hosts(
                 agent,
                 targets,
                 lambda _: kinds,
-                owner=services.store.identity(),
+                slice_name=record.name,
                 fence=held.fence,
                 deliver=_no_files,
             )

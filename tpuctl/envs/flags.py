@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shutil import copyfileobj
 
@@ -77,7 +78,7 @@ class RefusedFlag(Struct, frozen=True):
         return f"{self.flag}: {self.why}{guess}"
 
 
-class Answer(Struct, frozen=True):
+class FlagCheck(Struct, frozen=True):
     """What a library said of flags. `unknown`: why it could not be asked."""
 
     refused: tuple[RefusedFlag, ...] = ()
@@ -123,22 +124,22 @@ def _libraries(pinned: PinnedEnvironment) -> list[Wheel]:
     return list(found.values())
 
 
-def _answer(services: Services, file: Wheel, libtpu: str, xla: str, fetch: Callable[[Wheel], Path]) -> Answer:
+def _answer(
+    services: Services, file: Wheel, libtpu: str, xla: str, fetch: Callable[[Wheel], Path]
+) -> FlagCheck:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         here = f"{platform.system()} on {platform.machine()}"
-        return Answer(unknown=f"libtpu is for Linux on x86_64, and this is {here}")
+        return FlagCheck(unknown=f"libtpu is for Linux on x86_64, and this is {here}")
     asked = json.dumps([RULES, file.sha256, libtpu, xla])
     kept = services.wheel_cache / "flags" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
-    try:
-        return from_data(Answer, json.loads(kept.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        pass  # never asked, or by a command that was killed
+    with suppress(OSError, ValueError):  # never asked, or by a command that was killed
+        return from_data(FlagCheck, json.loads(kept.read_text(encoding="utf-8")))
     path = fetch(file)
     with tempfile.TemporaryDirectory(prefix=".libtpu-", dir=services.wheel_cache) as temporary:
         try:
             library = path if file.name == "libtpu.so" else unpack_library(path, Path(temporary))
         except OSError as error:
-            return Answer(unknown=f"{file.name} cannot be unpacked here: {error.strerror}")
+            return FlagCheck(unknown=f"{file.name} cannot be unpacked here: {error.strerror}")
         answer = probe_library(library, libtpu, xla, Path(temporary))
     if not answer.unknown:
         kept.parent.mkdir(mode=0o700, exist_ok=True)
@@ -159,13 +160,13 @@ def unpack_library(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def probe_library(library: Path, libtpu: str, xla: str, folder: Path) -> Answer:
+def probe_library(library: Path, libtpu: str, xla: str, folder: Path) -> FlagCheck:
     """What a `libtpu.so` says of LIBTPU_INIT_ARGS and XLA_FLAGS; `folder` is where it may leave files.
 
     It knows its own flags itself. XLA_FLAGS it reads only at its first compilation, so their names are looked
     for in the binary, and none may be a flag of libtpu: that ends a program as well.
     """
-    own = _initialize(library, libtpu, folder) if libtpu else Answer()
+    own = _initialize(library, libtpu, folder) if libtpu else FlagCheck()
     if own.unknown or not xla:
         return own
     flags = [word for word in xla.split() if word.startswith("--")]
@@ -176,7 +177,7 @@ def probe_library(library: Path, libtpu: str, xla: str, folder: Path) -> Answer:
     here = [flag for flag in flags if _name(flag) not in unheard]
     refused = [RefusedFlag(flag, "a flag of libtpu, which belongs into libtpu_flags") for flag in here]
     refused += _unnamed(library, [flag for flag in flags if _name(flag) in unheard])
-    return Answer((*own.refused, *refused))
+    return FlagCheck((*own.refused, *refused))
 
 
 NO_FLAG = "there is no such flag"
@@ -207,7 +208,7 @@ def _name(flag: str) -> str:
     return flag.removeprefix("--").partition("=")[0]
 
 
-def _initialize(library: Path, flags: str, folder: Path) -> Answer:
+def _initialize(library: Path, flags: str, folder: Path) -> FlagCheck:
     """What libtpu says of flags when it begins. It touches no device, and asks no metadata server."""
     environ = {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # without it two that ask at once are in each other's way
@@ -230,13 +231,13 @@ def _initialize(library: Path, flags: str, folder: Path) -> Answer:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(unknown=f"libtpu did not answer within {LIMIT_S:.0f} s")
+        return FlagCheck(unknown=f"libtpu did not answer within {LIMIT_S:.0f} s")
     except OSError as error:
         raise UnreachableError(f"{sys.executable} cannot be started: {error}") from error
     return parse_answer(done.returncode, done.stdout, done.stderr, flags)
 
 
-def parse_answer(status: int, stdout: str, stderr: str, flags: str) -> Answer:
+def parse_answer(status: int, stdout: str, stderr: str, flags: str) -> FlagCheck:
     """What the output of the probe means; pure."""
     words = {_name(word): word for word in flags.split()}
     refused = []
@@ -249,10 +250,10 @@ def parse_answer(status: int, stdout: str, stderr: str, flags: str) -> Answer:
             flag = words.get(illegal[2], f"--{illegal[2]}")
             refused.append(RefusedFlag(flag, f"{illegal[1]!r} is no value of it"))
     if refused:
-        return Answer(tuple(refused))
+        return FlagCheck(tuple(refused))
     if "ACCEPTED" in stdout.splitlines():
-        return Answer()
+        return FlagCheck()
     if status == 1 and "Traceback" not in stderr:
-        return Answer((RefusedFlag(flags, "libtpu ends at once with these flags"),))
+        return FlagCheck((RefusedFlag(flags, "libtpu ends at once with these flags"),))
     last = (stdout + stderr).strip().splitlines()[-1:] or ["it said nothing"]
-    return Answer(unknown=f"libtpu does not begin on this machine (status {status}): {last[0][:200]}")
+    return FlagCheck(unknown=f"libtpu does not begin on this machine (status {status}): {last[0][:200]}")

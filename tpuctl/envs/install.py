@@ -73,7 +73,7 @@ class HostEnvironment:
             self._agent,
             targets,
             lambda _: (self._kind,),
-            owner=_owner(self._run.slice_name),
+            slice_name=self._run.slice_name,
             fence=self._attempt.fence,
             deliver=deliver_files(self._services, self._agent, until),
             retry=False,
@@ -180,7 +180,7 @@ def apply_environment(
                 agent,
                 targets,
                 lambda _: (kind,),
-                owner=_owner(record.name),
+                slice_name=record.name,
                 fence=lease.fence,
                 deliver=deliver_files(services, agent),
                 retry=False,
@@ -358,8 +358,3 @@ def trouble(verdict: Verdict, slice_name: str, environment: str) -> TpuctlError:
     if isinstance(verdict, Blocked):
         return TpuctlError(f"{slice_name}: {verdict.why}", hint=verdict.hint)
     return TpuctlError(f"{slice_name}: {verdict}")
-
-
-def _owner(slice_name: str) -> str:
-    """Whose jobs they are on a host: one after the other, whoever began them."""
-    return slice_name

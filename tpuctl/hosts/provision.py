@@ -219,7 +219,7 @@ def provision(
     targets: Sequence[HostTarget],
     kinds: Callable[[HostTarget], Sequence[Kind]],
     *,
-    owner: str,
+    slice_name: str,
     fence: int,
     deliver: Deliver,
     retry: bool = True,
@@ -229,14 +229,13 @@ def provision(
     again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call; what
     else its caller wants to know of them then comes `also`.
 
-    `owner` is the id of the store whose jobs these are: hosts keep those of several stores apart by it. `fence`
-    is that of the lease under which this is called: a host refuses one that is lower than what it has seen.
-    Asks nothing where no kind is given.
+    Hosts know the jobs by `slice_name`. `fence` is that of the slice's lease, under which this is called: a
+    host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
     """
     asked = {target.worker: tuple(kinds(target)) for target in targets}
     if not any(asked.values()):
         return Provisioned(tuple({} for _ in targets))
-    run = PROVISION + owner
+    run = PROVISION + slice_name
     sections = {target.worker: _sections(asked[target.worker], also) for target in targets}
     answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
     silent = tuple(answer for answer in answers if answer.value is None)

@@ -15,7 +15,7 @@ from msgspec import Struct
 MARK = "tpuctl-smoke "
 """What the program's one line begins with."""
 SLOW = 3.0
-"""So many times the median is slow: chips of a slice are alike: they differ by a few percent."""
+"""So many times the median is slow: chips of a slice differ by a few percent."""
 NOISE_S = 0.05
 """Less than this above the median is what the scheduler of a busy host takes."""
 
@@ -25,7 +25,6 @@ class SmokeReport(Struct, frozen=True):
 
     backend: str
     devices: int
-    all_devices: int
     processes: int
     matmul_s: float
     collective_s: float

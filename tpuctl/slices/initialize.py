@@ -58,7 +58,7 @@ def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
             agent,
             host_targets(services, record),
             lambda _: kinds,
-            owner=f"{record.name}-slice",
+            slice_name=record.name,
             fence=context.fence,
             deliver=deliver_files(services, agent, until),
         )
