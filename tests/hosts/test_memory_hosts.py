@@ -118,7 +118,8 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
     clock.sleep(2.0)
     second = agent.status([target], "r", "2")[0].value
     assert (second.state, second.exit_status, second.stopped) == (WorkerState.EXITED, 75, True)
-    assert agent.read_log([target], run="r", attempt="2", stream="stdout")[0].stdout == b"saved\n"
+    [news] = agent.read_news([target], {"run": "r", "attempt": "2"}, limit=100)
+    assert news.value.stdout == b"saved\n"
 
 
 def test_a_firewall_between_one_machine_and_the_hosts_is_not_the_hosts_fault(hosts):

@@ -303,6 +303,27 @@ def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, 
     assert {content for content in left if len(content) < 20} == {b"1", b"running", b"last"}
 
 
+def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home: Path) -> None:
+    tree = bundle_of(a="1")
+    runs.prepare("1", bundle=tree)
+    shutil.rmtree(home / ".tpuctl/runs/r1/1")
+    name = {"run": f"copy-{tree.sha256[:16]}", "attempt": "r1-1-serve"}
+    request = {**name, "fence": 1, "does": "serve", "area": "blobs", "tree": tree.sha256, "deadline_s": 60}
+    [begun] = runs.agent.copy(runs.targets, {**request, "address": "127.0.0.1"})
+    assert begun.value is not None
+    blob = home / ".tpuctl/blobs" / tree.sha256
+
+    def stays(attempt: str) -> bool:
+        os.utime(blob, (1, 1))
+        runs.prepare(attempt)
+        return blob.exists()
+
+    assert stays("2")
+    runs.agent.stop(runs.targets, name["run"], name["attempt"], 0.1)
+    until(lambda: runs.agent.status(runs.targets, *name.values())[0].value.state.final, "the copy's end")
+    assert not stays("3")
+
+
 def test_prepare_repairs_what_a_crash_left(runs: Runs, home: Path) -> None:
     folder = home / ".tpuctl/runs/r1/1"
     (folder / "work.tmp.99").mkdir(parents=True)
@@ -555,32 +576,9 @@ def test_background_runs_of_several_workers_keep_separate_logs_and_pids(
     until(lambda: all(a.value.state.final for a in agent.status(runs.targets, "r1", "1")), "all ends")
     ends = [answer.value for answer in agent.status(runs.targets, "r1", "1")]
     assert [end.exit_status for end in ends] == [0, 1, 2]
-    logs = agent.read_log(runs.targets, run="r1", attempt="1", stream="stdout")
+    logs = [answer.value for answer in agent.read_news(runs.targets, {"run": "r1", "attempt": "1"}, limit=1000)]
     assert [log.stdout for log in logs] == [b"worker 0\n", b"worker 1\n", b"worker 2\n"]
-    logs = agent.read_log(runs.targets, run="r1", attempt="1", stream="stderr")
-    assert [int(log.stdout) for log in logs] == pids
-
-
-def test_attempts_lists_all_and_prune_keeps_what_runs_or_is_named(runs: Runs, home: Path) -> None:
-    for attempt in ("1", "2"):
-        runs.prepare(attempt, bundle=bundle_of(a=attempt))
-        runs.start("true", attempt=attempt)
-        runs.ended(attempt)
-    runs.prepare("3")
-    runs.start("sleep", "60", attempt="3")
-    [listed] = runs.agent.attempts(runs.targets)
-    assert listed.value is not None
-    assert [(one.attempt, one.state.value) for one in listed.value] == [
-        ("1", "exited"),
-        ("2", "exited"),
-        ("3", "running"),
-    ]
-    [reply] = runs.agent.prune(runs.targets, [("r1", "2")])
-    assert reply.value is not None
-    assert reply.value["removed"] == [["r1", "1"]]
-    assert sorted(path.name for path in (home / ".tpuctl/runs/r1").iterdir() if path.is_dir()) == ["2", "3"]
-    kept = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
-    assert kept == {b"2", bundle_of(a="2").tree}, "what the attempt that stays is made of"
+    assert [int(log.stderr) for log in logs] == pids
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", ".", "x" * 200])

@@ -1,4 +1,4 @@
-"""`prune`: ended attempts and contents that nothing uses go away."""
+"""Ended attempts and contents that nothing uses go away."""
 
 import contextlib
 import os
@@ -13,21 +13,9 @@ SPARE_S = 3600.0  # content that no attempt uses stays this long: another client
 STALE_S = 86400.0
 
 
-def prune(request, _stdin):
-    import shutil
-
-    keep = {(str(run), str(number)) for run, number in request.get("keep") or []}
-    removed = []
-    for attempt in list(list_attempts()):
-        if (attempt.run, attempt.number) not in keep and look(attempt)["state"] in ENDED:
-            shutil.rmtree(attempt.dir)
-            removed.append([attempt.run, attempt.number])
-    return {"removed": removed, "removed_blobs": remove_blobs(set(request.get("keep_blobs") or []), 0.0)}
-
-
-def remove_blobs(keep, older_than):
+def remove_blobs(older_than):
     """Removes content of runs that no attempt on this host uses, and no copy is about to complete."""
-    used = set(keep)
+    used = set()
     for attempt in list_attempts():
         prepared = read_json(attempt.path("prepared.json")) or {}
         bundle = prepared.get("bundle")
@@ -36,10 +24,9 @@ def remove_blobs(keep, older_than):
         if bundle is not None:
             used.add(bundle)
             used.update(digest for digest, _ in blobs_of(find_tree("blobs", bundle) or []))
-    spare = [name for name in aged_files(root("blobs"), older_than) if SHA256.match(name) and name not in used]
-    for name in spare:
-        drop("blobs", name)
-    return spare
+    for name in list(aged_files(root("blobs"), older_than)):
+        if SHA256.match(name) and name not in used:
+            drop("blobs", name)
 
 
 def drop(area, name):
@@ -69,7 +56,7 @@ def sweep(current):
             over.append((age, attempt.dir))
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
-    remove_blobs((), SPARE_S)
+    remove_blobs(SPARE_S)
     for area in ("blobs", "incoming"):
         for name in list(aged_files(root(area), STALE_S)):
             if area == "incoming" or not SHA256.match(name):

@@ -1,11 +1,11 @@
-"""`follow`, `read` and `news`: the logs of an attempt as raw output to the client."""
+"""`follow` and `news`: the logs of an attempt as raw output to the client."""
 
 import json
 import os
 import select
 import time
 
-from base import POLL_S, Attempt, Refused, write_all
+from base import POLL_S, Attempt, write_all
 from client import Lifeline
 from state import look
 
@@ -48,24 +48,6 @@ def deliver(log):
     write_all(handle, data)
     log[2] += len(data)
     return len(data)
-
-
-def read(request, _stdin):
-    attempt, stream = Attempt(request), request.get("stream")
-    if stream not in ("stdout", "stderr"):
-        raise Refused("bad-request", "stream must be stdout or stderr, not %r" % (stream,))
-    limit = int(request.get("limit", 1 << 20))
-    try:
-        with open(attempt.path(stream + ".log"), "rb") as file:
-            file.seek(int(request.get("offset", 0)))
-            while limit > 0:
-                data = file.read(min(limit, 1 << 20))
-                if not data:
-                    break
-                limit -= len(data)
-                write_all(1, data)
-    except FileNotFoundError:
-        raise Refused("absent", "no such log on this host") from None
 
 
 def news(request, _stdin):

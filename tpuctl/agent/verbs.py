@@ -25,10 +25,8 @@ MODULES = {
     "status": "state",
     "stop": "state",
     "attempts": "state",
-    "prune": "cleaning",
     "follow": "streams",
     "news": "streams",
-    "read": "streams",
 }
 
 

@@ -203,22 +203,6 @@ class HostAgent(AgentLink):
         replies = self.call(targets, "stop", {"run": run, "attempt": attempt, "grace_s": grace_s})
         return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
 
-    def read_log(
-        self,
-        targets: Sequence[HostTarget],
-        *,
-        run: str,
-        attempt: str,
-        stream: str,
-        offset: int = 0,
-        limit: int = 1 << 20,
-    ) -> list[RemoteResult]:
-        """A part of a log as `result.stdout`; exit status 1 with the agent's answer there when it has none."""
-        request = {"run": run, "attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
-        command = render_agent_command("read", self.sha256)
-        stdin = _stdin(request, b"")
-        return self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
-
     def read_news(
         self, targets: Sequence[HostTarget], request: Request, *, limit: int
     ) -> list[Reply[protocol.LogNews]]:
@@ -268,16 +252,6 @@ class HostAgent(AgentLink):
 
         stdin = _stdin(request, payload)
         return self.stream_held(targets, "send", stdin, sink, timeout_s, should_stop, on_end)
-
-    def prune(
-        self,
-        targets: Sequence[HostTarget],
-        keep: Sequence[tuple[str, str]],
-        keep_blobs: Sequence[str] = (),
-    ) -> list[RawReply]:
-        """Removes ended attempts and blobs that are not kept."""
-        request = {"keep": [list(pair) for pair in keep], "keep_blobs": list(keep_blobs)}
-        return self.call(targets, "prune", request)
 
 
 def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes | Iterable[bytes]]:

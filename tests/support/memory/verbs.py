@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -428,31 +427,6 @@ def attempts(host: MemoryHost, _request: Json) -> Json:
     return {"attempts": [look(host, {"run": run, "attempt": n}) for run, n, _ in list_attempts(host)]}
 
 
-def prune(host: MemoryHost, request: Json) -> Json:
-    keep = {(str(run), str(number)) for run, number in request.get("keep") or []}
-    removed = []
-    for run, number, _ in list_attempts(host):
-        if (run, number) not in keep and look(host, {"run": run, "attempt": number})["state"] in ENDED:
-            del host.runs[run].attempts[number]
-            shutil.rmtree(os.path.dirname(work_dir(host, run, number)), ignore_errors=True)
-            removed.append([run, number])
-    used = set(request.get("keep_blobs") or [])
-    for run, number, attempt in list_attempts(host):
-        over = look(host, {"run": run, "attempt": number})["state"] in ENDED
-        tree = attempt.bundle or (None if over else attempt.wanted)
-        if tree is not None:
-            entries = placing.find_tree(host, "blobs", tree) or []
-            used |= {tree} | {digest for digest, _ in agent.contents.blobs_of(entries)}
-    folder = host.blob("blobs", "0" * 64).parent
-    spare = [path for path in sorted(folder.iterdir()) if path.name not in used]
-    for path in spare:
-        path.unlink()
-    return {"removed": removed, "removed_blobs": [path.name for path in spare]}
-
-
-# Output.
-
-
 def follow(process: Process, request: Json) -> Generator[Wait | float, None, int]:
     process.silence_s = float(request.get("silence_s") or "inf")
     host = process.host
@@ -487,18 +461,6 @@ def look_again(attempt: MemoryAttempt | None) -> Wait:
 
 def drop_heartbeats(process: Process) -> None:
     process.stdin.clear()
-
-
-def read(process: Process, request: Json) -> Generator[Wait | float, None, int]:
-    attempt, stream = find_attempt(process.host, request), request.get("stream")
-    if stream not in ("stdout", "stderr"):
-        raise Refused("bad-request", f"stream must be stdout or stderr, not {stream!r}")
-    if attempt is None or attempt.started_at is None:
-        raise Refused("absent", "no such log on this host")
-    offset, limit = int(request.get("offset", 0)), int(request.get("limit", 1 << 20))
-    process.write(bytes(attempt.log(stream)[offset : offset + limit]))
-    return 0
-    yield
 
 
 def news(process: Process, request: Json) -> Generator[Wait | float, None, int]:
@@ -607,7 +569,6 @@ VERBS: dict[str, Program] = {
     "status": at_once(status),
     "stop": at_once(stop),
     "attempts": at_once(attempts),
-    "prune": at_once(prune),
     "place": at_once(place),
     "copy": verb(copy),
     "lacks": verb(lacks),
@@ -617,7 +578,6 @@ VERBS: dict[str, Program] = {
     "serve": verb(placing.serve),
     "fetch": verb(placing.fetch),
     "follow": verb(follow),
-    "read": verb(read),
     "news": verb(news),
     "session": session,
     "feed": feed,
