@@ -28,7 +28,7 @@ from tpuctl.disks.make import (
 )
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
-from tpuctl.disks.slices import choose_slice, holders, place_of
+from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
@@ -37,10 +37,12 @@ from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskReq
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice
 
 
 class CloneRequest(Struct, frozen=True):
-    """What `disk clone` was told. Empty and None: what follows from the slice and the master."""
+    """What `disk clone` was told. Empty and None: what follows from the slice and the master. A copy that goes
+    `to` no slice is attached nowhere."""
 
     master: str
     to: str | None = None
@@ -74,7 +76,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         raise UsageError(
             f"{master.name} is a copy of {master.master}", hint=f"tpuctl disk clone {master.master}"
         )
-    target = None if request.snapshot_only or request.zone else choose_slice(services, request.to)
+    target = None if request.to is None else get_slice(services, request.to).record
     place = place_of(services, target) if target is not None else None
     zone = place.zone if place is not None else request.zone or disk.zone
     generation = place.generation if place is not None else ""

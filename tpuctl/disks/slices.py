@@ -10,18 +10,7 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.state.repository import get_slice, list_slices
-
-
-def choose_slice(services: Services, name: str | None, option: str = "--to") -> SliceRecord:
-    """The slice called so; the only one there is where none is named with `option`. Raises UsageError."""
-    if name is not None:
-        return get_slice(services, name).record
-    live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
-    if len(live) == 1:
-        return live[0]
-    known = ", ".join(each.name for each in live) or "none"
-    raise UsageError(f"which slice? there are: {known}", hint=f"{option} NAME")
+from tpuctl.state.repository import list_slices
 
 
 def place_of(services: Services, record: SliceRecord) -> Place:

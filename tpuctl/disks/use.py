@@ -12,7 +12,7 @@ from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
-from tpuctl.disks.slices import choose_slice, holders, place_of
+from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
@@ -22,6 +22,7 @@ from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice
 
 
 def default_path(record: DiskRecord) -> str:
@@ -40,7 +41,7 @@ def use_disk(
     rules: DiskRules,
     name: str,
     *,
-    to: str | None,
+    to: str,
     rw: bool,
     path: str,
     mounted: bool,
@@ -49,7 +50,7 @@ def use_disk(
     """Attaches a disk to a slice and mounts it there. A copy is always read-only."""
     record = get_record(services, name)
     disk = get_disk(services, record)
-    target = choose_slice(services, to)
+    target = get_slice(services, to).record
     place = place_of(services, target)
     mode = DiskMode.READ_WRITE if rw and not record.generation else DiskMode.READ_ONLY
     findings = rules.check_attach(disk, mode, place)
@@ -132,9 +133,7 @@ def leave_disk(
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
 
 
-def repair_disk(
-    services: Services, rules: DiskRules, name: str, *, on: str | None, dry_run: bool
-) -> dict[str, Any]:
+def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry_run: bool) -> dict[str, Any]:
     """Replays the journal of a copy that nobody held still, on a slice of one host, and detaches it again. What
     programs had not brought to the disk at that moment stays lost."""
     record = get_record(services, name)
@@ -143,7 +142,7 @@ def repair_disk(
             f"{name} is no copy: its journal is replayed when it is mounted", hint="tpuctl disk mount"
         )
     disk = get_disk(services, record)
-    target = choose_slice(services, on, "--on")
+    target = get_slice(services, on).record
     place = place_of(services, target)
     entry = DataDisk(record.request.zone, name, DiskMode.READ_WRITE)
     if disk.users and entry not in place.disks:  # attached so by a repair that was interrupted

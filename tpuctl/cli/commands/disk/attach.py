@@ -28,10 +28,12 @@ def attach(
     An empty disk that `disk create` made is formatted.
     """
     from tpuctl.disks.use import use_disk
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
+        target = resolve_slice(context, to, flag="--to").name
         found = use_disk(
-            context, rules_of(allow), name, to=to, rw=rw, path=path, mounted=not no_mount, dry_run=dry_run
+            context, rules_of(allow), name, to=target, rw=rw, path=path, mounted=not no_mount, dry_run=dry_run
         )
         context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
 

@@ -50,10 +50,16 @@ def clone(
     from tpuctl.disks.clone import CloneRequest, plan_clone
     from tpuctl.disks.clone import clone as make_clone
     from tpuctl.disks.costs import monthly_cost
+    from tpuctl.errors import UsageError
+    from tpuctl.slices.choose import resolve_slice
 
+    if to is not None and (zone or snapshot_only):
+        flag = "--zone" if zone else "--snapshot-only"
+        raise UsageError(f"with {flag} the copy is attached nowhere", hint=f"without {flag}, or without --to")
     with open_context(ctx) as context:
         rules = rules_of(allow)
-        request = CloneRequest(name, to, copy, path, zone, type, throughput, snapshot_only, from_snapshot)
+        target = None if zone or snapshot_only else resolve_slice(context, to, flag="--to").name
+        request = CloneRequest(name, target, copy, path, zone, type, throughput, snapshot_only, from_snapshot)
         plan = plan_clone(context, rules, request)
         wanted = plan.record.request
         price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)

@@ -28,7 +28,9 @@ def repair(
     Replays its journal on a slice of one host. Data that programs had not yet written to the disk is not in it.
     """
     from tpuctl.disks.use import repair_disk
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found = repair_disk(context, rules_of(allow), name, on=on, dry_run=dry_run)
+        target = resolve_slice(context, on, flag="--on").name
+        found = repair_disk(context, rules_of(allow), name, on=target, dry_run=dry_run)
         context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

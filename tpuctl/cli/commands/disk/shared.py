@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 DiskName = Annotated[str, typer.Argument(metavar="DISK", help="Name of the disk.")]
 To = Annotated[
-    str | None, typer.Option("--to", metavar="SLICE", help="The slice; optional if there is just one.")
+    str | None, typer.Option("--to", metavar="SLICE", help="The slice; optional if you have just one.")
 ]
 Path = Annotated[
     str,
