@@ -159,6 +159,16 @@ def test_a_copy_elsewhere_goes_through_a_snapshot(session: Session) -> None:
     assert copy["snapshot"] in session.json("disk", "show", "data")["snapshots"]
     tree = session.type("disk", "ls", "--tree").stdout.splitlines()
     assert [line.startswith("      data") or "  data-g1" in line for line in tree if "data" in line]
+    up = ("up", "v4-16", "new", "--disk", copy["name"], "--spot", "--pay", "--zone", ZONE, "--dry-run")
+    assert "if the slice comes up there, data-g1 is restored in us-central2-b" in session.type(*up).stderr
+    there = session.type("disk", "clone", copy["name"], "--to", "big", status=2)
+    assert "tpuctl disk clone data-g1 --zone ZONE" in there.stderr
+    said = session.type("disk", "clone", copy["name"], "--zone", ZONE).stderr
+    assert f"copied data-g1 to data-g1-{ZONE} (pd-balanced, about $2.00 a month)" in said
+    before = disk_calls(session)
+    session.type("disk", "clone", copy["name"], "--zone", ZONE)
+    assert disk_calls(session) == before
+    session.type("disk", "rm", f"data-g1-{ZONE}", "--yes")
     session.type("disk", "rm", copy["name"], "--yes")
     assert named(session) == ["data"]
 

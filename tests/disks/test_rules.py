@@ -107,6 +107,10 @@ def making(kind: str, size: int, throughput: int | None = None) -> Judge:
     return lambda rules: rules.check_new(kind, size, throughput)
 
 
+def restoring(minutes: int, price: float | None = 1.0) -> Judge:
+    return lambda rules: rules.check_restore("d", "z", minutes, price)
+
+
 def with_disks(count: int) -> tuple[DataDisk, ...]:
     return tuple(DataDisk("z", f"d{n}", RO) for n in range(count))
 
@@ -135,6 +139,8 @@ MET: dict[str, tuple[Judge, Judge]] = {
     "not-ready": (attaching(RO, {"status": "RESTORING"}), attaching(RO)),
     "size": (making("pd-balanced", 9), making("pd-balanced", 10)),
     "throughput": (making("hyperdisk-ml", 100, 399), making("hyperdisk-ml", 100, 400)),
+    "restore-time": (restoring(61), restoring(60)),
+    "restore-cost": (restoring(1, 150.5), restoring(1, 150.0)),
 }
 """Rule of the table → a case that meets it and one that just does not."""
 
@@ -174,6 +180,11 @@ def test_every_type_of_every_generation_is_judged_as_its_row_says() -> None:
             found = [each.policy for each in RULES.check_type(kind, generation)]
             wanted = row["types"].get(kind, "deny")
             assert found == ([] if wanted == "allow" else [Policy(wanted)]), (generation, kind)
+
+
+def test_a_clone_without_a_known_price_is_not_restored_by_itself() -> None:
+    assert said(restoring(1, None)(RULES)) == {"restore-cost": "deny"}
+    assert (RULES.restore_minutes(4), RULES.restore_minutes(10_000)) == (1, 1001)
 
 
 def test_a_user_may_take_a_refusal_for_a_warning() -> None:

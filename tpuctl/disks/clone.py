@@ -27,6 +27,7 @@ from tpuctl.disks.make import (
     wait_snapshot,
 )
 from tpuctl.disks.mount import bring_hosts
+from tpuctl.disks.restore import Restore, plan_restore, restore
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Note, Warn
@@ -73,9 +74,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     if disk is None:
         raise NotFoundError(f"disk {master.name} is not in {master.request.zone}", hint="tpuctl disk ls")
     if master.generation:
-        raise UsageError(
-            f"{master.name} is a copy of {master.master}", hint=f"tpuctl disk clone {master.master}"
-        )
+        return _plan_elsewhere(services, rules, master, disk, request)
     target = None if request.to is None else get_slice(services, request.to).record
     place = place_of(services, target) if target is not None else None
     zone = place.zone if place is not None else request.zone or disk.zone
@@ -110,6 +109,18 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     return Plan(record, master, disk, target, path, tuple(warnings(findings)))
 
 
+def _plan_elsewhere(
+    services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
+) -> Plan:
+    """The same clone in another zone: all that can be made of a clone."""
+    if not request.zone or request != CloneRequest(copy.name, zone=request.zone):
+        hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
+        raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)
+    found = plan_restore(services, rules, copy, request.zone)
+    refuse(found.findings)
+    return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
+
+
 def _unfinished(services: Services, master: DiskRecord, zone: str) -> DiskRecord | None:
     """A copy that was begun and did not come to its end."""
     return next(
@@ -120,6 +131,7 @@ def _unfinished(services: Services, master: DiskRecord, zone: str) -> DiskRecord
             and each.generation
             and each.wanted
             and not each.complete
+            and not each.parent
             and each.request.zone == zone
         ),
         None,
@@ -167,8 +179,10 @@ def clone(
 ) -> DiskRecord:
     """The whole journey; the record of the copy at its end."""
     plan = plan_clone(services, rules, request)
-    for each in plan.said:
+    for each in filter(None, plan.said):
         services.emit(Warn(plan.record.name, each))
+    if plan.master.generation:
+        return restore(services, Restore(plan.master, plan.record), deadline=deadline)
     record, master = save_record(services, plan.record), plan.master
     if request.snapshot_only:
         _still(

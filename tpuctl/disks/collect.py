@@ -23,14 +23,14 @@ def unused_copies(services: Services, keep: int) -> list[DiskRecord]:
     copies = sorted(
         (each for each in list_records(services) if each.generation), key=lambda each: -each.generation
     )
-    found, kept = [], dict[str, int]()
+    found, kept = [], dict[str, set[int]]()
     held = kept_disks(services)
     for record in copies:
-        kept[record.master] = kept.get(record.master, 0) + 1
+        kept.setdefault(record.master, set()).add(record.generation)
         disk = there.get((record.request.zone, record.name))
         used = (disk is not None and bool(disk.users)) or bool(followed_by(services, record.name))
         used = used or record.name in held
-        if kept[record.master] > keep and not used and record.complete and record.owner == services.user:
+        if len(kept[record.master]) > keep and not used and record.complete and record.owner == services.user:
             found.append(record)
     return found
 

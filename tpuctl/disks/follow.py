@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import change_disks
 from tpuctl.disks.hosts import Mounted
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
+from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone, restore
 from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
 from tpuctl.disks.spec import parse_disk
-from tpuctl.engine.events import Warn
+from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
@@ -57,10 +58,7 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
     record = stored[0]
     if spec.slices > 1:
         raise UsageError("a multislice has no disks", hint="disks go to slices of one node")
-    if list(zones) != [record.request.zone]:
-        place = record.request.zone
-        hint = f"--zone {place}; or a copy elsewhere: tpuctl disk clone {record.master} --zone {spec.zone}"
-        raise UsageError(f"disk {record.name} is in {place}, the slice may be in {', '.join(zones)}", hint=hint)
+    _check_zones(services, record, zones)
     alone = not record.generation and spec.hosts == 1
     mode = asked.mode or (DiskMode.READ_WRITE if alone else DiskMode.READ_ONLY)
     if record.generation and mode is DiskMode.READ_WRITE:
@@ -75,6 +73,19 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
     return ref
 
 
+def _check_zones(services: Services, record: DiskRecord, zones: Sequence[str]) -> None:
+    """A clone can be where the slice is, if that may take its time and money: said here, before anything is."""
+    place = record.request.zone
+    if not record.generation and list(zones) != [place]:
+        hint = f"--zone {place}; or a clone: tpuctl disk clone {record.master} --zone {zones[-1]}"
+        raise UsageError(f"disk {record.name} is in {place}, the slice may be in {', '.join(zones)}", hint=hint)
+    for zone in zones:
+        plan = plan_restore(services, DiskRules(load_disk_rules()), record, zone)
+        plan.check()
+        if plan.said:
+            services.emit(Warn(record.name, f"if the slice comes up there, {plan.said}"))
+
+
 def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: SliceSpec) -> None:
     known = load_accelerators().find(spec.accelerator_type)
     generation = known.generation if known is not None else ""
@@ -83,7 +94,7 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
     mine = {user for each in list_slices(services) if ref in each.spec.disks for user in _machines(each)}
     others = tuple(user for user in disk.users if user not in mine)
     place = Place(
-        "the slice", spec.zone, generation, spec.hosts, (entry,) if len(others) < len(disk.users) else ()
+        "the slice", disk.zone, generation, spec.hosts, (entry,) if len(others) < len(disk.users) else ()
     )
     findings = DiskRules(load_disk_rules()).check_attach(replace(disk, users=others), ref.mode, place)
     refuse(findings)
@@ -102,35 +113,34 @@ def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
     asked_by = incarnation.cloud_name if incarnation is not None else ""
     found = []
     for ref in record.spec.disks:
-        stored = find_record(services, ref.name)
-        if stored is None:  # it is not attached either, and said there
+        disk = find_in_zone(services, ref.name, record.spec.zone)
+        if disk is None:  # it is not attached either, and said there
             found.append(Mounted(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
             continue
-        disk = stored[0]
         read_only = ref.mode is DiskMode.READ_ONLY
         blank = disk.blank and not read_only
         size = disk.request.size_gib
-        kind = Mounted(ref.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by)
+        kind = Mounted(disk.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by)
         found.append(kind)
     return found
 
 
 def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
-    """Until the node of the slice has its disks, in one call for all of them. Raises PendingError when the time
-    is over, NotFoundError for a disk that is gone, ConflictError for one that is elsewhere or in use."""
+    """Until the node of the slice has its disks, in one call for all of them; clones that are in another zone
+    are restored first. Raises PendingError when the time is over, NotFoundError for a disk that is gone,
+    ConflictError for a master that is elsewhere or in use, UsageError for what only a person may decide."""
     incarnation = record.incarnation
     assert incarnation is not None
     node, zone = incarnation.cloud_name, record.spec.zone
-    wanted = tuple(DataDisk(zone, each.name, each.mode) for each in record.spec.disks)
+    _restore_all(services, record, deadline=deadline)
+    refs = refs_in_zone(services, record.spec.disks, zone)
+    wanted = tuple(DataDisk(zone, each.name, each.mode) for each in refs)
     found = services.cloud.find_node(zone, node)
     missing = [each for each in wanted if found is not None and each not in found.data_disks]
     if not missing:
         return
     for each in missing:
         disk = get_disk(services, get_record(services, each.name))
-        if disk.zone != zone:
-            hint = f"tpuctl disk clone {get_record(services, each.name).master} --zone {zone}"
-            raise ConflictError(f"disk {each.name} is in {disk.zone}, {record.name} in {zone}", hint=hint)
         if disk.users and each.mode is DiskMode.READ_WRITE:
             hint = f"tpuctl disk detach {each.name}"
             raise ConflictError(f"disk {each.name} is used by {disk.users[0]}", hint=hint)
@@ -140,6 +150,20 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
 
     names = ", ".join(each.name for each in missing)
     change_disks(services, zone, node, add, f"attach {names}", deadline=deadline)
+
+
+def _restore_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
+    """Until the clones of the slice are in its zone."""
+    for ref in record.spec.disks:
+        plan = plan_restore(
+            services, DiskRules(load_disk_rules()), get_record(services, ref.name), record.spec.zone
+        )
+        if plan.said:
+            plan.check()
+            record_decision(services, record.key, "restore disk", plan.said)
+            services.emit(Note(record.name, plan.said))
+        if plan.record.parent and not plan.record.complete:
+            restore(services, plan, deadline=deadline)
 
 
 def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str]]) -> None:
@@ -173,7 +197,13 @@ def remember(services: Services, name: str, ref: DiskRef) -> None:
 
 def forget(services: Services, name: str, disk: str) -> None:
     """The slice has this disk no more."""
-    _change(services, name, lambda known: tuple(each for each in known if each.name != disk), f"without {disk}")
+
+    def without(known: Refs) -> Refs:
+        zone = get_slice(services, name).record.spec.zone
+        there = refs_in_zone(services, known, zone)
+        return tuple(ref for ref, own in zip(known, there, strict=True) if disk not in (ref.name, own.name))
+
+    _change(services, name, without, f"without {disk}")
 
 
 def _change(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> None:
@@ -191,4 +221,15 @@ def _change(services: Services, name: str, change: Callable[[Refs], Refs], why: 
 def followed_by(services: Services, disk: str) -> list[str]:
     """Slices that have a disk in their specification: it is theirs, too, while they have no hosts."""
     live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
-    return [each.name for each in live if any(ref.name == disk for ref in each.spec.disks)]
+    return [each.name for each in live if disk in {ref.name for ref in _refs_of(services, each)}]
+
+
+def _refs_of(services: Services, record: SliceRecord) -> Refs:
+    """The disks of a slice by the names that it knows and those that they have where it is."""
+    refs = record.spec.disks
+    return (*refs, *refs_in_zone(services, refs, record.spec.zone))
+
+
+def path_of(services: Services, record: SliceRecord, disk: str) -> str:
+    """Where a slice has the disk; empty for one that it has not."""
+    return next((each.path for each in _refs_of(services, record) if each.name == disk), "")

@@ -186,7 +186,9 @@ def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> C
         raise UsageError(error.message, hint=f"tpuctl disk detach {record.name}") from error
 
 
-def take_snapshot(services: Services, record: DiskRecord, name: str, generation: int) -> SnapshotInfo | None:
+def take_snapshot(
+    services: Services, record: DiskRecord, name: str, generation: int, *, deadline: float | None = None
+) -> SnapshotInfo | None:
     """Asks for a snapshot of a disk where it is not there yet; what is there of it now. Raises ConflictError
     for one of that name that is not ours."""
     found = services.disks.find_snapshot(name)
@@ -210,7 +212,7 @@ def take_snapshot(services: Services, record: DiskRecord, name: str, generation:
         zone, key = record.request.zone, f"snapshots/{name}/{asked_at}"
         return services.disks.create_snapshot(zone, record.name, name, labels, key)
 
-    perform(services, f"snapshot {name}", observe, call)
+    perform(services, f"snapshot {name}", observe, call, deadline=deadline)
     return services.disks.find_snapshot(name)
 
 

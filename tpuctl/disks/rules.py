@@ -181,6 +181,23 @@ class DiskRules:
                 return str(each)
         return None
 
+    def restore_minutes(self, size_gib: int) -> int:
+        """About how long a disk of that size takes to be there from its snapshot."""
+        return 1 + size_gib // int(self._table["restore"]["gib_per_minute"])
+
+    def check_restore(self, name: str, zone: str, minutes: int, usd_per_month: float | None) -> list[Finding]:
+        """Whether a clone may come to be in another zone without a person who says so."""
+        limits = self._table["restore"]
+        found = []
+        if minutes > limits["most_minutes"]:
+            why = f"restoring {name} in {zone} takes about {minutes} min, more than {limits['most_minutes']}"
+            found.append(self._found("restore-time", why))
+        most = limits["most_usd_per_month"]
+        if usd_per_month is None or usd_per_month > most:
+            price = "an unknown price" if usd_per_month is None else f"about ${usd_per_month:.2f} a month"
+            found.append(self._found("restore-cost", f"{name} costs {price} in {zone}, more than ${most}"))
+        return found
+
     def copy_wait_s(self, made_at: Sequence[float], now: float) -> float:
         """How long until one more copy may be made of a source, of which copies were made at those times."""
         limits = self._table["copies"]

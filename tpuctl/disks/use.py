@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import followed_by, forget, note_mounted, remember
+from tpuctl.disks.follow import followed_by, forget, note_mounted, path_of, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
 from tpuctl.disks.mount import bring_hosts
@@ -30,10 +30,9 @@ def default_path(record: DiskRecord) -> str:
     return f"/mnt/{record.master}"
 
 
-def path_on(record: DiskRecord, target: SliceRecord) -> str:
+def path_on(services: Services, record: DiskRecord, target: SliceRecord) -> str:
     """Where a slice has the disk, or had it last."""
-    mine = (each.path for each in target.spec.disks if each.name == record.name)
-    return next(mine, record.path or default_path(record))
+    return path_of(services, target, record.name) or record.path or default_path(record)
 
 
 def use_disk(
@@ -74,7 +73,7 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     """Mounts a disk that is attached."""
     record = get_record(services, name)
     target, entry = _holder(services, record, to)
-    where = path or path_on(record, target)
+    where = path or path_on(services, record, target)
     _mount(services, record, target, entry.mode, where)
     return {"name": name, "to": target.name, "path": where, "said": f"{name} is at {where} of {target.name}"}
 
@@ -123,7 +122,7 @@ def leave_disk(
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
         return told
-    path = path_on(record, target)
+    path = path_on(services, record, target)
     kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token, services.ids.new_id())
     bring_hosts(services, target, [kind])
     forget(services, target.name, name)

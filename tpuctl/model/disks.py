@@ -129,6 +129,8 @@ class DiskRecord(Struct, frozen=True):
     snapshot: str = ""
     path: str = ""
     """Where it was mounted last."""
+    parent: str = ""
+    """Of a clone that was restored in another zone: the one that it is the same as."""
     complete: bool = False
     """It was made, and a copy has arrived where it was to go."""
 

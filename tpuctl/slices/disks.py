@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, NotFoundError, PendingError
+from tpuctl.errors import ConflictError, NotFoundError, PendingError, QuotaError, UsageError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
@@ -64,7 +64,7 @@ def attach_disks(context: ReconcileContext) -> Outcome | None:
         attach_all(services, record, deadline=services.clock.now() + HOST_TIME_S)
     except PendingError as error:
         return Outcome(Wait(error.message), acted=False)
-    except (ConflictError, NotFoundError) as error:
+    except (ConflictError, NotFoundError, QuotaError, UsageError) as error:
         return Outcome(Blocked(error.message, error.hint), acted=False)
     return None
 
@@ -73,8 +73,9 @@ def note_disks(services: Services, record: SliceRecord, rows: Sequence[Mapping[s
     """Its hosts have said, in `rows`, that its disks are mounted."""
     if record.spec.disks:
         from tpuctl.disks.follow import note_mounted
+        from tpuctl.disks.restore import refs_in_zone
 
-        note_mounted(services, record.spec.disks, rows)
+        note_mounted(services, refs_in_zone(services, record.spec.disks, record.spec.zone), rows)
 
 
 def disks_for_manifest(services: Services, record: SliceRecord | None) -> list[dict[str, Any]]:
@@ -82,5 +83,6 @@ def disks_for_manifest(services: Services, record: SliceRecord | None) -> list[d
     if record is None or not record.spec.disks:
         return []
     from tpuctl.disks.follow import disk_rows
+    from tpuctl.disks.restore import refs_in_zone
 
-    return disk_rows(services, record.spec.disks)
+    return disk_rows(services, refs_in_zone(services, record.spec.disks, record.spec.zone))

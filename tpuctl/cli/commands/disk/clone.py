@@ -51,6 +51,7 @@ def clone(
     from tpuctl.disks.clone import clone as make_clone
     from tpuctl.disks.costs import monthly_cost
     from tpuctl.errors import UsageError
+    from tpuctl.lib.names import check_zone_name
     from tpuctl.slices.choose import resolve_slice
 
     if to is not None and (zone or snapshot_only):
@@ -59,6 +60,7 @@ def clone(
     with open_context(ctx) as context:
         rules = rules_of(allow)
         target = None if zone or snapshot_only else resolve_slice(context, to, flag="--to").name
+        zone = check_zone_name(zone) if zone else ""
         request = CloneRequest(name, target, copy, path, zone, type, throughput, snapshot_only, from_snapshot)
         plan = plan_clone(context, rules, request)
         wanted = plan.record.request

@@ -1,0 +1,122 @@
+"""A clone in another zone, restored there from its snapshot: for a slice that comes back there, or by hand.
+
+The specification of a slice names one clone wherever the slice is. Which disk that is in a zone follows from
+the records: the one with the same master and generation.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.disks.costs import monthly_cost
+from tpuctl.disks.make import (
+    ask_for,
+    bring_about,
+    find_record,
+    get_disk,
+    get_record,
+    list_records,
+    save_record,
+    take_snapshot,
+    wait_snapshot,
+)
+from tpuctl.disks.rules import DiskRules, Finding, Policy
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, UsageError
+from tpuctl.model.disks import DiskRecord
+from tpuctl.model.slice_spec import DiskRef
+
+_LONGEST = 63
+"""Characters of the name of a disk."""
+
+
+class Restore(Struct, frozen=True):
+    """What a disk is in another zone, and what it takes to have it there; nothing if it is there."""
+
+    source: DiskRecord
+    record: DiskRecord
+    said: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    def check(self) -> None:
+        """Raises UsageError where only a person may decide, with what they type."""
+        for each in self.findings:
+            if each.policy is Policy.DENY:
+                zone = self.record.request.zone
+                hint = f"tpuctl disk clone {self.source.name} --zone {zone} --allow {each.rule}"
+                raise UsageError(each.why, hint=hint)
+
+
+def find_in_zone(services: Services, name: str, zone: str) -> DiskRecord | None:
+    """The disk `name` if it is in `zone`, else the clone there that has the same content."""
+    stored = find_record(services, name)
+    if stored is None or stored[0].request.zone == zone:
+        return stored[0] if stored is not None else None
+    known = stored[0]
+    for each in list_records(services):
+        same = (each.master, each.generation) == (known.master, known.generation)
+        if known.generation and same and each.wanted and each.request.zone == zone:
+            return each
+    return None
+
+
+def refs_in_zone(services: Services, refs: tuple[DiskRef, ...], zone: str) -> tuple[DiskRef, ...]:
+    """`refs` with the names that their disks have in `zone`; one that is not there keeps its own."""
+    found = [(ref, find_in_zone(services, ref.name, zone)) for ref in refs]
+    return tuple(ref if disk is None else replace(ref, name=disk.name) for ref, disk in found)
+
+
+def plan_restore(services: Services, rules: DiskRules, source: DiskRecord, zone: str) -> Restore:
+    """Reads and decides; changes nothing. Raises ConflictError for a master, which is in one place only."""
+    there = find_in_zone(services, source.name, zone)
+    if there is not None:
+        return Restore(source, there)
+    request, snapshot = source.request, source.snapshot
+    if not source.generation:
+        hint = f"tpuctl disk clone {source.name} --zone {zone}, and --disk with that clone"
+        raise ConflictError(f"disk {source.name} is in {request.zone}, not in {zone}", hint=hint)
+    if not snapshot or services.disks.find_snapshot(snapshot) is None:
+        get_disk(services, source)  # it has to be there for another snapshot
+        snapshot = f"{source.name}-s"
+    name = _name_in(source.name, zone)
+    wanted = replace(request, name=name, zone=zone, source_disk="", source_snapshot=snapshot)
+    price = monthly_cost(request.type, request.size_gib, request.throughput_mib_s)
+    minutes = rules.restore_minutes(request.size_gib)
+    cost = "at a price that is not known" if price is None else f"about ${price:.2f} a month more"
+    said = f"{source.name} is restored in {zone} from a snapshot first: about {minutes} min, {cost}"
+    record = replace(
+        source,
+        name=name,
+        request=wanted,
+        owner=services.user,
+        created_at=services.store.now(),
+        parent=source.name,
+        snapshot=snapshot,
+        complete=False,
+    )
+    return Restore(source, record, said, tuple(rules.check_restore(source.name, zone, minutes, price)))
+
+
+def restore(services: Services, plan: Restore, *, deadline: float | None = None) -> DiskRecord:
+    """Until the clone is in its zone. A clone is not written, so a snapshot of it needs nothing held still."""
+    record = ask_for(services, plan.record)
+    zone, snapshot = record.request.zone, record.snapshot
+    if services.disks.find_disk(zone, record.name) is None:
+        if services.disks.find_snapshot(snapshot) is None:
+            source = get_record(services, record.parent)
+            if source.snapshot != snapshot:
+                source = save_record(services, replace(source, snapshot=snapshot))
+            take_snapshot(services, source, snapshot, source.generation, deadline=deadline)
+        wait_snapshot(services, snapshot, deadline=deadline)
+    bring_about(services, record.name, deadline=deadline)
+    record = get_record(services, record.name)
+    return record if record.complete else save_record(services, replace(record, complete=True))
+
+
+def _name_in(name: str, zone: str) -> str:
+    """Of a clone in another zone; long names are cut and get a checksum."""
+    whole = f"{name}-{zone}"
+    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 9]}-{zlib.crc32(whole.encode()):08x}"
