@@ -4,7 +4,8 @@ Python 3.8 standard library. The working directory holds `requirements.txt` (exa
 `env.json`, which `tpuctl/envs/pinned.py` writes. The result is the virtual environment ~/.tpuctl/envs/<key>
 with `tpuctl-files.json`, the sha256 of every file, and `tpuctl-env.json`, what the interpreter reported. That
 marker is written last and never stands beside a half-made environment, so a kill at any moment is repaired by
-running this again. Exit status: 0 only when verified, 1 otherwise, 2 when the input is unusable.
+running this again. Exit status: 0 only when verified; 2 when the input is unusable, 3 when what was installed
+does not work (neither is changed by the same again), 1 otherwise.
 
 Where `env.json` lists wheels, they come from the folder `wheels` of the working directory or from the
 wheelhouse in the bucket, and no index is asked. Else downloads are shared through TPUCTL_WHEEL_CACHE (several
@@ -90,6 +91,10 @@ print("\\n" + json.dumps({
 
 class Failed(Exception):
     """The environment could not be installed or is not what it should be."""
+
+
+class Wrong(Failed):
+    """It is what the lock says, and does not work: in vain to install again."""
 
 
 class BadInput(Exception):
@@ -452,7 +457,7 @@ def probe_libtpu(env, spec):
         lines = [
             line for line in said.splitlines() if "ERROR" in line or "llegal" in line
         ] or said.splitlines()[-1:]
-        raise Failed("libtpu refuses its flags: %s" % (lines[0] if lines else "exit status %d" % status))
+        raise Wrong("libtpu refuses its flags: %s" % (lines[0] if lines else "exit status %d" % status))
     return {"path": path, "sha256": sha256_of(path), "pjrt": version}
 
 
@@ -651,7 +656,7 @@ def ensure(env, spec, pins):
         libtpu = probe_libtpu(env, spec)
         report, problems = inspect(env, spec, pins)
         if problems:
-            raise Failed("; ".join(problems))
+            raise Wrong("; ".join(problems))
         run_probe(env, spec)
         digest = make_index(env, spec)
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
@@ -723,7 +728,7 @@ def main(arguments):
         return 2
     except (Failed, OSError) as error:
         print("error: %s" % error, file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, Wrong) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real JAX on eight isolated hosts that reach no package index: all of it comes through the wheelhouse in the
+"""A real JAX on isolated hosts that reach no package index: all of it comes through the wheelhouse in the
 bucket, to the hosts of today and to those after a preemption."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.require import require_index, require_isolated_hosts
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 from tests.support.wheels import MINOR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-HOSTS = 8
 INSTALL_S = 400.0
 INDEX = "https://pypi.org/simple/"
 PROGRAM = """\
@@ -41,27 +41,31 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def trained(session: Session, name: str) -> None:
+def trained(session: Session, name: str, hosts: int) -> None:
     words = ("run", "sum.py", "--on", "big", "--no-checkpoint", "--name", name)
     said = session.type(*words, within_s=INSTALL_S).stdout
-    assert said.count(f"sum {sum(range(1, HOSTS + 1))} on {HOSTS}") >= 1, said
+    assert said.count(f"sum {sum(range(1, hosts + 1))} on {hosts}") >= 1, said
 
 
-def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(session: Session) -> None:
+@pytest.mark.parametrize(("accelerator", "hosts"), [("v4-32", 4), soak("v4-64", 8)])
+def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
+    session: Session, accelerator: str, hosts: int
+) -> None:
     session.type("env", "new", "train", "--like", "cpu", "--python", MINOR)
     session.environ["TPUCTL_WHEELHOUSE"] = "gs://sim-bucket/wheels"
     session.type("sim", "fault", "no-internet")
-    session.type("up", "v4-64", "big", "--spot", "--pay", "--env", "train", within_s=INSTALL_S)
-    asked = ("exec", "big", "--", "sh", "-c", f"curl -sS -m 5 {INDEX} >/dev/null 2>&1 || echo cut off")
-    said = {row["worker"]: row["stdout"] for row in session.json(*asked)}
-    assert said == dict.fromkeys(range(HOSTS), "cut off\n")
+    session.type("up", accelerator, "big", "--spot", "--pay", "--env", "train", within_s=INSTALL_S)
+    curl = f"curl -sS -m 5 {INDEX} >/dev/null 2>&1 || echo cut off"
+    reached = json.loads(session.type("exec", "--json", "big", "--", "sh", "-c", curl).stdout)
+    said = {row["worker"]: row["stdout"] for row in reached}
+    assert said == dict.fromkeys(range(hosts), "cut off\n")
     tested = session.type("smoke", "big", "--limit", "300", "--json", within_s=INSTALL_S)
     rows = json.loads(tested.stdout)
-    assert [(row["worker"], row["backend"]) for row in rows] == [(worker, "cpu") for worker in range(HOSTS)]
+    assert [(row["worker"], row["backend"]) for row in rows] == [(worker, "cpu") for worker in range(hosts)]
     session.type("sim", "preempt", "big-1")
     session.type("up", "big", within_s=INSTALL_S)
     assert (
-        f"{HOSTS} hosts of big are as train says"
+        f"{hosts} hosts of big are as train says"
         in session.type("env", "verify", "train", "--on", "big").stderr
     )
-    trained(session, "second")
+    trained(session, "second", hosts)

@@ -27,10 +27,11 @@ class Job:
         self.folder = folder
         self.log = log
 
-    def run(self, argv, root=False, seconds=None):
+    def run(self, argv, root=False, seconds=None, permanent=()):
         """Runs a program to its end and returns what it wrote to standard output; all its output is logged.
 
-        Raises Failed, with what it said last, for any exit status but 0.
+        Raises Failed, with what it said last, for any exit status but 0; with one of `permanent` the same again
+        is in vain.
         """
         argv = as_root(argv) if root else list(argv)
         begin = os.stat(self.log).st_size
@@ -55,13 +56,15 @@ class Job:
         sys.stderr.flush()
         if done.returncode != 0:
             said = (complaint or out.strip()).splitlines()[-1:] or ["exit status %d" % done.returncode]
-            raise Failed(said[0])
+            raise Failed(said[0], permanent=done.returncode in permanent)
         return out
 
 
 def run(parameters, job):
-    """`argv`; `root`; `seconds`. The result is the last line of its output that is a JSON object, if any."""
-    out = job.run(parameters["argv"], bool(parameters.get("root")), parameters.get("seconds"))
+    """`argv`; `root`; `seconds`; `permanent`, exit statuses after which the same again is in vain. The result
+    is the last line of its output that is a JSON object, if any."""
+    again = parameters.get("permanent") or ()
+    out = job.run(parameters["argv"], bool(parameters.get("root")), parameters.get("seconds"), again)
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             return json.loads(line)

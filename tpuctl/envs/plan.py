@@ -27,6 +27,8 @@ from tpuctl.model.verdict import Blocked
 
 SPARE_BYTES = 100 << 20
 """What the installer leaves free, too."""
+IN_VAIN = (2, 3)
+"""Exit statuses of the installer after which the same again is in vain."""
 NO_WHEELS: Mapping[str, Mapping[str, Blob]] = {}
 
 
@@ -75,7 +77,7 @@ class EnvironmentKind:
         files: dict[str, bytes | Blob] = {**environment_files(self._pinned, minor, self._installer)}
         files |= self._wheels.get(minor, {})
         title = f"installing {self.name}"
-        asked = {"argv": ["python3", "env_install.py"], "asked_by": self._asked_by}
+        asked = {"argv": ["python3", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
         return [Operation("run", title, asked, files)]
 
     def why(self, facts: Facts) -> str:
