@@ -1,4 +1,5 @@
-"""Installs one pinned Python environment on a host, or verifies it: `python3 env_install.py [--verify]`.
+"""Installs one pinned Python environment on a host, or verifies it: `python3 env_install.py [--verify]`. With
+`--tree PATH` it prints the digest of all files below PATH instead.
 
 Python 3.8 standard library. The working directory holds `requirements.txt` (exact versions with hashes) and
 `env.json`, which `tpuctl/envs/pinned.py` writes. The result is the virtual environment ~/.tpuctl/envs/<key>
@@ -11,6 +12,9 @@ Where `env.json` lists wheels, they come from the folder `wheels` of the working
 wheelhouse in the bucket, and no index is asked. Else downloads are shared through TPUCTL_WHEEL_CACHE (several
 hosts with one disk), else ~/.tpuctl/cache; uv does the work where pip can fetch it, because it installs from
 a warm cache in a second or two, else pip.
+
+Where `env.json` has `unmanaged`, nothing is installed: the environment is links to the folder that it names,
+whose files must have its digest. Nothing is ever written there.
 """
 
 import contextlib
@@ -73,6 +77,8 @@ PROBE = """
 import importlib, importlib.metadata, json, os, platform, sys
 asked = json.load(sys.stdin)
 found, broken = {}, {}
+if asked["all"]:
+    found = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
 for name in asked["pins"]:
     try:
         found[name] = importlib.metadata.version(name)
@@ -374,10 +380,11 @@ def make_index(env, spec):
     """Every file with its sha256 and signature, after a look at what RECORD says of it; a file that was asked
     for counts with its own digest."""
     own = {item["to"]: item["sha256"] for item in spec.get("files", [])}
-    recorded = recorded_digests(env)
+    tree = tree_of(env, spec)
+    recorded = recorded_digests(env) if tree == env else {}
     index = {}
-    for path in walk(env):
-        full = os.path.join(env, path)
+    for path in walk(tree):
+        full = os.path.join(tree, path)
         if os.path.islink(full):
             index[path] = ["link:" + os.readlink(full), *signature(full)]
             continue
@@ -386,8 +393,40 @@ def make_index(env, spec):
         if wanted is not None and wanted != digest:
             raise Failed("%s is not what its package says" % path)
         index[path] = [digest, *signature(full)]
+    digest = tree_digest({path: row[0] for path, row in index.items()})
+    if tree != env and digest != spec["unmanaged"]["sha256"]:
+        raise Wrong("%s is not as it was: its digest is %s" % (tree, digest))
     write_json(os.path.join(env, INDEX), index)
-    return hashlib.sha256(json.dumps({k: v[0] for k, v in index.items()}, sort_keys=True).encode()).hexdigest()
+    return digest
+
+
+def tree_digest(digests):
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def tree_of(env, spec):
+    """Where the files are: what is unmanaged lies elsewhere."""
+    return spec["unmanaged"]["path"] if spec.get("unmanaged") else env
+
+
+def print_tree(path):
+    """The digest of a folder, as `make_index` has it."""
+    digests = {}
+    for each in walk(path):
+        full = os.path.join(path, each)
+        digests[each] = "link:" + os.readlink(full) if os.path.islink(full) else sha256_of(full)
+    print(json.dumps({"sha256": tree_digest(digests), "files": len(digests)}))
+    return 0 if digests else 1
+
+
+def link_tree(env, path):
+    """An environment that leads to one that is there: Python finds all it needs from where it was started."""
+    if not os.access(os.path.join(path, "bin", "python"), os.X_OK):
+        raise Failed("there is no %s/bin/python" % path)
+    os.makedirs(env, mode=0o700)
+    for name in os.listdir(path):
+        if name not in (MARKER, INDEX):
+            os.symlink(os.path.join(path, name), os.path.join(env, name))
 
 
 def recorded_digests(env):
@@ -496,9 +535,16 @@ def inspect(env, spec, pins):
     python = environment_python(env)
     if not os.access(python, os.X_OK):
         return {}, ["no environment at %s" % env]
-    asked = json.dumps({"pins": sorted(pins), "verify": spec["imports"], "names": EFFECTIVE})
+    asked = json.dumps(
+        {
+            "pins": sorted(pins),
+            "verify": spec["imports"],
+            "names": EFFECTIVE,
+            "all": bool(spec.get("unmanaged")),
+        }
+    )
     status, output = run_quietly(
-        [python, "-c", PROBE], input=asked, env=clean_environment(spec["variables"]), cwd=env
+        [python, "-B", "-c", PROBE], input=asked, env=clean_environment(spec["variables"]), cwd=env
     )
     try:
         report = json.loads(output.strip().rsplit("\n", 1)[-1])
@@ -640,7 +686,7 @@ def ensure(env, spec, pins):
     """Leaves a verified environment at `env` and returns what it reported, or nothing and Failed."""
     if read_marker(env) is not None:
         report, problems = inspect(env, spec, pins)
-        problems = problems or changed_files(env)
+        problems = problems or changed_files(env, tree_of(env, spec))
         if not problems:
             say("environment %s is already installed" % spec["key"])
             return dict(read_marker(env), **report)
@@ -650,8 +696,11 @@ def ensure(env, spec, pins):
     began = time.monotonic()
     say("installing %d packages for Python %s" % (len(pins), spec["python"]))
     try:
-        install(env, spec)
-        place_files(spec, env)
+        if spec.get("unmanaged"):
+            link_tree(env, spec["unmanaged"]["path"])
+        else:
+            install(env, spec)
+            place_files(spec, env)
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
         libtpu = probe_libtpu(env, spec)
         report, problems = inspect(env, spec, pins)
@@ -660,6 +709,7 @@ def ensure(env, spec, pins):
         run_probe(env, spec)
         digest = make_index(env, spec)
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
+        report.update(unmanaged=spec.get("unmanaged"))
         write_json(os.path.join(env, MARKER), report)
     except BaseException:
         remove_tree(env)
@@ -672,23 +722,25 @@ def run_probe(env, spec):
     """The script of the environment's file, in the environment."""
     if spec.get("probe"):
         status, output = run_quietly(
-            [environment_python(env), "-c", spec["probe"]], env=clean_environment(spec["variables"]), cwd=env
+            [environment_python(env), "-B", "-c", spec["probe"]],
+            env=clean_environment(spec["variables"]),
+            cwd=env,
         )
         if status != 0:
             last = output.strip().rsplit("\n", 1)[-1] or "it said nothing"
             raise Failed("the probe of the environment ended with status %d: %s" % (status, last))
 
 
-def changed_files(env):
-    """Files that are not as they were installed."""
+def changed_files(env, tree):
+    """Files below `tree` that are not as they were installed."""
     try:
         with open(os.path.join(env, INDEX), encoding="utf-8") as file:
             index = json.load(file)
     except (OSError, ValueError):
         return ["the list of its files is missing"]
-    found = [path for path in walk(env) if path not in index]
+    found = [path for path in walk(tree) if path not in index]
     for path, row in index.items():
-        full = os.path.join(env, path)
+        full = os.path.join(tree, path)
         if not os.path.lexists(full) or (
             signature(full) != row[1:] and not os.path.islink(full) and sha256_of(full) != row[0]
         ):
@@ -713,8 +765,10 @@ def stop_cleanly(number, _frame):
 def main(arguments):
     signal.signal(signal.SIGTERM, stop_cleanly)
     try:
+        if arguments[:1] == ["--tree"] and len(arguments) == 2:
+            return print_tree(arguments[1])
         if arguments not in ([], ["--verify"]):
-            raise BadInput("usage: env_install.py [--verify]")
+            raise BadInput("usage: env_install.py [--verify] [--tree PATH]")
         spec, pins = read_input()
         env = os.path.join(envs_dir(), spec["key"])
         if arguments:

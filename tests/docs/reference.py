@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
 from tpuctl.envs.schema import environment_schema
-from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive
+from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.fleet.file import FleetRequest, file_help
 from tpuctl.fleet.plan import CHANGE_NOTES
@@ -259,6 +259,7 @@ def render_environment_file() -> str:
         ("files", ExtraFile),
         ("files.built_from", BuiltFrom),
         ("python_archive", PythonArchive),
+        ("unmanaged", Unmanaged),
         ("kernel", Kernel),
     ):
         rows = [(f"`{name}`", _example(option), option.help) for name, option in registry(shape).items()]

@@ -7,9 +7,11 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.require import require_index
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
@@ -226,3 +228,28 @@ def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hos
     assert told in session.type("env", "apply", "flagged", "--on", "big", status=2).stderr
     assert [row for row in session.json("runs") if row["id"] == "flagged"] == []
     assert on(session, 0, "find .tpuctl -maxdepth 3 | sort") == before
+
+
+def test_a_python_of_the_hosts_is_used_as_it_is_and_never_changed(session: Session, tmp_path: Path) -> None:
+    venv = shared_folder(tmp_path / "shared") / "venv"
+    module = venv / f"lib/python{MINOR}/site-packages/mine.py"
+    on(session, 0, f"python{MINOR} -m venv --without-pip {venv} && echo VERSION = 7 > {module}")
+    files = sorted(venv.rglob("*"))
+    words = ("env", "capture", "mine", "--on", "big", "--unmanaged", "--python", f"{venv}/bin/python")
+    session.type(*words)
+    assert read_environment("mine", session.project.envs).spec.unmanaged.path == str(venv)
+    code = "import mine, sys; print(mine.VERSION, sys.flags.dont_write_bytecode)"
+    words = ("run", "--env", "mine", "--on", "big", "--no-checkpoint")
+    assert "7 " in session.type(*words, "--", "python", "-B", "-c", code).stdout
+    verify = ("env", "verify", "mine", "--on", "big")
+    assert "4 hosts of big are as mine says" in session.type(*verify).stderr
+    assert sorted(venv.rglob("*")) == files
+    on(session, 0, f"echo VERSION = 8 > {module}")
+    assert "mine.py" in session.type(*verify, status=3).stderr
+    assert "mine.py" in session.type(*words, "--", "true", status=1).stderr
+    failed = session.type("env", "apply", "mine", "--on", "big", status=3).stderr
+    assert f"{venv} is not as it was" in " ".join(failed.split())
+    assert module.read_text() == "VERSION = 8\n"
+    on(session, 0, f"echo VERSION = 7 > {module}")
+    session.type("env", "apply", "mine", "--on", "big")
+    session.type(*verify)

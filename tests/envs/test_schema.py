@@ -11,7 +11,15 @@ import yaml
 
 from tpuctl.config.yaml_positions import parse_marked
 from tpuctl.envs.schema import environment_schema
-from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, parse_environment
+from tpuctl.envs.spec import (
+    BuiltFrom,
+    EnvironmentSpec,
+    ExtraFile,
+    Kernel,
+    PythonArchive,
+    Unmanaged,
+    parse_environment,
+)
 from tpuctl.lib.options import registry
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +62,7 @@ def test_what_the_reader_refuses_by_its_shape_the_schema_refuses_too(change: dic
     assert list(validator().iter_errors(whole))
 
 
-@pytest.mark.parametrize("shape", [EnvironmentSpec, ExtraFile, BuiltFrom, PythonArchive, Kernel])
+@pytest.mark.parametrize("shape", [EnvironmentSpec, ExtraFile, BuiltFrom, PythonArchive, Unmanaged, Kernel])
 def test_each_key_has_its_meaning(shape: Any) -> None:
     schema = environment_schema()
     known = [schema, *schema["$defs"].values()]

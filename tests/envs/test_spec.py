@@ -120,7 +120,9 @@ def test_every_mistake_of_a_file_is_said_at_once_with_its_place(tmp_path):
         ("name: e\npython: 3.11", "must be text"),
         ('name: e\npython: "2.7"', "'2.7' is not a Python version"),
         (f'name: e\npython: ["3.11", "3.12"]\npython_archive: {{source: a, sha256: {A}}}', "one version"),
-        ("name: e\npython: /mnt/venv", "/mnt/venv: an interpreter or environment that is on the hosts already"),
+        ("name: e\npython: /mnt/venv", "/mnt/venv is a place, and not a version"),
+        (f"{GOOD}unmanaged: {{path: venv, sha256: {A}}}", "'venv' is not the path of a folder of the hosts"),
+        (f"{GOOD}unmanaged: {{path: /v, sha256: {A}}}", "requirements would change /v, which is unmanaged"),
         (GOOD + f"files:\n  - {{source: x, to: ../x, sha256: {A}}}", "is not a path inside the environment"),
         (GOOD + f"files:\n  - {{source: ../x, to: x, sha256: {A}}}", "is no place of a file"),
         (

@@ -57,7 +57,7 @@ def environment(folder, name):
         mark = read_json(os.path.join(folder, MARKER))
     except ValueError:
         mark = None  # damaged: as good as none
-    changed = changed_files(folder) if mark is not None else []
+    changed = changed_files(folder, tree_of(mark) or folder) if mark is not None else []
     if (
         mark is not None
         and INTERPRETER not in changed
@@ -67,9 +67,14 @@ def environment(folder, name):
     return {"key": name, "mark": mark, "changed": changed[:CHANGED_MAX], "changes": len(changed)}
 
 
-def changed_files(folder):
-    """Paths that were added, removed or written. Only what has another signature is read: a write sets the
-    ctime, and nobody can set that back."""
+def tree_of(mark):
+    """The folder of an unmanaged environment, or nothing: links lead there from ours."""
+    return (mark.get("unmanaged") or {}).get("path")
+
+
+def changed_files(folder, tree):
+    """Paths below `tree` that are not as the list in `folder` says. Only what has another signature is read:
+    a write sets the ctime, and nobody can set that back."""
     try:
         index = read_json(os.path.join(folder, INDEX))
     except ValueError:
@@ -77,15 +82,15 @@ def changed_files(folder):
     if not isinstance(index, dict):
         return [INDEX]
     left, found = dict(index), []
-    for at, folders, files in os.walk(folder):
+    for at, folders, files in os.walk(tree):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in files:
             path = os.path.join(at, name)
-            known = left.pop(os.path.relpath(path, folder), None)
+            known = left.pop(os.path.relpath(path, tree), None)
             if name in (MARKER, INDEX) or name.endswith(".pyc"):
                 continue
             if known is None or differs(path, known):
-                found.append(os.path.relpath(path, folder))
+                found.append(os.path.relpath(path, tree))
     return sorted([*found, *left])
 
 

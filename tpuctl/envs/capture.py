@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.lock import normal
-from tpuctl.envs.spec import Backend, EnvironmentSpec
+from tpuctl.envs.spec import Backend, EnvironmentSpec, Unmanaged
 from tpuctl.errors import PartialError, UsageError
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
+from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
+"""For a host that reads all files of an environment: 5 GB, from a disk that gives 20 MB/s."""
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv"})
 """What installs packages is no part of what programs need."""
 MODULES = {Backend.TORCH_TPU: "torch_tpu", Backend.TORCH_XLA: "torch_xla", Backend.JAX: "jax"}
 """Backends by the module that programs import; the first one that is there counts, for they may need jax."""
 PROBE = """
-import importlib.metadata, json, platform
+import importlib.metadata, json, platform, sys
 packages, sources = {}, {}
 for each in importlib.metadata.distributions():
     name, url = each.metadata["Name"], each.read_text("direct_url.json")
@@ -29,7 +34,7 @@ for each in importlib.metadata.distributions():
         if url:
             sources[name] = json.loads(url).get("url", "")
 minor = ".".join(platform.python_version_tuple()[:2])
-print(json.dumps({"python": minor, "packages": packages, "sources": sources}))
+print(json.dumps({"python": minor, "packages": packages, "sources": sources, "prefix": sys.prefix}))
 """
 
 
@@ -41,9 +46,10 @@ class Captured(Struct, frozen=True):
 
 
 def capture_environment(
-    services: Services, record: SliceRecord, worker: int, python: str, name: str
+    services: Services, record: SliceRecord, worker: int, python: str, name: str, *, unmanaged: bool = False
 ) -> Captured:
-    """What the interpreter `python` (a path, or a name on PATH) of a worker has, as an environment file.
+    """What the interpreter `python` (a path, or a name on PATH) of a worker has, as an environment file; with
+    `unmanaged` the folder of that interpreter itself, with the digest of its files.
 
     Raises UsageError where there is no such worker or interpreter, PartialError where the host does not answer.
     """
@@ -52,29 +58,39 @@ def capture_environment(
         raise UsageError(
             f"{record.name} has no worker {worker}", hint=f"--worker 0 to --worker {len(targets) - 1}"
         )
+    host = targets[worker]
+    found = _ask(services, record, host, python, [python, "-I", "-B", "-c", PROBE])
+    made = captured(name, found, f"as {python} on worker {worker} of {record.name} had it")
+    if not unmanaged:
+        return made
+    path = found["prefix"]
+    installer = services.environment_installer.decode()
+    tree = _ask(services, record, host, path, ["python3", "-I", "-c", installer, "--tree", path])
+    spec = replace(made.spec, requirements=(), unmanaged=Unmanaged(path, tree["sha256"]))
+    return Captured(spec)
+
+
+def _ask(services: Services, record: SliceRecord, host: HostTarget, what: str, argv: list[str]) -> Any:
+    """The JSON that a program on a host prints; `what` is asked, for a person."""
     said = {"stdout": bytearray(), "stderr": bytearray()}
     agent = AgentLink(services.remote, services.agent_source)
     [result] = agent.session(
-        [targets[worker]],
-        [python, "-I", "-c", PROBE],
-        lambda _, stream, data: said[stream].extend(data),
-        timeout_s=TIMEOUT_S,
+        [host], argv, lambda _, stream, data: said[stream].extend(data), timeout_s=TIMEOUT_S
     )
-    where = f"worker {worker} of {record.name}"
+    where = f"worker {host.worker} of {record.name}"
     if result.failure is not None:
         raise PartialError(f"{where}: {result.detail or result.failure}", hint=f"tpuctl status {record.name}")
     try:
-        found = json.loads(said["stdout"])
+        return json.loads(said["stdout"])
     except ValueError:
         why = said["stderr"].decode(errors="replace").strip().splitlines()[-1:] or [
             f"status {result.exit_status}"
         ]
-        hint = f"tpuctl exec --worker {worker} {record.name} -- ls -l {python}"
-        raise UsageError(f"{where}: {python} cannot be asked: {why[0]}", hint=hint) from None
-    return captured(name, found, f"as {python} on {where} had it")
+        hint = f"tpuctl exec --worker {host.worker} {record.name} -- ls -l {what}"
+        raise UsageError(f"{where}: {what} cannot be asked: {why[0]}", hint=hint) from None
 
 
-def captured(name: str, found: dict[str, dict[str, str]], description: str) -> Captured:
+def captured(name: str, found: Mapping[str, Any], description: str) -> Captured:
     """Pure: what the probe printed, as a specification."""
     packages = {
         normal(package): version

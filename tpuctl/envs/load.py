@@ -112,6 +112,8 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environ
 def require_lock(found: Environment) -> Lock:
     """The lock of an environment. Raises BadManifestError where there is none that fits."""
     name = found.spec.name
+    if found.spec.unmanaged is not None:
+        return Lock("", ())
     if found.lock is None:
         raise BadManifestError(f"environment {name} is not locked", hint=f"tpuctl env lock {name}")
     if found.stale:

@@ -66,6 +66,7 @@ def environment_key(pinned: PinnedEnvironment, minor: str) -> str:
         "python": minor,
         "packages": requirement_lines(lock, minor),
         "archive": spec.python_archive.sha256 if spec.python_archive is not None else archive,
+        **({"unmanaged": to_data(spec.unmanaged)} if spec.unmanaged is not None else {}),
         "files": sorted((file.to, file.sha256) for file in spec.files),
         "os_packages": dict(spec.os_packages),
         "imports": sorted(spec.imports),
@@ -85,7 +86,7 @@ def contents_for(pinned: PinnedEnvironment, minor: str) -> list[Wheel]:
     """All files that a host with Python `minor` needs, by digest: wheels, uv, an interpreter, extra files.
     `url` is where the machine finds it that fills the wheelhouse."""
     spec, lock = pinned.spec, pinned.packages
-    if spec.install_from is InstallFrom.INDEX:
+    if spec.install_from is InstallFrom.INDEX or spec.unmanaged is not None:
         return []
     found = wheels_for(lock, minor)
     found += [each for each in (lock.installer, archive_of(pinned)) if each is not None]
@@ -128,6 +129,7 @@ def environment_files(pinned: PinnedEnvironment, minor: str, installer: bytes) -
             {"name": f.to.rpartition("/")[2], "to": f.to, "sha256": f.sha256, "source": f.source}
             for f in spec.files
         ],
+        "unmanaged": to_data(spec.unmanaged) if spec.unmanaged is not None else None,
         "wheelhouse": pinned.wheelhouse,
         "bytes": bytes_needed(pinned, minor),
         "probe": pinned.probe,

@@ -96,7 +96,8 @@ class EnvironmentKind:
             found = find_environment(facts, environment_key(self._pinned, minor))
             if found is not None and found.mark is not None and INTERPRETER not in found.changed:
                 return minor
-        if len(wanted) == 1 and archive_of(self._pinned) is not None:
+        own = archive_of(self._pinned) is not None or self._pinned.spec.unmanaged is not None
+        if len(wanted) == 1 and own:
             return wanted[0]
         return find_interpreter(facts, wanted)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom
-from tpuctl.errors import TpuctlError, UnreachableError
+from tpuctl.errors import TpuctlError, UnreachableError, UsageError
 
 GLIBC = "x86_64-manylinux_2_35"
 """Ubuntu 22.04, which all images of TPU VMs are."""
@@ -177,6 +177,11 @@ def lock_environment(name: str, folder: Path, *, python: bool) -> tuple[Environm
     """
     found = read_environment(name, folder, locked=False)
     spec, notes = found.spec, [each.message for each in found.complaints]
+    if spec.unmanaged is not None:
+        raise UsageError(
+            f"environment {name} is unmanaged: its digest is in its file, and there is nothing to lock",
+            hint=f"tpuctl env apply {name}",
+        )
     lock = resolve_environment(spec)
     if python and spec.python_archive is None and len(spec.python) == 1:
         interpreter = find_python(spec.python[0])

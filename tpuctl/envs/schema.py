@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive
+from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
 from tpuctl.lib.json_schema import DIALECT, SchemaWriter
 
-_NAMES = {ExtraFile: "file", BuiltFrom: "built_from", PythonArchive: "archive", Kernel: "kernel"}
+_NAMES = {
+    ExtraFile: "file",
+    BuiltFrom: "built_from",
+    PythonArchive: "archive",
+    Unmanaged: "unmanaged",
+    Kernel: "kernel",
+}
 
 
 def environment_schema() -> dict[str, Any]:

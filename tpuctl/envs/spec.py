@@ -92,8 +92,8 @@ def check_environment_name(name: str) -> str:
 def _check_python(value: str) -> None:
     if value.startswith("/"):
         raise UsageError(
-            f"{value}: an interpreter or environment that is on the hosts already cannot be used yet",
-            hint='python: "3.12", and its packages as requirements',
+            f"{value} is a place, and not a version",
+            hint=f"tpuctl env capture NAME --on SLICE --unmanaged --python {value}/bin/python",
         )
     check_minor(value)
 
@@ -150,6 +150,29 @@ class PythonArchive(Struct, frozen=True):
         ),
     ]
     sha256: Annotated[str, Option("Its sha256.", check=check_sha256, text=True, examples=("a" * 64,))]
+
+
+def _check_tree(path: str) -> None:
+    parts = path.split("/")[1:]
+    if not path.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise UsageError(f"{path!r} is not the path of a folder of the hosts", hint="path: /mnt/data/venv")
+
+
+class Unmanaged(Struct, frozen=True):
+    """A Python environment that is on the hosts already. It is compared with its digest, and never changed."""
+
+    path: Annotated[
+        str, Option("Its folder on every host.", check=_check_tree, examples=("/mnt/data/venv",), text=True)
+    ]
+    sha256: Annotated[
+        str,
+        Option(
+            "Digest of all its files, as `tpuctl env capture --unmanaged` writes it.",
+            check=check_sha256,
+            text=True,
+            examples=("a" * 64,),
+        ),
+    ]
 
 
 class Kernel(Struct, frozen=True):
@@ -211,6 +234,9 @@ class EnvironmentSpec(Struct, frozen=True):
     ] = ()
     python_archive: Annotated[
         PythonArchive | None, Option("The interpreter, for hosts that lack that version.")
+    ] = None
+    unmanaged: Annotated[
+        Unmanaged | None, Option("A Python environment that is on the hosts already, in the place of packages.")
     ] = None
     files: Annotated[tuple[ExtraFile, ...], Option("Files that replace or complete what packages bring.")] = ()
     os_packages: Annotated[
@@ -296,6 +322,19 @@ def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str
         found.append(("python", "python names no version", 'python: "3.12"'))
     if spec.python_archive is not None and len(spec.python) > 1:
         found.append(("python_archive", "an archive goes with one version", f'python: "{spec.python[0]}"'))
+    if spec.unmanaged is not None:
+        changing = ("requirements", "files", "python_archive")
+        found += [
+            (
+                each,
+                f"{each} would change {spec.unmanaged.path}, which is unmanaged",
+                f"keep {each} or unmanaged",
+            )
+            for each in changing
+            if getattr(spec, each)
+        ]
+        if len(spec.python) > 1:
+            found.append(("python", "what is unmanaged has one version", f'python: "{spec.python[0]}"'))
     taken: set[str] = set()
     for file in spec.files:
         if file.to in taken:

@@ -199,6 +199,8 @@ def mending(
         return f"tpuctl env gc --on {slice_name}"
     if column == CLOCK:
         return f"{on} sudo chronyc makestep"
+    if column == FILES and pinned.spec.unmanaged is not None:
+        return f"{on} ls -l {quote(pinned.spec.unmanaged.path)}"
     wanted = pinned.spec.kernel.transparent_hugepages
     if column == HUGEPAGES and wanted is not None:
         return f"{on} sudo sh -c 'echo {wanted} > /sys/kernel/mm/transparent_hugepage/enabled'"

@@ -136,23 +136,34 @@ def capture(
     ],
     on: OnSlice = None,
     worker: Annotated[int, typer.Option("--worker", metavar="N", help="The host that has it.")] = 0,
+    unmanaged: Annotated[
+        bool,
+        typer.Option("--unmanaged", help="Use what every host has there itself, with the digest of its files."),
+    ] = False,
     no_lock: NoLock = False,
 ) -> None:
     """Write an environment file from a Python of a host.
 
     It has every package in the version that is installed there, and `verified: false` until you say otherwise.
+    With --unmanaged nothing will be installed: the folder of that Python, which every host has, is used as it
+    is, where all its files are those of today.
     """
     from tpuctl.envs.capture import capture_environment
     from tpuctl.envs.spec import check_environment_name
-    from tpuctl.envs.write import new_environment
+    from tpuctl.envs.write import new_environment, save_environment
     from tpuctl.slices.choose import resolve_slice
 
     check_environment_name(name)
     with open_context(ctx) as context:
-        found = capture_environment(context, resolve_slice(context, on, flag="--on"), worker, python, name)
+        record = resolve_slice(context, on, flag="--on")
+        found = capture_environment(context, record, worker, python, name, unmanaged=unmanaged)
     console = _console(ctx)
     for note in found.notes:
         console.caveat(note)
+    if unmanaged:
+        written = save_environment(environment_folder(), name, new_environment(None, found.spec))
+        console.say(f"wrote {written}")
+        return
     _write(console, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
 
 
