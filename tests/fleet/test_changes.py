@@ -69,6 +69,8 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "secret": {"secret": {"T": "env:T"}},
     "env": {"env": "demo-cpu"},
     "allow_drift": {"allow_drift": ("clock",)},
+    "allow_cpu": {"allow_cpu": True},
+    "join_limit": {"join_limit": 600.0},
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},

@@ -70,6 +70,14 @@ def test_other_failures_have_their_whole_budget(second):
     assert (run.state, run.failures) == (RunState.FAILED, 3)
 
 
+def test_a_program_that_does_not_come_up_on_the_chips_twice_is_not_tried_a_third_time():
+    ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.NOT_JOINED, suspect_why="on cpu")
+    once = charge(a_run(policy=Policy(max_failures=9)), ended, NOW)
+    assert (once.state, once.failures) == (RunState.WAITING, 1)
+    twice = charge(once, ended, NOW)
+    assert (twice.state, twice.reason) == (RunState.FAILED, "on cpu, for the second time")
+
+
 def test_workers_that_were_stopped_do_not_count_whatever_else_is_noted_of_them():
     run = a_run(policy=Policy(max_failures=9))
     for note, signal in (("stopped; its disk is full", 15), ("stopped", 9)):
@@ -101,6 +109,7 @@ def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
         (Cause.HOST_LOST, Policy(max_preemptions=0), RunState.GAVE_UP),
         (Cause.RESTART_ASKED, Policy(max_restarts=0), RunState.GAVE_UP),
         (Cause.RESTART_ASKED, Policy(max_restarts=1), RunState.WAITING),
+        (Cause.NOT_JOINED, Policy(max_failures=0), RunState.FAILED),
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
@@ -109,6 +118,7 @@ def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
     assert run.state is state
     charged = {
         Cause.FAILED: (1, 0, 0),
+        Cause.NOT_JOINED: (1, 0, 0),
         Cause.PREEMPTED: (0, 1, 0),
         Cause.HOST_LOST: (0, 1, 0),
         Cause.RESTART_ASKED: (0, 0, 1),

@@ -8,6 +8,7 @@ import time
 
 import survivors
 from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
+from join import reports
 from processes import boot_id, is_alive, signal_all
 
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
@@ -101,7 +102,8 @@ def is_fresh(marker):
 
 def status(request, _stdin):
     """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
-    answer = look(Attempt(request))
+    attempt = Attempt(request)
+    answer = dict(look(attempt), join=reports(attempt))
     if request.get("host"):
         from metadata import notices
 

@@ -37,6 +37,10 @@ def start(request, _stdin):
     environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
     environment.update(os.environ)
     environment.update({str(key): str(value) for key, value in env.items()})
+    if request.get("watch_join"):
+        import join
+
+        join.watch(attempt, environment)
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)

@@ -14,7 +14,7 @@ from tpuctl.envs.compare import fold_properties, pick_environment, properties_of
 from tpuctl.envs.load import Environment, pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
-from tpuctl.envs.spec import run_variables
+from tpuctl.envs.spec import Backend, run_variables
 from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
@@ -53,6 +53,11 @@ class HostEnvironment:
         self._kind = environment_kind(
             services, pinned, run.slice_name, asked_by=f"{run.id}-{attempt.number}", mend=False
         )
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is for computing without TPUs."""
+        return self._pinned.spec.backend is Backend.CPU
 
     def variables(self) -> dict[str, str]:
         """What the environment sets for every run in it."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, field
+
+from tpuctl.lib.codec import from_data
 
 
 class WorkerState(StrEnum):
@@ -96,6 +99,21 @@ TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
 DISK_FULL_BYTES = 1 << 20
 
 
+class JoinReport(Struct, frozen=True):
+    """What one process of an attempt says of its devices. It `waits` for them, or for other processes, `since`
+    a time by its host's clock; or it has them: `devices` in all processes together."""
+
+    pid: int
+    waits: bool = False
+    since: float = 0.0
+    backend: str = ""
+    devices: int = 0
+    chosen: bool = False
+    """The program itself wants no chips in this process."""
+    bounded: bool = False
+    """Variables give it only some of the chips."""
+
+
 class WorkerStatus(Struct, frozen=True):
     """One attempt on one worker, as its host says; times by the host's clock. What a worker that does not
     answer is, the caller says: then only `worker`, `state` and `detail` mean something."""
@@ -127,6 +145,7 @@ class WorkerStatus(Struct, frozen=True):
     preempted: bool = False
     """With `maintenance`: what the metadata server says of the host, where that was asked."""
     maintenance: str = ""
+    join: tuple[JoinReport, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -316,7 +335,17 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         disk_free_bytes=_optional_int(data, "disk_free_bytes"),
         preempted=bool(data.get("preempted", False)),
         maintenance=str(data.get("maintenance", "")),
+        join=_parse_join(data.get("join")),
     )
+
+
+def _parse_join(data: object) -> tuple[JoinReport, ...]:
+    """Those that can be read: programs may write what they like there."""
+    found = []
+    for said in data if isinstance(data, list) else ():
+        with suppress(ValueError):  # msgspec's, too
+            found.append(from_data(JoinReport, said))
+    return tuple(found)
 
 
 def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:

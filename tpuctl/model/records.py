@@ -255,6 +255,7 @@ class Cause(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RESTART_ASKED = "restart-asked"
+    NOT_JOINED = "not-joined"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
     STOPPED = "stopped"
@@ -264,6 +265,10 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
     Cause.SUCCEEDED: ("–", "every worker exited with 0"),
     Cause.FAILED: ("failures", "a worker failed while the cloud showed the slice alive, twice"),
     Cause.RESTART_ASKED: ("restarts", "every worker that failed exited with 75"),
+    Cause.NOT_JOINED: (
+        "failures",
+        "a worker came up on the CPU, with fewer devices than there are chips, or not at all",
+    ),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
     Cause.STOPPED: ("–", "a stop was asked for"),
@@ -312,6 +317,8 @@ class Attempt(Struct, frozen=True):
     ends: tuple[WorkerEnd, ...] = ()
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
+    joined: str = ""
+    """What devices the program has, once all its workers said so."""
     hosts: tuple[Mapping[str, str], ...] = ()
     """What each worker said of itself when it acknowledged, by worker."""
 

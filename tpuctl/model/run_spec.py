@@ -136,6 +136,24 @@ class RunRequest(Struct, frozen=True):
             examples=(("clock",),),
         ),
     ] = ()
+    allow_cpu: Annotated[
+        bool,
+        Option(
+            "Let it compute on the CPU, or on fewer devices than there are chips.",
+            group=PROGRAM,
+            examples=(True,),
+        ),
+    ] = False
+    join_limit: Annotated[
+        float,
+        Option(
+            "Stop it when workers wait so long for one that has not taken its devices.",
+            group=PROGRAM,
+            metavar="SECONDS",
+            minimum=1,
+            examples=(600,),
+        ),
+    ] = timeouts.JOIN_MAX_S
     checkpoint_dir: Annotated[
         str | None,
         Option(
@@ -193,6 +211,10 @@ class RunSpec(Struct, frozen=True):
     environment: EnvironmentRef | None = None
     allow_drift: tuple[str, ...] = ()
     """Columns of `env verify` in which hosts may differ when it starts."""
+    allow_cpu: bool = False
+    """Nobody looks on what it computes."""
+    join_limit_s: float = timeouts.JOIN_MAX_S
+    """So long workers may wait for one that has not taken its devices."""
     checkpoint_dir: str | None = None
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False

@@ -101,6 +101,10 @@ RUN_BEGINS_S = 600.0
 """From a slice that is made for a run to the record of that run only its code is stored; what takes longer was
 ended in between."""
 
+JOIN_MAX_S = 50.0
+"""So long processes of a run wait for another that has not begun to take its devices: with the look at them
+that makes a minute. All execute the same program, so they come to that within seconds of each other."""
+
 LEASE_TTL_S = 60.0
 """A lease outlives the longest step (3 steps of 20 s)."""
 

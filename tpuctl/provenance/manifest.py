@@ -41,6 +41,7 @@ def build_manifest(
             "variables": dict(sorted(run.spec.variables.items())),
             "secrets": sorted(run.spec.secrets),
             "checkpoint_dir": run.checkpoint_place,
+            "allow_cpu": run.spec.allow_cpu,
         },
         "code": _code(run),
         "environment": None

@@ -166,6 +166,7 @@ class AttemptHosts:
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,
                 "beat_s": timeouts.HOST_HEARTBEAT_S,
+                "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
             }
 
         replies = require_values(self._agent.start(self.targets, request), "start")
@@ -201,11 +202,16 @@ class AttemptHosts:
     def _kill_hint(self, target: HostTarget, pids: Sequence[int]) -> str:
         return kill_hint(self._run.slice_name, target.worker, pids)
 
-    def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
-        """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
+    def _is_for_chips(self) -> bool:
+        """Whether the program is to use the chips, as far as its variables and its environment say."""
         pinned = self._environment.variables() if self._environment else {}
         platforms = {**HOST_DEFAULTS, **pinned, **self._run.spec.variables}["JAX_PLATFORMS"]
-        if "tpu" not in platforms:
+        on_cpu = self._environment is not None and self._environment.on_cpu
+        return not on_cpu and (not platforms or "tpu" in platforms)
+
+    def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
+        """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
+        if not self._is_for_chips():
             return ""
         name, foreign = self._run.slice_name, []
         for target, fact in zip(self.targets, facts, strict=True):

@@ -66,6 +66,7 @@ class RunEffects:
             RunStep.MARK_RUNNING: self._mark_running,
             RunStep.SUSPECT: self._suspect,
             RunStep.CLEAR: self._clear,
+            RunStep.MARK_JOINED: self._mark_joined,
             RunStep.DECIDE: self._decide,
             RunStep.STOP_WORKERS: self._stop_workers,
             RunStep.END_ATTEMPT: self._end_attempt,
@@ -248,6 +249,11 @@ class RunEffects:
     def _clear(self, plan: RunPlan) -> Outcome:
         self._journal("cleared", plan.why)
         self._save_attempt(replace(self._attempt, suspect_since=None, suspect_reads=0, suspect_why=""))
+        return Outcome(wait_for("the run"), acted=True)
+
+    def _mark_joined(self, plan: RunPlan) -> Outcome:
+        timeline = (*self._attempt.timeline, self._entry("joined", plan.why))
+        self._save_attempt(replace(self._attempt, joined=plan.why, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
 
     def _decide(self, plan: RunPlan) -> Outcome:

@@ -9,6 +9,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
+from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
@@ -145,8 +146,8 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
 
 
 class _Watch:
-    """Whether the loop is needed while output streams: a worker ended badly, a stop was asked for, the slice
-    changed, or the time is up."""
+    """Whether the loop is needed while output streams: a worker ended badly or took its devices, a stop was
+    asked for, the slice changed, or the time is up."""
 
     def __init__(self, services: Services, run_id: str, hosts: AttemptHosts, deadline: float | None) -> None:
         self._services = services
@@ -181,6 +182,13 @@ class _Watch:
         )
 
     def _workers_changed(self) -> bool:
-        if get_run(self._services, self._run_id).record.stop_asked:
+        run = get_run(self._services, self._run_id).record
+        if run.stop_asked:
             return True
-        return any(not (worker.healthy or worker.succeeded) for worker in self._hosts.observe())
+        workers = self._hosts.observe()
+        if any(not (worker.healthy or worker.succeeded) for worker in workers):
+            return True
+        if not any(worker.join for worker in workers):
+            return False
+        stored = find_slice(self._services, run.slice_name)
+        return judge_join(run, stored.record if stored else None, workers) != JoinVerdict()

@@ -29,6 +29,7 @@ from tpuctl.model.records import (
     WorkerEnd,
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
+from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 READS_THAT_MUST_AGREE = 2
@@ -48,6 +49,7 @@ class RunStep(StrEnum):
     MARK_RUNNING = "mark-running"
     SUSPECT = "suspect"
     CLEAR = "clear"
+    MARK_JOINED = "mark-joined"
     DECIDE = "decide"
     STOP_WORKERS = "stop-workers"
     END_ATTEMPT = "end-attempt"
@@ -88,6 +90,9 @@ def plan_run(
         return _plan_ending(run, attempt, slice_, workers, now)
     if run.stop_asked:
         return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
+    join = judge_join(run, slice_, workers) if attempt.state is AttemptPhase.RUNNING else JoinVerdict()
+    if join.trouble:
+        return _act(RunStep.DECIDE, join.trouble, Cause.NOT_JOINED)
     if attempt.state is AttemptPhase.RUNNING and workers and all(w.succeeded for w in workers):
         return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
     gone = _incarnation_gone(attempt, slice_, observed)
@@ -97,6 +102,8 @@ def plan_run(
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
     if attempt.state is AttemptPhase.STARTING:
         return _plan_starting(attempt, observed, workers, now)
+    if join.joined:
+        return _act(RunStep.MARK_JOINED, join.joined)
     return _plan_running(attempt, observed, workers, now)
 
 
@@ -315,14 +322,16 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     if cause is Cause.STOPPED:
         return _final(ended, RunState.STOPPED, "stopped", now)
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""
+    if cause is Cause.NOT_JOINED:
+        how, cause = str(cause), Cause.FAILED
     ended = replace(ended, quick_failure=how)
     if cause is Cause.FAILED:
         ended = replace(ended, failures=run.failures + 1)
         if ended.failures > policy.max_failures:
             return _final(ended, RunState.FAILED, attempt.suspect_why, now)
         if how and how == run.quick_failure:
-            soon = f"within {timeouts.QUICK_FAILURE_S:.0f} s of its start"
-            why = f"{attempt.suspect_why}, for the second time {soon}"
+            soon = f" within {timeouts.QUICK_FAILURE_S:.0f} s of its start" if how != Cause.NOT_JOINED else ""
+            why = f"{attempt.suspect_why}, for the second time{soon}"
             return _final(ended, RunState.FAILED, why, now)
     elif cause is Cause.RESTART_ASKED:
         ended = replace(ended, restarts=run.restarts + 1)

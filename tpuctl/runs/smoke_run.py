@@ -39,7 +39,9 @@ def prepare_smoke(
     program = read_template("smoke.py").decode()
     policy = PolicyRequest(max_failures=0, max_preemptions=0)
     command = ("python3", "-c", program)
-    request = RunRequest(on=target.name, command=command, env=env, policy=policy, no_checkpoint=True)
+    request = RunRequest(
+        on=target.name, command=command, env=env, policy=policy, no_checkpoint=True, allow_cpu=True
+    )
     with tempfile.TemporaryDirectory() as empty:
         code = freeze_code(config, request, Path(empty))
     submission = prepare_run(services, config, request, code, directory, target)

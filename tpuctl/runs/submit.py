@@ -164,6 +164,8 @@ def resolve_run(
         workers=workers,
         environment=environment.ref if environment is not None else None,
         allow_drift=request.allow_drift,
+        allow_cpu=request.allow_cpu,
+        join_limit_s=request.join_limit,
         checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
         no_checkpoint=request.no_checkpoint,

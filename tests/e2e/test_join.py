@@ -1,0 +1,92 @@
+"""A run on two hosts whose program comes up on the CPU, without a worker, or with too few devices."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.frameworks import write_jax
+from tests.support.session import Session, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import os, sys, time
+odd = os.environ["TPUCTL_RANK"] == "1"
+if odd and "LATE" in os.environ:
+    time.sleep(600)
+if odd:
+    os.environ.update(pair.split("=") for pair in os.environ.get("ODD", "").split())
+import jax
+print("devices", jax.device_count(), flush=True)
+time.sleep(float(os.environ.get("TRAINS", "600")))
+"""
+RUN = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--grace", "1")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        write_jax(opened.work)
+        (opened.work / "train.py").write_text(TRAIN)
+        opened.type("up", "v4-16", "big", "--spot", "--pay")
+        yield opened
+
+
+def programs_of(run: str) -> list[str]:
+    """Processes of a run; hosts of the process tier are processes of this machine."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            if f"TPUCTL_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(folder.name)
+    return found
+
+
+def refused(session: Session, name: str, *words: str) -> str:
+    """A run that is stopped, within a minute of when it began; what was said."""
+    began = time.monotonic()
+    told = session.type(*RUN, "--name", name, *words, "train.py", status=1).stderr
+    assert time.monotonic() - began < 60
+    assert programs_of(name) == []
+    row = next(row for row in session.json("runs") if row["id"] == name)
+    assert row["state"] == "failed"
+    assert session.json("manifest", name)["run"]["cause"] == "not-joined"
+    return told
+
+
+def test_a_worker_on_the_cpu_is_named_and_all_are_stopped(session: Session) -> None:
+    told = refused(session, "fallback", "--var", "ODD=FAKE_BACKEND=cpu")
+    assert "worker 1 came up on cpu, not on the chips (--allow-cpu if that is wanted" in told
+
+
+def test_a_worker_that_does_not_come_is_named(session: Session) -> None:
+    words = ("--var", "LATE=1", "--var", "FAKE_WAIT=600", "--join-limit", "2")
+    told = refused(session, "late", *words)
+    assert "worker 1 did not come to take the chips: the others wait since " in told
+
+
+def test_passes_find_it_too(session: Session) -> None:
+    session.type(*RUN, "--name", "alone", "--detach", "--var", "FAKE_BACKEND=cpu", "train.py")
+    session.watch_until(lambda: session.json("runs")[0]["state"] == "failed")
+    (row,) = [row for row in session.json("runs") if row["id"] == "alone"]
+    assert "worker 0-1 came up on cpu" in row["reason"]
+
+
+def test_what_is_wanted_is_recorded_and_goes_on(session: Session) -> None:
+    short = ("--var", "TRAINS=0", "--var", "FAKE_BACKEND=cpu", "--allow-cpu")
+    session.type(*RUN, "--name", "wanted", *short, "train.py")
+    assert session.json("manifest", "wanted")["command"]["allow_cpu"] is True
+
+
+def test_a_run_on_all_chips_says_so_once(session: Session) -> None:
+    session.type(*RUN, "--name", "well", "--var", "TRAINS=3", "train.py")
+    found = session.json("manifest", "well")
+    joined = [entry["detail"] for entry in found["timeline"] if entry["event"] == "joined"]
+    assert joined == ["8 chips, 2 workers"]
+    assert json.dumps(found).count("allow_cpu") == 1

@@ -1,0 +1,117 @@
+"""What processes of a run say of their devices, through the hook that PYTHONPATH gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uv
+
+from tests.support.frameworks import write_jax
+from tests.support.require import require_index
+from tests.support.session import ROOT
+
+HOOK = ROOT / "tpuctl" / "agent" / "join_hook.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "join"
+    made.mkdir()
+    shutil.copy(HOOK, made / "sitecustomize.py")
+    return made
+
+
+def python(
+    folder: Path, program: str, *behind: Path, interpreter: str = sys.executable, **variables: str
+) -> str:
+    environ = {"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), "TPUCTL_JOIN_PLATFORMS": "tpu,cpu"}
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, [folder, *behind]))
+    done = subprocess.run(
+        [interpreter, "-c", program], env={**environ, **variables}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    made = tmp_path / "library"
+    write_jax(made)
+    return made
+
+
+def test_a_process_says_which_devices_it_has(folder: Path, library: Path) -> None:
+    pid = python(folder, "import jax, os; jax.device_count(); print(os.getpid())", library)
+    (report,) = reports(folder)
+    assert report == {"backend": "tpu", "devices": 8, "chosen": False, "pid": int(pid), "bounded": False}
+
+
+def test_importing_alone_says_nothing(folder: Path, library: Path) -> None:
+    python(folder, "import jax", library)
+    assert reports(folder) == []
+
+
+def test_while_it_waits_for_them_it_says_since_when(folder: Path, library: Path) -> None:
+    program = "import jax, threading; threading.Thread(target=jax.device_count, daemon=True).start(); "
+    python(folder, program + "import time; time.sleep(0.5)", library, FAKE_WAIT="30")
+    (report,) = reports(folder)
+    assert report["waits"] is True
+    assert report["since"] > 1e9
+    assert "backend" not in report
+
+
+def test_one_that_fails_says_nothing(folder: Path, library: Path) -> None:
+    program = "import jax\ntry:\n jax.device_count()\nexcept ValueError as error:\n print(error)"
+    said = python(folder, program, library, FAKE_WAIT="no number")
+    assert "no number" in said
+    assert reports(folder) == []
+
+
+@pytest.mark.parametrize(("platforms", "chosen"), [("cpu", True), ("tpu,cpu", False), ("", False)])
+def test_a_process_that_wants_no_chips_says_so(
+    folder: Path, library: Path, platforms: str, chosen: bool
+) -> None:
+    program = f"import jax; jax.config.jax_platforms = {platforms!r}; jax.device_count()"
+    python(folder, program, library, FAKE_BACKEND="cpu")
+    assert [report["chosen"] for report in reports(folder)] == [chosen]
+
+
+def test_a_process_with_some_of_the_chips_says_so(folder: Path, library: Path) -> None:
+    python(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="0")
+    assert reports(folder)[0]["bounded"] is True
+
+
+def test_others_see_nothing_of_it(folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins; builtins.mine = __file__\n")
+    said = python(folder, "import sys; print(mine); print(sys.path); print('json' in sys.modules)", own)
+    assert said.splitlines()[0] == str(own / "sitecustomize.py")
+    assert str(folder) not in said.splitlines()[1]
+    assert said.splitlines()[2] == "False"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.10.2"])
+def test_a_real_jax_is_heard(folder: Path, tmp_path: Path, version: str) -> None:
+    require_index()
+    venv = tmp_path / "venv"
+    quiet = {"check": True, "capture_output": True, "timeout": 240}
+    subprocess.run([uv.find_uv_bin(), "venv", "-q", "--python", sys.executable, str(venv)], **quiet)
+    install = ["pip", "install", "-q", "--python", str(venv), f"jax=={version}", f"jaxlib=={version}"]
+    subprocess.run([uv.find_uv_bin(), *install], **quiet)
+    program = "import jax; jax.numpy.ones(3).sum().block_until_ready()"
+    python(folder, program, interpreter=str(venv / "bin" / "python"), JAX_PLATFORMS="")
+    (report,) = reports(folder)
+    assert (report["backend"], report["devices"], report["chosen"]) == ("cpu", 1, False)

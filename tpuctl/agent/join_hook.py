@@ -1,0 +1,132 @@
+"""Says on what a program computes: the `sitecustomize.py` of a run's processes (see `join.py`).
+
+It imports no framework. When a program imports one by itself, the function with which that takes its devices is
+wrapped: a file says since when a process waits for them, and then which ones it has.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+
+FOLDER = "TPUCTL_JOIN"  # where the files go
+PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
+# With one of these set a process is meant to have only some of the chips.
+BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+
+
+def begin():
+    folder = os.environ.get(FOLDER)
+    if folder is None:
+        return
+    sys.meta_path.insert(0, Finder())
+    if folder in sys.path:
+        sys.path.remove(folder)
+    run_hidden()
+
+
+def run_hidden():
+    """The sitecustomize of the host or environment, which stands behind this one."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+class Finder:
+    """Finds nothing itself; has modules of HOOKS changed once they are there."""
+
+    def find_spec(self, name, path=None, target=None):
+        hook = HOOKS.get(name)
+        if hook is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                with suppress(AttributeError):  # a loader that cannot be changed: nothing is said
+                    change(spec.loader, hook)
+                return spec
+        return None
+
+
+def change(loader, hook):
+    execute = loader.exec_module
+
+    def execute_and_hook(module):
+        execute(module)
+        with suppress(Exception):  # a release that is made differently must go on working
+            hook(module)
+
+    loader.exec_module = execute_and_hook
+
+
+def wrap(module, name, found=dict):
+    """Notes when function `name` of a module is first called, and what `found` tells after it returned."""
+    function = getattr(module, name)
+    state = {"calls": 0}
+
+    def wrapped(*arguments, **named):
+        state["calls"] += 1
+        if state["calls"] > 1:
+            return function(*arguments, **named)
+        try:
+            note({"waits": True, "since": time.time()})
+            result = function(*arguments, **named)
+        except BaseException:
+            note(None)
+            state["calls"] = 0
+            raise
+        with suppress(Exception):  # as above
+            note(found())
+        return result
+
+    wrapped.__dict__.update(getattr(function, "__dict__", {}))
+    wrapped.__name__, wrapped.__doc__ = name, function.__doc__
+    setattr(module, name, wrapped)
+
+
+def note(what):
+    """Writes down how this process stands, or that it takes no part. A full disk is no reason to disturb it."""
+    import json
+
+    pid = os.getpid()
+    path = os.path.join(os.environ[FOLDER], "%d.json" % pid)
+    with suppress(OSError):
+        if what is None:
+            os.unlink(path)
+            return
+        said = dict(what, pid=pid, bounded=any(name in os.environ for name in BOUNDS))
+        with open(path + ".new", "w") as file:
+            json.dump(said, file)
+        os.rename(path + ".new", path)
+
+
+def found_by_jax():
+    jax = sys.modules["jax"]
+    platforms = jax.config.jax_platforms or ""
+    return {
+        "backend": jax.default_backend(),
+        "devices": jax.device_count(),
+        # Such as a process that loads data beside the one that trains, and wants no chips.
+        "chosen": platforms != os.environ.get(PLATFORMS, "") and "tpu" not in platforms and platforms != "",
+    }
+
+
+def found_by_torch_xla():
+    runtime = sys.modules["torch_xla.runtime"]
+    count = runtime.global_runtime_device_count()
+    return {"backend": runtime.device_type().lower(), "devices": count, "chosen": False}
+
+
+HOOKS = {
+    # JAX waits for the other processes in `initialize`, and for chips in `backends`.
+    "jax._src.distributed": lambda module: wrap(module, "initialize"),
+    "jax._src.xla_bridge": lambda module: wrap(module, "backends", found_by_jax),
+    "torch_xla.core.xla_model": lambda module: wrap(module, "xla_device", found_by_torch_xla),
+}
+
+if __name__ == "sitecustomize":
+    begin()
