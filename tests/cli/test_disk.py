@@ -99,7 +99,11 @@ BAD_UP: list[tuple[str, str, str]] = [
         "disk data is in us-central2-b",
         "--zone us-central2-b",
     ),
-    ("v4-8 new --slices 2 --disk data", "a multislice has no disks", "slices of one node"),
+    (
+        "v4-8 new --slices 2 --disk data",
+        "data is a master, and one host writes to it",
+        "tpuctl disk clone data",
+    ),
 ]
 
 

@@ -96,25 +96,25 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 def test_a_disk_that_somebody_else_attached_meanwhile_stays(box: Box) -> None:
     box.set("a")
-    attach(box.overtaken_by("a", "b"), ZONE, "box", C)
+    attach(box.overtaken_by("a", "b"), ZONE, ["box"], C)
     assert sorted(box.names()) == ["a", "b", "c"]
 
 
 def test_a_disk_that_somebody_else_detached_meanwhile_stays_away(box: Box) -> None:
     box.set("a", "b")
-    attach(box.overtaken_by("a"), ZONE, "box", C)
+    attach(box.overtaken_by("a"), ZONE, ["box"], C)
     assert sorted(box.names()) == ["a", "c"]
 
 
 def test_a_detach_removes_its_own_disk_only(box: Box) -> None:
     box.set("a")
-    detach(box.overtaken_by("a", "b"), ZONE, "box", "a")
+    detach(box.overtaken_by("a", "b"), ZONE, ["box"], "a")
     assert box.names() == ["b"]
 
 
 def test_what_is_done_already_changes_nothing(box: Box) -> None:
     box.set("a")
     before = len(box.sim.world.journal.entries())
-    attach(box.services, ZONE, "box", A)
-    detach(box.services, ZONE, "box", "b")
+    attach(box.services, ZONE, ["box"], A)
+    detach(box.services, ZONE, ["box"], "b")
     assert len(box.sim.world.journal.entries()) == before

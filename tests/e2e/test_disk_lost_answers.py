@@ -39,8 +39,8 @@ def live(box: Box) -> None:
     """The life of a disk and its copy, every command typed once."""
     services = box.services
     make(services)
-    attach(services, ZONE, "box", DataDisk(ZONE, "data", DiskMode.READ_ONLY))
-    detach(services, ZONE, "box", "data")
+    attach(services, ZONE, ["box"], DataDisk(ZONE, "data", DiskMode.READ_ONLY))
+    detach(services, ZONE, ["box"], "data")
     resize_disk(services, "data", 20, dry_run=False)
     clone(services, RULES, CloneRequest("data", zone=OTHER))
     [snapshot] = services.disks.list_snapshots()
@@ -91,7 +91,7 @@ def test_what_somebody_attached_meanwhile_stays_although_our_answer_is_lost(box:
     make(box.services)
     services = box.overtaken_by("a", "b")
     box.sim.fault(kind="drop", method="nodes.patch", skip=1)
-    attach(services, ZONE, "box", DataDisk(ZONE, "data", DiskMode.READ_ONLY))
+    attach(services, ZONE, ["box"], DataDisk(ZONE, "data", DiskMode.READ_ONLY))
     assert sorted(box.names()) == ["a", "b", "data"]
 
 

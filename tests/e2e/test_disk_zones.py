@@ -1,4 +1,5 @@
-"""A slice with a clone that comes back in another zone: the clone is restored there first (isolated hosts)."""
+"""Clones beyond one node and one zone, on isolated hosts: on every node of a multislice, and restored where a
+slice comes back."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -65,9 +67,14 @@ class Lab:
             yield services
 
     def ask(
-        self, services: SimServices, name: str, zones: tuple[str, ...], disks: tuple[DiskRef, ...] = (REF,)
+        self,
+        services: SimServices,
+        name: str,
+        zones: tuple[str, ...],
+        disks: tuple[DiskRef, ...] = (REF,),
+        **more: Any,
     ) -> None:
-        spec = replace(SMALL, zone=zones[0], disks=disks)
+        spec = replace(SMALL, zone=zones[0], disks=disks, **more)
         request_slice(services, name, spec, pay=False, zones=zones, admit=lambda: None)
 
     def on(self, services: SimServices, name: str, command: str) -> list[str]:
@@ -106,13 +113,41 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(sim, folder)
 
 
+def test_every_node_of_a_multislice_gets_the_clone_in_one_call_each(lab: Lab) -> None:
+    def patches() -> list[str]:
+        calls = lab.sim.journal.entries()
+        return [each.resource.rpartition("/")[2] for each in calls if each.method == "nodes.patch"]
+
+    with lab.process() as services:
+        before = len(patches())
+        lab.ask(services, "box", (HERE,), slices=2, hosts=2, chips=8, queued=True)
+        wait_for_slice(services, "box")
+        assert lab.on(services, "box", "cat /mnt/data/word") == ["first\n"] * 2
+        assert sorted(patches()[before:]) == ["box-1-0", "box-1-1"]
+        clone(services, RULES, CloneRequest("data", to="box", path="/mnt/next"))
+        assert (
+            lab.on(services, "box", "cat /mnt/next/word; ! touch /mnt/next/x 2>/dev/null") == ["second\n"] * 2
+        )
+        assert len(patches()) == before + 4
+        leave_disk(services, "data-g2", to="box", detached=True)
+        assert lab.on(services, "box", "ls /mnt/next") == [""] * 2
+        assert len(patches()) == before + 6
+        disk = services.disks.find_disk(HERE, "data-g1")
+        assert disk is not None
+        assert len(disk.users) == 2
+        assert get_slice(services, "box").record.spec.disks == (REF,)
+        take_down(services, "box")
+        collect(services, [get_record(services, "data-g2")])
+    lab.forget_elsewhere()
+
+
 def test_the_same_clone_is_there_in_the_zone_where_the_slice_comes_back(lab: Lab) -> None:
     with lab.process() as services:
         lab.ask(services, "box", (HERE, THERE))
         wait_for_slice(services, "box")
         assert lab.on(services, "box", "cat /mnt/data/word") == ["first\n"]
         lab.sim.fault(preset="stockout-now", zone=HERE, times=0)
-        lab.sim.preempt("box-1")
+        lab.sim.preempt(get_slice(services, "box").record.incarnation.cloud_name)  # type: ignore[union-attr]
     with lab.process() as services:
         record = lab.passes(services, lambda box: box.spec.zone == THERE and box.state is SliceState.READY)
         assert record.spec.disks == (REF,)

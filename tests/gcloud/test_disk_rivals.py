@@ -41,10 +41,10 @@ def services(gcloud: Gcloud, node: str, tmp_path: Path) -> Iterator[SimServices]
         profile={"project": gcloud.info.project},
     )
     with sim_services(sim, tmp_path / "state") as made:
-        attach(made, ZONE, node, A)
+        attach(made, ZONE, [node], A)
         yield made
         for name in names(gcloud):
-            detach(made, ZONE, node, name)
+            detach(made, ZONE, [node], name)
 
 
 def names(gcloud: Gcloud) -> list[str]:
@@ -59,13 +59,13 @@ def change(gcloud: Gcloud, verb: str, disk: str) -> None:
 
 def test_what_gcloud_attached_meanwhile_stays(gcloud: Gcloud, services: SimServices) -> None:
     services.cloud = Overtaken(services.cloud, lambda: change(gcloud, "attach-disk", "b"))
-    attach(services, ZONE, "box", C)
+    attach(services, ZONE, ["box"], C)
     assert names(gcloud) == ["a", "b", "c"]
 
 
 def test_what_gcloud_detached_meanwhile_stays_away(gcloud: Gcloud, services: SimServices) -> None:
     services.cloud = Overtaken(services.cloud, lambda: change(gcloud, "detach-disk", "a"))
-    attach(services, ZONE, "box", C)
+    attach(services, ZONE, ["box"], C)
     assert names(gcloud) == ["c"]
 
 
@@ -75,11 +75,11 @@ def test_a_stale_detach_takes_off_nothing_of_gclouds(gcloud: Gcloud, services: S
         change(gcloud, "attach-disk", "b")
 
     services.cloud = Overtaken(services.cloud, swap)
-    detach(services, ZONE, "box", "a")
+    detach(services, ZONE, ["box"], "a")
     assert names(gcloud) == ["b"]
 
 
 def test_what_both_attach_is_attached_once(gcloud: Gcloud, services: SimServices) -> None:
     services.cloud = Overtaken(services.cloud, lambda: change(gcloud, "attach-disk", "c"))
-    attach(services, ZONE, "box", C)
+    attach(services, ZONE, ["box"], C)
     assert names(gcloud) == ["a", "c"]

@@ -6,7 +6,7 @@ found afterwards, in the operations of the node: what they added is added again,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tpuctl.engine.events import StepStarted
 from tpuctl.engine.reconcile import Outcome, converge
@@ -22,22 +22,26 @@ List = tuple[DataDisk, ...]
 Change = Callable[[List], List]
 
 
-def attach(services: Services, zone: str, node: str, disk: DataDisk, *, deadline: float | None = None) -> None:
-    """Until the node has `disk`, beside all that it has already."""
+def attach(
+    services: Services, zone: str, nodes: Sequence[str], disk: DataDisk, *, deadline: float | None = None
+) -> None:
+    """Until each of the nodes has `disk`, beside all that it has already."""
 
     def add(now: List) -> List:
         return now if disk in now else (*now, disk)
 
-    change_disks(services, zone, node, add, f"attach {disk.name} ({disk.mode.short})", deadline=deadline)
+    change_disks(services, zone, nodes, add, f"attach {disk.name} ({disk.mode.short})", deadline=deadline)
 
 
-def detach(services: Services, zone: str, node: str, name: str, *, deadline: float | None = None) -> None:
-    """Until the node does not have the disk called `name`; all others stay."""
+def detach(
+    services: Services, zone: str, nodes: Sequence[str], name: str, *, deadline: float | None = None
+) -> None:
+    """Until none of the nodes has the disk called `name`; all others stay."""
 
     def remove(now: List) -> List:
         return tuple(each for each in now if each.name != name)
 
-    change_disks(services, zone, node, remove, f"detach {name}", deadline=deadline)
+    change_disks(services, zone, nodes, remove, f"detach {name}", deadline=deadline)
 
 
 def merge(base: List, now: List, theirs: List) -> List:
@@ -47,9 +51,35 @@ def merge(base: List, now: List, theirs: List) -> List:
 
 
 def change_disks(
-    services: Services, zone: str, node: str, change: Change, what: str, *, deadline: float | None = None
+    services: Services,
+    zone: str,
+    nodes: Sequence[str],
+    change: Change,
+    what: str,
+    *,
+    deadline: float | None = None,
 ) -> None:
-    """Brings the data disks of a node to where `change` has nothing left to do, and nobody else's is lost."""
+    """Brings the data disks of nodes to where `change` has nothing left to do, and nobody else's is lost. All
+    nodes change at the same time."""
+    left = {node: _change_of(services, zone, node, change, what) for node in nodes}
+
+    def step() -> Outcome:
+        waits: Outcome | None = None
+        for node, advance in list(left.items()):
+            outcome = advance()
+            if isinstance(outcome.verdict, Failed):
+                return outcome
+            if isinstance(outcome.verdict, Done):
+                del left[node]
+            else:
+                waits = waits or outcome
+        return waits or Outcome(Done(), acted=False)
+
+    converge(services, nodes[0], step, deadline=deadline)
+
+
+def _change_of(services: Services, zone: str, node: str, change: Change, what: str) -> Callable[[], Outcome]:
+    """What brings one node a step further; it remembers what it saw and asked for."""
     begun: list[OperationInfo] = []
     seen: list[tuple[List, frozenset[str]]] = []
     """The list that ours was made from, and the changes that were known then."""
@@ -91,7 +121,7 @@ def change_disks(
             return Outcome(Wait(error.message), acted=False)
         return Outcome(Wait(wait), acted=False)
 
-    converge(services, node, step, deadline=deadline)
+    return step
 
 
 def _refused(node: str, message: str) -> TpuctlError:

@@ -225,7 +225,7 @@ def attach_copy(
     place = place_of(services, target)
     record = save_record(services, replace(get_record(services, record.name), path=path))
     entry = DataDisk(record.request.zone, record.name, DiskMode.READ_ONLY)
-    attach(services, place.zone, place.node, entry, deadline=deadline)
+    attach(services, place.zone, place.nodes, entry, deadline=deadline)
     kind = Mounted(
         record.name,
         path,

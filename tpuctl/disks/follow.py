@@ -13,6 +13,7 @@ from tpuctl.disks.hosts import Mounted
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone, restore
 from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
+from tpuctl.disks.slices import nodes_of
 from tpuctl.disks.spec import parse_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome, converge
@@ -56,8 +57,6 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
             f"no disk called {asked.name}", hint=f"tpuctl disk create {asked.name} --zone {spec.zone}"
         )
     record = stored[0]
-    if spec.slices > 1:
-        raise UsageError("a multislice has no disks", hint="disks go to slices of one node")
     _check_zones(services, record, zones)
     alone = not record.generation and spec.hosts == 1
     mode = asked.mode or (DiskMode.READ_WRITE if alone else DiskMode.READ_ONLY)
@@ -126,19 +125,18 @@ def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
 
 
 def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
-    """Until the node of the slice has its disks, in one call for all of them; clones that are in another zone
-    are restored first. Raises PendingError when the time is over, NotFoundError for a disk that is gone,
+    """Until the nodes of the slice have its disks, in one call each for all of them; clones that are in another
+    zone are restored first. Raises PendingError when the time is over, NotFoundError for a disk that is gone,
     ConflictError for a master that is elsewhere or in use, UsageError for what only a person may decide."""
-    incarnation = record.incarnation
-    assert incarnation is not None
-    node, zone = incarnation.cloud_name, record.spec.zone
+    zone = record.spec.zone
     _restore_all(services, record, deadline=deadline)
     refs = refs_in_zone(services, record.spec.disks, zone)
     wanted = tuple(DataDisk(zone, each.name, each.mode) for each in refs)
-    found = services.cloud.find_node(zone, node)
-    missing = [each for each in wanted if found is not None and each not in found.data_disks]
-    if not missing:
-        return
+    nodes = nodes_of(services, record)
+    there = [node.data_disks for node in nodes.values() if node is not None]
+    missing = [each for each in wanted if any(each not in known for known in there)]
+    if not missing or len(there) < len(nodes):
+        return  # or one of the nodes is lost, which is for others to see
     for each in missing:
         disk = get_disk(services, get_record(services, each.name))
         if disk.users and each.mode is DiskMode.READ_WRITE:
@@ -149,7 +147,7 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
         return (*now, *(each for each in wanted if each not in now))
 
     names = ", ".join(each.name for each in missing)
-    change_disks(services, zone, node, add, f"attach {names}", deadline=deadline)
+    change_disks(services, zone, tuple(nodes), add, f"attach {names}", deadline=deadline)
 
 
 def _restore_all(services: Services, record: SliceRecord, *, deadline: float) -> None:

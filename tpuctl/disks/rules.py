@@ -28,13 +28,15 @@ class Finding(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """A node that is to have a disk: `hosts` machines of a generation; `disks` are its data disks now."""
+    """A slice that is to have a disk: `hosts` machines of a generation. `disks` are the data disks of its
+    `nodes` now; `node` is what they are called together."""
 
     node: str
     zone: str
     generation: str
     hosts: int
     disks: tuple[DataDisk, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 class DiskRules:
@@ -71,7 +73,7 @@ class DiskRules:
         return []
 
     def check_attach(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
-        """Everything that the table says of attaching `disk` to the node of `place`."""
+        """Everything that the table says of attaching `disk` to the nodes of `place`."""
         found = [*self.check_type(disk.type, place.generation), *self._check_users(disk, mode, place)]
         if disk.zone != place.zone:
             hint = f"tpuctl disk clone {disk.name} --zone {place.zone}"

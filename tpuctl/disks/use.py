@@ -63,7 +63,7 @@ def use_disk(
     told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
     if dry_run:
         return told
-    attach(services, place.zone, place.node, DataDisk(record.request.zone, name, mode))
+    attach(services, place.zone, place.nodes, DataDisk(record.request.zone, name, mode))
     if mounted:
         _mount(services, record, target, mode, where)
     return told
@@ -128,7 +128,7 @@ def leave_disk(
     forget(services, target.name, name)
     if detached:
         place = place_of(services, target)
-        detach(services, place.zone, place.node, name)
+        detach(services, place.zone, place.nodes, name)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
 
 
@@ -152,14 +152,14 @@ def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry
         return told
     this_time = services.ids.new_id()
     word = f"{name}-{this_time}"
-    attach(services, place.zone, place.node, entry)
+    attach(services, place.zone, place.nodes, entry)
     bring_hosts(
         services,
         target,
         [Once("repair_disk", record.fs_label, word, this_time, _writable(services, target, record.fs_label))],
     )
     save_record(services, replace(get_record(services, name), token=word))
-    detach(services, place.zone, place.node, name)
+    detach(services, place.zone, place.nodes, name)
     return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}
 
 
