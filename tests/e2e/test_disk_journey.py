@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import requests
 
+from tests.e2e.test_disk_killed import WRITER
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
-WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; done"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 

@@ -13,6 +13,8 @@ except ImportError:
     import signal
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+KILL_S = 10.0  # what was killed may be in a call of the kernel's
+FOLLOW_S = 1.0  # a sudo ends with the program that it waits for
 
 
 def boot_id():
@@ -64,6 +66,15 @@ def signal_all(pids, number):
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue  # gone, or became another user's (sudo): the caller looks again and reports who is left
+
+
+def can_signal(pid):
+    """Whether a process is there and takes signals of ours: another user's does not."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 class Tree:
@@ -125,27 +136,30 @@ class Tree:
         return readable
 
     def end_all(self, grace):
-        """TERM to every descendant, `grace()` seconds, KILL; returns those that could not be killed.
+        """TERM to every descendant, `grace()` seconds, KILL; returns those that could not be killed. Another
+        user's (sudo) cannot be told: where only such are left, they have FOLLOW_S to go by themselves.
 
         `grace` is asked again and again, so that a second, more impatient stop counts.
         """
-        began = time.monotonic()
+        began = reached = time.monotonic()
         told: set = set()
+        deadline = None
         while True:
             alive = descendants(os.getpid()) if self.reap() else set()
-            if not alive:
+            now = time.monotonic()
+            if any(can_signal(pid) for pid in alive):
+                reached = now
+            if not alive or now - reached >= FOLLOW_S or (deadline is not None and now >= deadline):
                 return alive
-            if time.monotonic() - began >= grace():
-                break
-            signal_all(alive - told, signal.SIGTERM)
-            told |= alive
-            self.wait(0.05)
-        deadline = time.monotonic() + 10.0
-        while alive and time.monotonic() < deadline:
-            signal_all(alive, signal.SIGKILL)
-            self.wait(0.02)
-            alive = descendants(os.getpid())
-        return alive
+            if deadline is None and now - began >= grace():
+                deadline = now + KILL_S
+            if deadline is None:
+                signal_all(alive - told, signal.SIGTERM)
+                told |= alive
+                self.wait(0.05)
+            else:
+                signal_all(alive, signal.SIGKILL)
+                self.wait(0.02)
 
 
 def become(argv, env, cwd, streams, tell):
