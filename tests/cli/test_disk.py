@@ -67,6 +67,38 @@ BAD: list[tuple[str, int, str, str]] = [
     ("detach data", 2, "data is not attached to a slice", "tpuctl disk attach data"),
     ("clone none --to big", 5, "no disk called none", "tpuctl disk ls"),
     ("clone data --to big --type pd-none", 2, "no disk type pd-none", "--type"),
+    ("clone data --rw", 2, "a master of its own needs a name", "--rw --name data-2"),
+    (
+        "clone data --rw --name more --to big",
+        2,
+        "with --rw the clone is attached nowhere",
+        "attach more --to big",
+    ),
+    ("clone data --rw --name data", 2, "there is a disk data already", "another --name"),
+    ("clone data --rw --name Data", 2, "no name for a disk", "lower case"),
+    ("clone data --rw --name m --type hyperdisk-ml", 2, "is read-only for good", "--type hyperdisk-balanced"),
+    (
+        "clone data --rw --name m --snapshot-only",
+        2,
+        "--snapshot-only and --rw exclude each other",
+        "one of them",
+    ),
+    ("clone data --to big --on dev", 2, "--on says where a clone is repaired", "--crash-consistent"),
+    ("clone data --to big --crash-consistent", 2, "on which slice is the clone repaired?", "--on SLICE"),
+    ("clone data --to big --crash-consistent --on big", 2, "one host alone can write to a disk", "--to SLICE"),
+    (
+        "clone data --zone us-central1-a --crash-consistent --on dev",
+        2,
+        "the clone is in us-central1-a, and slice dev in us-central2-b",
+        "--on SLICE, of one host in us-central1-a",
+    ),
+    (
+        "clone data --zone us-central1-a --type hyperdisk-ml --crash-consistent --on dev",
+        2,
+        "a hyperdisk-ml clone is read-only from its birth on, and a repair writes to it",
+        "tpuctl disk clone data, which holds the file system still",
+    ),
+    ("clone data --to big --from-snapshot none", 5, "no snapshot called none", "tpuctl disk show data"),
     ("resize data --size 10 --yes", 2, "disks only grow", "--size 21"),
     ("repair data", 2, "which slice? you have big, dev", "--on big"),
     ("repair data --on dev", 2, "data is no copy", "tpuctl disk mount"),
@@ -175,6 +207,30 @@ def test_a_copy_elsewhere_goes_through_a_snapshot(session: Session) -> None:
     session.type("disk", "rm", f"data-g1-{ZONE}", "--yes")
     session.type("disk", "rm", copy["name"], "--yes")
     assert named(session) == ["data"]
+
+
+def test_a_master_of_its_own_comes_of_a_disk_in_another_zone_also_after_a_kill(session: Session) -> None:
+    words = ("disk", "clone", "data", "--rw", "--name", "other", "--zone", OTHER, "--type", "pd-ssd")
+    assert session.type_killed(5, "after", *words).returncode != 0
+    said = session.type(*words).stderr
+    assert f"copied data to other (pd-ssd, about $3.40 a month), in {OTHER}; tpuctl disk attach other" in said
+    shown = session.json("disk", "show", "other")
+    found = (
+        shown["master"],
+        shown["generation"],
+        shown["zone"],
+        shown["type"],
+        shown["label"],
+        shown["snapshot"],
+    )
+    assert found == ("other", 0, OTHER, "pd-ssd", "data", "")
+    assert "other-s" not in session.json("disk", "show", "data")["snapshots"]
+    assert "there is a disk other already" in session.type(*words, status=2).stderr
+    session.type("disk", "snapshot", "other")
+    taken = session.json("disk", "show", "other")["snapshots"][0]
+    refused = session.type("disk", "clone", "data", "--to", "big", "--from-snapshot", taken, status=2)
+    assert f"snapshot {taken} is not of disk data" in refused.stderr
+    session.type("disk", "rm", "other", "--yes")
 
 
 def test_one_copy_too_many_says_until_when(session: Session) -> None:

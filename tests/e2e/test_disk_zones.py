@@ -22,7 +22,7 @@ from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.make import get_record, list_records, save_record
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import check_removable, leave_disk, use_disk
+from tpuctl.disks.use import check_removable, leave_disk, remove_disk, use_disk
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskMode, DiskRequest
@@ -138,6 +138,58 @@ def test_every_node_of_a_multislice_gets_the_clone_in_one_call_each(lab: Lab) ->
         assert get_slice(services, "box").record.spec.disks == (REF,)
         take_down(services, "box")
         collect(services, [get_record(services, "data-g2")])
+    lab.forget_elsewhere()
+
+
+WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; done"
+
+
+@pytest.mark.parametrize("when", ["after", soak("before")])
+def test_a_clone_that_nobody_held_still_is_repaired_before_it_is_attached_also_after_a_kill(
+    lab: Lab, when: str
+) -> None:
+    """Killed at the first attachment, to the host that repairs it, and at the second, that takes it away."""
+    request = CloneRequest("data", to="box", crash_consistent=True)
+    with lab.process() as services:
+        lab.on(services, "dev", f"sudo setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1")
+        lab.ask(services, "box", (HERE,), ())
+        wait_for_slice(services, "box")
+    for at in (1, 2):
+        point = CrashPoint(at, after=when == "after")
+        with lab.process() as services, suppress(Crash):
+            services.cloud = Crashing(services.cloud, point, lambda name, _: name == "set_data_disks")
+            clone(services, RULES, request)
+        assert point.dead
+    with lab.process() as services:
+        made = clone(services, RULES, request)
+        lab.on(services, "dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
+        assert made.token.startswith(f"{made.name}-")
+        assert lab.on(services, "box", "cat /mnt/data/word; stat -c %s /mnt/data/busy") == ["second\n262144\n"]
+        lab.on(services, "box", "! touch /mnt/data/x 2>/dev/null")
+        assert not any("held still" in str(each) for each in services.events)
+        leave_disk(services, made.name, to="box", detached=True)
+        collect(services, [made])
+    lab.forget_elsewhere()
+
+
+def test_the_next_master_is_written_and_an_older_snapshot_is_mounted(lab: Lab) -> None:
+    with lab.process() as services:
+        lab.ask(services, "box", (HERE,), ())
+        wait_for_slice(services, "box")
+        clone(services, RULES, CloneRequest("data", rw=True, name="next"))
+        use: dict[str, Any] = {"rw": True, "path": "", "mounted": True, "dry_run": False}
+        with pytest.raises(UsageError, match="data on dev has the same file system label as next"):
+            use_disk(services, RULES, "next", to="dev", **use)
+        use_disk(services, RULES, "next", to="box", **use)
+        lab.on(services, "box", "grep -q second /mnt/next/word && echo third > /mnt/next/word && sync")
+        older = clone(services, RULES, CloneRequest("next", snapshot_only=True)).snapshot
+        lab.on(services, "box", "echo fourth > /mnt/next/word && sync")
+        clone(services, RULES, CloneRequest("next", to="box", path="/mnt/older", from_snapshot=older))
+        assert lab.on(services, "box", "cat /mnt/older/word /mnt/next/word") == ["third\nfourth\n"]
+        take_down(services, "box")
+        services.disks.delete_snapshot(older)
+        for each in (record for record in list_records(services) if record.master == "next"):
+            remove_disk(services, each.name)
     lab.forget_elsewhere()
 
 

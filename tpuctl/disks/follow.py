@@ -160,7 +160,7 @@ def _restore_all(services: Services, record: SliceRecord, *, deadline: float) ->
             plan.check()
             record_decision(services, record.key, "restore disk", plan.said)
             services.emit(Note(record.name, plan.said))
-        if plan.record.parent and not plan.record.complete:
+        if plan.is_due:
             restore(services, plan, deadline=deadline)
 
 

@@ -41,6 +41,11 @@ class Restore(Struct, frozen=True):
     said: str = ""
     findings: tuple[Finding, ...] = ()
 
+    @property
+    def is_due(self) -> bool:
+        """It was not begun, or not ended."""
+        return bool(self.record.generation and self.record.parent and not self.record.complete)
+
     def check(self) -> None:
         """Raises UsageError where only a person may decide, with what they type."""
         for each in self.findings:

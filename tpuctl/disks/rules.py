@@ -150,6 +150,14 @@ class DiskRules:
                 found.append(self._found("throughput", why, f"--throughput {low}"))
         return found
 
+    def check_master(self, kind: str) -> list[Finding]:
+        """Whether a disk of type `kind` that is made from another can be written."""
+        row = self._table["types"].get(kind, {})
+        if row.get("access_mode") and DiskMode.READ_ONLY in row.get("modes", ()):
+            why = f"a {kind} disk that is made from another is read-only for good"
+            return [self._found("access-mode", why, "--type hyperdisk-balanced")]
+        return []
+
     def throughput_range(self, size_gib: int) -> tuple[int, int]:
         """MiB/s of a hyperdisk-ml."""
         limits = self._table["throughput"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -54,6 +55,8 @@ def use_disk(
     mode = DiskMode.READ_WRITE if rw and not record.generation else DiskMode.READ_ONLY
     findings = rules.check_attach(disk, mode, place)
     refuse(findings)
+    if mode is DiskMode.READ_WRITE:
+        _check_label(services, record, target, place.disks)
     for each in warnings(findings):
         services.emit(Warn(name, each))
     where = path or default_path(record)
@@ -67,6 +70,18 @@ def use_disk(
     if mounted:
         _mount(services, record, target, mode, where)
     return told
+
+
+def _check_label(
+    services: Services, record: DiskRecord, target: SliceRecord, disks: Sequence[DataDisk]
+) -> None:
+    """A host knows the disks that it writes by their label, and masters made from one another have the same."""
+    labels = {each.name: each.fs_label for each in list_records(services)}
+    for each in disks:
+        same = labels.get(each.name) == record.fs_label and each.name != record.name
+        if same and each.mode is DiskMode.READ_WRITE:
+            why = f"{each.name} on {target.name} has the same file system label as {record.name}"
+            raise UsageError(why, hint=f"another slice, or tpuctl disk detach {each.name} --to {target.name}")
 
 
 def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> dict[str, Any]:
@@ -158,8 +173,9 @@ def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry
         target,
         [Once("repair_disk", record.fs_label, word, this_time, _writable(services, target, record.fs_label))],
     )
-    save_record(services, replace(get_record(services, name), token=word))
     detach(services, place.zone, place.nodes, name)
+    # Last: with its word a copy counts as whole, and as free for those that read it.
+    save_record(services, replace(get_record(services, name), token=word))
     return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}
 
 

@@ -130,7 +130,8 @@ class DiskRecord(Struct, frozen=True):
     path: str = ""
     """Where it was mounted last."""
     parent: str = ""
-    """Of a clone that was restored in another zone: the one that it is the same as."""
+    """Of a clone that was restored in another zone: the one that it is the same as; of a master that was made
+    from another: that one."""
     complete: bool = False
     """It was made, and a copy has arrived where it was to go."""
 

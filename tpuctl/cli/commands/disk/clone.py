@@ -36,6 +36,19 @@ def clone(
         str,
         typer.Option("--from-snapshot", metavar="NAME", help="Clone this older snapshot.", show_default=False),
     ] = "",
+    rw: Annotated[
+        bool, typer.Option("--rw", help="Create a master of its own, not attached; needs --name.")
+    ] = False,
+    crash_consistent: Annotated[
+        bool,
+        typer.Option("--crash-consistent", help="Do not freeze the file system; repair the clone afterwards."),
+    ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="SLICE", help="With --crash-consistent: repair it on this slice of one host."
+        ),
+    ] = None,
     allow: Allow = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -45,7 +58,7 @@ def clone(
     """Clone a disk, and mount the clone read-only on a whole slice.
 
     Freezes the file system while the snapshot is taken, for two minutes at most. After an interruption the same
-    command continues.
+    command continues. A clone of a clone is the same one in another zone: --zone.
     """
     from tpuctl.disks.clone import CloneRequest, plan_clone
     from tpuctl.disks.clone import clone as make_clone
@@ -59,9 +72,21 @@ def clone(
         raise UsageError(f"with {flag} the copy is attached nowhere", hint=f"without {flag}, or without --to")
     with open_context(ctx) as context:
         rules = rules_of(allow)
-        target = None if zone or snapshot_only else resolve_slice(context, to, flag="--to").name
-        zone = check_zone_name(zone) if zone else ""
-        request = CloneRequest(name, target, copy, path, zone, type, throughput, snapshot_only, from_snapshot)
+        nowhere = zone or snapshot_only or (rw and to is None)
+        request = CloneRequest(
+            name,
+            None if nowhere else resolve_slice(context, to, flag="--to").name,
+            copy,
+            path,
+            check_zone_name(zone) if zone else "",
+            type,
+            throughput,
+            snapshot_only,
+            from_snapshot,
+            rw,
+            crash_consistent,
+            on,
+        )
         plan = plan_clone(context, rules, request)
         wanted = plan.record.request
         price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
@@ -83,9 +108,14 @@ def clone(
         }
         if context.console.json_mode:
             context.console.data(told)
+        elif snapshot_only:
+            context.console.say(
+                f"{'would make' if dry_run else 'made'} snapshot {plan.record.snapshot} of {name}"
+            )
         else:
             cost = f", about ${price:.2f} a month" if price is not None else ""
             verb = "would copy" if dry_run else "copied"
-            context.console.say(
-                f"{verb} {name} to {plan.record.name} ({wanted.type}{cost}), at {plan.path} of {where}"
-            )
+            at = f"at {plan.path} of {where}"
+            if plan.target is None:
+                at = f"in {where}; tpuctl disk attach {plan.record.name} --to SLICE"
+            context.console.say(f"{verb} {name} to {plan.record.name} ({wanted.type}{cost}), {at}")
