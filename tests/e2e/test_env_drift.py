@@ -114,3 +114,19 @@ def test_hosts_that_are_gone_are_named_and_get_the_environment_again(session: Se
     mend(session, [hint])
     mend(session, drift(session, "environment", "worker 0-1 has not installed"))
     session.type(*VERIFY)
+
+
+def test_a_foreign_process_on_the_chips_is_named_and_ended(session: Session) -> None:
+    packages = {"jax": "0.10.2", "libtpu": "0.0.40"}
+    session.project.add("tpu", packages, files={"libtpu_stands_in.py": ""}, backend="jax")
+    verify = ("env", "verify", "tpu", "--on", "big")
+    session.type("exec", "big", "--", "sudo", "touch", "/dev/accel0")
+    session.type("env", "apply", "tpu", "--on", "big")
+    session.type(*verify)
+    on(session, 1, "sudo setsid -f sleep 600 < /dev/accel0 > /dev/null 2>&1; sleep 0.5")
+    told = json.loads(session.type(*verify, "--json", status=3).stdout)["error"]
+    assert told["details"]["columns"] == ["chip holders"]
+    assert "worker 1 has pid " in told["message"]
+    assert " of root (sleep 600) since 20" in told["message"]
+    mend(session, [each["hint"] for each in told["details"]["differences"]])
+    session.type(*verify)

@@ -164,25 +164,50 @@ def test_a_full_disk_keeps_no_end_from_being_reported_and_is_named(services):
     assert run_to_end(services, "big", "print(3)").state is RunState.SUCCEEDED
 
 
+HOLDS_THE_LOCK = "import fcntl, time; f = open('/tmp/libtpu_lockfile', 'w'); fcntl.flock(f, 2); time.sleep(600)"
+"""What libtpu does while a program has the chips."""
+HOLDS_A_CHIP = "import time; f = open('/dev/accel0'); time.sleep(600)"
+
+
+def begin(services, worker: int, program: str, *variables: str) -> None:
+    """A program that goes on beside whatever else the worker does."""
+    target = host_targets(services, get_slice(services, "big").record)[worker]
+    words = " ".join((*variables, "setsid", "-f", "python3", "-c"))
+    command = f'{words} "{program}" > /dev/null 2>&1 < /dev/null; sleep 1'
+    assert services.remote.run([target], f"env {command}")[0].ok
+
+
 @isolated
-def test_a_lock_on_the_chips_that_is_in_the_way_is_named_before_a_run_starts(services):
+def test_who_has_the_chips_is_named_before_a_run_starts_and_ends_by_the_hint(services):
     bring_up(services, "big")
-    on_worker(services, 1, "sudo touch /tmp/libtpu_lockfile")
+    on_worker(services, 1, "sudo touch /dev/accel0 && sudo chmod 666 /dev/accel0")
     run = submit(services, "big", "print('up')")
-    with pytest.raises(TpuctlError, match="worker 1: /tmp/libtpu_lockfile is root's") as foreign:
-        follow_run(services, run.id, deadline=services.clock.now() + 3600)
-    assert foreign.value.hint == "tpuctl exec --worker 1 big -- sudo rm /tmp/libtpu_lockfile"
+    for worker, program in ((0, HOLDS_THE_LOCK), (1, HOLDS_A_CHIP)):
+        begin(services, worker, program)
+        said = rf"worker {worker}: pid \d+ of tpuctl \(python3 -c .*\) since 20.*Z has the chips"
+        with pytest.raises(TpuctlError, match=said) as held:
+            follow_run(services, run.id, deadline=services.clock.now() + 3600)
+        assert held.value.hint.startswith(f"tpuctl exec --worker {worker} big -- sudo kill -9 ")
+        on_worker(services, worker, held.value.hint.partition(" -- ")[2])
     assert get_run(services, run.id).record.failures == 0
-    on_worker(services, 1, "sudo rm /tmp/libtpu_lockfile")
-    holder = "import fcntl, time; f = open('/tmp/libtpu_lockfile', 'w'); fcntl.flock(f, 2); time.sleep(600)"
-    target = host_targets(services, get_slice(services, "big").record)[0]
-    command = f'setsid -f python3 -c "{holder}" > /dev/null 2>&1 < /dev/null; sleep 1'
-    assert services.remote.run([target], command)[0].ok
-    with pytest.raises(TpuctlError, match=r"worker 0: \d+ python3 of tpuctl has the chips") as held:
-        follow_run(services, run.id, deadline=services.clock.now() + 3600)
-    assert held.value.hint.startswith("tpuctl exec --worker 0 big -- sudo kill -9 ")
-    on_worker(services, 0, held.value.hint.partition(" -- ")[2])
     assert follow_run(services, run.id, deadline=services.clock.now() + 3600).state is RunState.SUCCEEDED
+
+
+@isolated
+def test_what_a_run_that_is_over_left_on_the_chips_goes_and_a_lock_that_nobody_holds(services):
+    bring_up(services, "big")
+    ended = run_to_end(services, "big", "print('first')")
+    on_worker(services, 0, "sudo touch /dev/accel0 && sudo chmod 666 /dev/accel0")
+    # No process is older than the first one: what began it is gone.
+    begin(services, 0, HOLDS_A_CHIP, f"TPUCTL_RUN_ID={ended.id}", "TPUCTL_SUPERVISOR=1.1")
+    on_worker(services, 1, "sudo touch /tmp/libtpu_lockfile")
+    assert run_to_end(services, "big", "print('up')").state is RunState.SUCCEEDED
+    assert "left on the chips by a run that is over" in str(services.events)
+    on_worker(services, 1, "test ! -e /tmp/libtpu_lockfile")
+    begin(services, 0, HOLDS_A_CHIP, "TPUCTL_RUN_ID=of-somebody-else", "TPUCTL_SUPERVISOR=1.1")
+    run = submit(services, "big", "print('up')")
+    with pytest.raises(TpuctlError, match=r"worker 0: pid \d+ of tpuctl .* has the chips"):
+        follow_run(services, run.id, deadline=services.clock.now() + 3600)
 
 
 @isolated

@@ -123,7 +123,7 @@ def test_hosts_that_are_as_asked_differ_in_nothing() -> None:
                 }
             },
             "chip holders",
-            "pid 7 of ada (python old.py)",
+            "pid 7 of ada (python old.py) since 1970-01-01T00:00:01Z",
             "none",
             "tpuctl exec --worker 1 big -- sudo kill 7",
         ),

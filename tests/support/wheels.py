@@ -59,11 +59,16 @@ class Project:
         return Wheel(path.name, place, hashlib.sha256(content).hexdigest(), len(content))
 
     def add(
-        self, name: str, packages: Mapping[str, str], more: str = "", files: Mapping[str, str] | None = None
+        self,
+        name: str,
+        packages: Mapping[str, str],
+        more: str = "",
+        files: Mapping[str, str] | None = None,
+        backend: str = "cpu",
     ) -> Lock:
         """Environment `name` with packages {name: version}; `more` is text of its file. Each package is a
         module of its name, or has `files`."""
-        lines = [f"name: {name}", "backend: cpu", f'python: "{MINOR}"', "requirements:"]
+        lines = [f"name: {name}", f"backend: {backend}", f'python: "{MINOR}"', "requirements:"]
         lines += [f"  - {package}=={version}" for package, version in packages.items()]
         (self.envs / f"{name}.yaml").write_text("\n".join([*lines, more]) + "\n")
         locked = tuple(

@@ -1,4 +1,4 @@
-"""The section `chips` of `facts`: how many there are, and who has them."""
+"""The section `chips` of `facts`: how many, and who has them; `free_chips`: what is left there goes."""
 
 import glob
 import os
@@ -7,18 +7,28 @@ import time
 
 import lockfile
 from activity import CHIP_DEVICES, age_s, chip_holders
+from processes import is_alive, signal, signal_all
+from survivors import MARK, environment, living
 
 COMMAND_MAX = 200
+GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
 def chips_facts(_request):
     pids, unknown = chip_holders()
+    lock = lockfile.look()
+    if lock is not None:
+        lock["holders"] = described(lock["holders"])
     return {
         "devices": sorted(path for prefix in CHIP_DEVICES for path in glob.glob(prefix + "[0-9]*")),
-        "holders": [holder for holder in map(describe, sorted(pids)) if holder],
+        "holders": described(pids),
         "unknown": unknown,
-        "lockfile": lockfile.look(),
+        "lockfile": lock,
     }
+
+
+def described(pids):
+    return [holder for holder in map(describe, sorted(pids)) if holder]
 
 
 def describe(pid):
@@ -32,4 +42,32 @@ def describe(pid):
         name = pwd.getpwuid(user).pw_name
     except KeyError:
         name = str(user)
-    return {"pid": pid, "user": name, "command": command[:COMMAND_MAX], "since": time.time() - age_s(pid)}
+    return {
+        "pid": pid,
+        "user": name,
+        "command": command[:COMMAND_MAX],
+        "since": time.time() - age_s(pid),
+        "left_by": left_by(pid),
+    }
+
+
+def left_by(pid):
+    """The run of which a process is, where the supervisor that began it is gone; else nothing."""
+    said = dict(line.partition(b"=")[::2] for line in environment(pid))
+    who, run = said.get(MARK.encode(), b"").decode(), said.get(b"TPUCTL_RUN_ID", b"").decode(errors="replace")
+    number, _, start = who.partition(".")
+    if not run or not number.isdigit() or not start.isdigit() or is_alive(int(number), int(start)):
+        return ""
+    return run
+
+
+def free_chips(request, _stdin):
+    """Ends those of `pids` whose supervisor is gone; with `lock` removes the lock's file if nobody holds it."""
+    left = [pid for pid in request.get("pids") or [] if left_by(pid)]
+    signal_all(left, signal.SIGTERM)
+    until = time.monotonic() + GRACE_S
+    while any(map(living, left)) and time.monotonic() < until:
+        time.sleep(0.05)
+    signal_all([pid for pid in left if living(pid)], signal.SIGKILL)
+    why = lockfile.remove() if request.get("lock") else "not asked"
+    return {"ended": left, "removed": not why, "why": why}

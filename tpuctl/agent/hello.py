@@ -4,12 +4,12 @@ import os
 import sys
 import time
 
-import lockfile
 from base import SCHEMA
+from facts_chips import chips_facts
 from processes import boot_id
 
 
-def hello(_request, _stdin):
+def hello(request, _stdin):
     import pwd
 
     home = os.path.expanduser("~")
@@ -27,6 +27,6 @@ def hello(_request, _stdin):
         "kernel": name.release,
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),
-        "lockfile": lockfile.look(),
+        "chips": chips_facts(request) if request.get("chips") else None,
         "worker_id": os.environ.get("TPU_WORKER_ID"),
     }

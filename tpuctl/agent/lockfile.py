@@ -3,6 +3,7 @@
 
 import os
 
+from rooted import as_root, how_root, output_of
 from survivors import describe, living
 
 PATH = "/tmp/libtpu_lockfile"
@@ -26,8 +27,22 @@ def look(path=PATH):
         "owner": owner,
         "foreign": found.st_uid != os.getuid(),
         "holders": held,
-        "holders_said": describe(held),
     }
+
+
+def remove(path=PATH):
+    """Removes it, as root and under its own lock; why it stays, or nothing."""
+    try:
+        held = holders(os.stat(path).st_ino)
+    except OSError:
+        return ""  # gone meanwhile
+    if held:
+        return "%s holds it" % describe(held)
+    if not how_root():
+        return "that needs root"
+    if output_of(as_root(["flock", "-n", path, "rm", "-f", path])) is None:
+        return "somebody holds it whom this user cannot see"
+    return ""
 
 
 def holders(inode):

@@ -11,6 +11,7 @@ MODULES = {
     "copy": "copies",
     "warn": "activity",
     "facts": "facts",
+    "free_chips": "facts_chips",
     "hello": "hello",
     "prepare": "prepare",
     "lacks": "placing",

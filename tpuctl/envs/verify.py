@@ -161,14 +161,10 @@ def _machine(pinned: PinnedEnvironment, facts: Facts) -> dict[str, str]:
 
 
 def _holders(facts: Facts) -> str:
-    """Who has the chips, such as `pid 12 of ada (python train.py)`."""
+    """Who has the chips."""
     if facts.chips is None:
         return ""
-    found = [f"pid {each.pid} of {each.user} ({each.command[:60]})" for each in facts.chips.holders]
-    lock = facts.chips.lockfile
-    if not found and lock is not None and lock.holders:
-        found = [lock.holders_said]
-    return ", ".join(found)
+    return ", ".join(each.said for each in facts.chips.taken_by)
 
 
 def _variables(pinned: PinnedEnvironment, facts: Facts) -> str:
@@ -192,9 +188,7 @@ def mending(
                 return f"{on} {sudo}sed -i /{name}/d {quote(each.file)}"
         return f"{on} env"
     if column == HOLDERS and facts.chips is not None:
-        lock = facts.chips.lockfile
-        pids = [each.pid for each in facts.chips.holders] or list(lock.holders if lock else ())
-        return f"{on} sudo kill {' '.join(map(str, pids))}"
+        return f"{on} sudo kill {' '.join(str(each.pid) for each in facts.chips.taken_by)}"
     if column == DISK:
         return f"tpuctl env gc --on {slice_name}"
     if column == CLOCK:

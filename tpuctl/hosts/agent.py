@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.facts import Facts, Job, parse_facts, parse_job
+from tpuctl.lib.codec import from_data
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
@@ -74,8 +76,14 @@ class HostAgent(AgentLink):
 
         return [_reply_of(result) for result in self.with_install(targets, ask)]
 
-    def hello(self, targets: Sequence[HostTarget]) -> list[Reply[protocol.HostFacts]]:
-        return _parse(self.call(targets, "hello", {}), protocol.parse_host_facts)
+    def hello(self, targets: Sequence[HostTarget], *, chips: bool = False) -> list[Reply[protocol.HostFacts]]:
+        """What each host says of itself; with `chips` also who has those."""
+        return _parse(self.call(targets, "hello", {"chips": chips}), protocol.parse_host_facts)
+
+    def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
+        """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
+        file of the lock that nobody holds."""
+        return _parse(self.call(targets, "free_chips", request), partial(from_data, protocol.FreeReply))
 
     def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Facts]]:
         """What each host is and has: the `sections` of the request, all without."""

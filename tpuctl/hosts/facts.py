@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.hosts.protocol import Chips, MalformedReplyError
 
 
 class Section(StrEnum):
@@ -142,32 +142,6 @@ class MountedDisk(Fact, frozen=True):
     unsafe: bool
     word: str
     uuid: str = ""
-
-
-class ChipHolder(Fact, frozen=True):
-    pid: int
-    user: str
-    command: str
-    since: float
-
-
-class ChipLock(Fact, frozen=True):
-    """The file with which libtpu guards a host's chips; `foreign`: another user's."""
-
-    path: str
-    owner: str
-    foreign: bool
-    holders: tuple[int, ...] = ()
-    holders_said: str = ""
-
-
-class Chips(Fact, frozen=True):
-    """`unknown`: there may be holders that this user cannot see."""
-
-    devices: tuple[str, ...]
-    holders: tuple[ChipHolder, ...]
-    unknown: bool
-    lockfile: ChipLock | None = None
 
 
 class Environment(Fact, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tpuctl.lib.codec import from_data
+from tpuctl.lib.time import render_moment
 
 
 class WorkerState(StrEnum):
@@ -52,15 +53,45 @@ class MalformedReplyError(ValueError):
     """An answer of a host is not what the agent sends; the text says what is wrong with it."""
 
 
-class Lockfile(Struct, frozen=True):
+class ChipHolder(Struct, frozen=True):
+    """A process that has a chip open, `since` a time by its host's clock. `left_by`: the run that it is of,
+    where the supervisor of that is gone."""
+
+    pid: int
+    user: str
+    command: str
+    since: float
+    left_by: str = ""
+
+    @property
+    def said(self) -> str:
+        """`pid 12 of ada (python train.py) since 2026-12-24T18:00:00Z`."""
+        return f"pid {self.pid} of {self.user} ({self.command[:60]}) since {render_moment(self.since)}"
+
+
+class ChipLock(Struct, frozen=True):
     """The file with which libtpu guards a host's chips. `foreign`: it is another user's, so that ours cannot
     open it. `holders` are living processes with a lock on it."""
 
     path: str
     owner: str
     foreign: bool
-    holders: tuple[int, ...]
-    holders_said: str
+    holders: tuple[ChipHolder, ...] = ()
+
+
+class Chips(Struct, frozen=True):
+    """`unknown`: there may be holders that this user cannot see."""
+
+    devices: tuple[str, ...]
+    holders: tuple[ChipHolder, ...]
+    unknown: bool
+    lockfile: ChipLock | None = None
+
+    @property
+    def taken_by(self) -> tuple[ChipHolder, ...]:
+        """Who is in the way of a program that wants the chips: it has them open, or the lock on them."""
+        locks = self.lockfile.holders if self.lockfile is not None else ()
+        return tuple({holder.pid: holder for holder in (*self.holders, *locks)}.values())
 
 
 class HostFacts(Struct, frozen=True):
@@ -77,7 +108,7 @@ class HostFacts(Struct, frozen=True):
     disk_free_bytes: int
     cpu_count: int
     worker_id: str | None
-    lockfile: Lockfile | None = None
+    chips: Chips | None = None
 
 
 class HostEvent(StrEnum):
@@ -97,6 +128,14 @@ class HostEvent(StrEnum):
 TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
 """The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
 DISK_FULL_BYTES = 1 << 20
+
+
+class FreeReply(Struct, frozen=True):
+    """Processes that were ended, whether the file of the lock was removed, and why it was not."""
+
+    ended: tuple[int, ...] = ()
+    removed: bool = False
+    why: str = ""
 
 
 class JoinReport(Struct, frozen=True):
@@ -295,19 +334,7 @@ def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
         disk_free_bytes=int(_number(data, "disk_free_bytes")),
         cpu_count=int(_number(data, "cpu_count")),
         worker_id=None if worker_id is None else str(worker_id),
-        lockfile=_parse_lockfile(data.get("lockfile")),
-    )
-
-
-def _parse_lockfile(data: object) -> Lockfile | None:
-    if not isinstance(data, dict):
-        return None
-    return Lockfile(
-        path=_text(data, "path"),
-        owner=_text(data, "owner"),
-        foreign=bool(data.get("foreign")),
-        holders=tuple(int(pid) for pid in data.get("holders") or ()),
-        holders_said=str(data.get("holders_said", "")),
+        chips=from_data(Chips, data["chips"]) if data.get("chips") is not None else None,
     )
 
 

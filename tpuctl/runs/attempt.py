@@ -7,11 +7,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import host_environment
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import HostFacts, LogNews, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerState, WorkerStatus
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
@@ -116,7 +117,7 @@ class AttemptHosts:
         """
         rows = [dict(row) for row in self._attempt.hosts]
         if not rows:
-            facts = require_values(self._agent.hello(self.targets), "answer")
+            facts = require_values(self._agent.hello(self.targets, chips=self._is_for_chips()), "answer")
             rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
             in_the_way = self._stop_leftovers() or self._chips_taken(facts)
             if in_the_way:
@@ -210,22 +211,51 @@ class AttemptHosts:
         return not on_cpu and (not platforms or "tpu" in platforms)
 
     def _chips_taken(self, facts: Sequence[HostFacts]) -> Stuck | str:
-        """Whose lock on the chips is in the way of a program that wants them; an empty string for none."""
-        if not self._is_for_chips():
-            return ""
-        name, foreign = self._run.slice_name, []
+        """Whose hold on the chips is in the way; an empty string for nobody. What dead runs of ours left there
+        goes. Says what is waited for."""
+        left: dict[int, list[int]] = {}
+        locks: dict[int, ChipLock] = {}
         for target, fact in zip(self.targets, facts, strict=True):
-            lock = fact.lockfile
-            if lock is not None and lock.holders:
-                why = f"worker {target.worker}: {lock.holders_said} has the chips and holds {lock.path}"
-                return Stuck(why, self._kill_hint(target, lock.holders))
+            if fact.chips is None:
+                continue
+            taken, lock = fact.chips.taken_by, fact.chips.lockfile
+            others = [holder for holder in taken if not self._left_behind(holder.left_by)]
+            if others:
+                why = f"worker {target.worker}: {', '.join(holder.said for holder in others)} has the chips"
+                return Stuck(why, self._kill_hint(target, [holder.pid for holder in others]))
+            if taken:
+                left[target.worker] = [holder.pid for holder in taken]
             if lock is not None and lock.foreign:
-                foreign.append((target.worker, lock))
-        if not foreign:
-            return ""
-        workers, lock = fold_workers([worker for worker, _ in foreign]), foreign[0][1]
-        why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
-        return Stuck(why, f"tpuctl exec --worker {workers} {name} -- sudo rm {quote(lock.path)}")
+                locks[target.worker] = lock
+        return self._free_chips(left, locks)
+
+    def _free_chips(self, left: Mapping[int, list[int]], locks: Mapping[int, ChipLock]) -> Stuck | str:
+        """Ends processes by worker, and removes files of locks that nobody holds and our user cannot open."""
+        chosen = [target for target in self.targets if target.worker in left or target.worker in locks]
+        answers = self._agent.free_chips(
+            chosen, lambda it: {"pids": left.get(it.worker, []), "lock": it.worker in locks}
+        )
+        stay: dict[int, str] = {}
+        for target, reply in zip(chosen, require_values(answers, "free their chips"), strict=True):
+            if target.worker in locks and not reply.removed:
+                stay[target.worker] = reply.why
+            if reply.ended:
+                ended = ", ".join(map(str, reply.ended))
+                said = f"worker {target.worker}: ended {ended}, left on the chips by a run that is over"
+                self._services.emit(Note(self._run.id, said))
+        if stay:
+            lock, workers = locks[min(stay)], fold_workers(sorted(stay))
+            why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
+            hint = f"tpuctl exec --worker {workers} {self._run.slice_name} -- sudo rm {quote(lock.path)}"
+            return Stuck(f"{why}; {stay[min(stay)]}", hint)
+        return "chips that were left behind" if left else ""
+
+    def _left_behind(self, run: str) -> bool:
+        """Whether a process whose supervisor is gone, and which is of `run`, is ours to end."""
+        if not run:
+            return False
+        other = find_run(self._services, run)
+        return run == self._run.id or (other is not None and other.record.state.final)
 
     def stop_copies(self) -> None:
         """Ends the copies from host to host that this attempt began, where its workers answer."""

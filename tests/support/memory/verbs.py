@@ -82,7 +82,7 @@ def hello(host: MemoryHost, _request: Json) -> Json:
         "kernel": "6.8.0-memory",
         "disk_free_bytes": 80 << 30,
         "cpu_count": 240,
-        "lockfile": None,
+        "chips": None,
         "worker_id": host.environment().get("TPU_WORKER_ID"),
     }
 
