@@ -460,15 +460,29 @@ table = ctypes.cast(api, ctypes.POINTER(ctypes.c_void_p))
 class Args(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
 args = Args(ctypes.sizeof(Args), None)
-ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(table[8])(ctypes.addressof(args))
-print("flags accepted", flush=True)
+call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+error = call(table[8])(ctypes.addressof(args))
+if not error:
+    print("flags accepted", flush=True)
+    sys.exit()
+class Told(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("error", ctypes.c_void_p),
+                ("text", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+told = Told(ctypes.sizeof(Told), None, error, None, 0)
+ctypes.CFUNCTYPE(None, ctypes.c_void_p)(table[6])(ctypes.addressof(told))
+text = ctypes.string_at(told.text, told.length).decode(errors="replace")
+print("not asked: " + " ".join(text.split()), flush=True)
 """
 
 
 def probe_libtpu(env, spec):
-    """{path, sha256, pjrt} of the libtpu that the environment's programs load, or None without one. Raises
-    Failed with its own words when it refuses a flag: PJRT_Plugin_Initialize, slot 8 of the PJRT C API, reads
-    them. It opens no chip; without TPU_SKIP_MDS_QUERY it asks the metadata server for minutes."""
+    """{path, sha256, pjrt} of the libtpu that the environment's programs load, or None without one; `not_asked`
+    says why it did not look at its flags. Raises Wrong with its own words when it refuses one.
+
+    PJRT_Plugin_Initialize, slot 8 of the PJRT C API, reads them, and ends the program for a bad one. An error
+    that it returns, which slot 6 puts into words, is of something else. It opens no chip; without
+    TPU_SKIP_MDS_QUERY it asks the metadata server for minutes.
+    """
     variables = spec["variables"]
     path = variables.get("TPU_LIBRARY_PATH") or variables.get("PTXLA_TPU_LIBRARY_PATH")
     if not path:
@@ -492,6 +506,10 @@ def probe_libtpu(env, spec):
         [environment_python(env), "-I", "-c", FLAG_PROBE, path], env=clean_environment(asked)
     )
     version = next((line[5:] for line in said.splitlines() if line.startswith("pjrt ")), "")
+    unasked = next((line[11:] for line in said.splitlines() if line.startswith("not asked: ")), None)
+    if unasked is not None:
+        say("libtpu did not look at its flags: %s" % unasked)
+        return {"path": path, "sha256": sha256_of(path), "pjrt": version, "not_asked": unasked}
     if "flags accepted" not in said:
         lines = [
             line for line in said.splitlines() if "ERROR" in line or "llegal" in line

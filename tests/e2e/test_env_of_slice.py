@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -142,6 +143,32 @@ def test_a_failure_names_host_and_step_and_what_to_type(session: Session) -> Non
     assert session.json("status", "dev")["state"] == "initializing"
     session.type("up", "dev", "--env", "tiny")
     assert session.json("status", "dev")["state"] == "ready"
+
+
+def test_a_slice_can_do_without_its_environment_again(session: Session) -> None:
+    would = session.type("up", "dev", "--env", "none", "--dry-run").stdout
+    assert "no environment on the hosts of dev" in would
+    session.type("up", "dev", "--env", "none")
+    facts = session.json("status", "dev")
+    assert (facts["state"], facts["env"]) == ("ready", None)
+    program = ("--", "python3", "-c", "import tiny")
+    failed = session.type("run", "--on", "dev", "--no-checkpoint", "--name", "bare", *program, status=1)
+    assert "No module named 'tiny'" in failed.stdout + failed.stderr
+    session.type("up", "dev")
+    assert session.json("status", "dev")["env"] is None
+    session.type("up", "dev", "--env", "tiny")
+
+
+def test_a_dead_host_is_named_and_replaced_by_what_the_message_says(session: Session) -> None:
+    session.type("sim", "crash", session.json("status", "dev")["node"], "--worker", "1")
+    verify = ("env", "verify", "tiny", "--on", "dev")
+    told = json.loads(session.type(*verify, "--json", status=3).stdout)["error"]
+    assert "answer: worker 1 has " in told["message"]
+    assert told["details"]["columns"] == ["answer"]
+    (difference,) = told["details"]["differences"]
+    for command in difference["hint"].partition("if they are dead: ")[2].split(" && "):
+        session.type(*command.split()[1:])
+    session.type(*verify)
 
 
 def test_a_slice_that_goes_with_its_run_has_the_environment_of_the_run(session: Session) -> None:

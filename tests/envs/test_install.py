@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environments import make_pinned
+from tests.support.require import require_tool
 from tpuctl.envs.pinned import environment_files, environment_key
 
 pytestmark = pytest.mark.slow
@@ -179,6 +180,33 @@ def test_package_that_does_not_import_fails_the_installation(quick_host: Host) -
     assert failed.returncode == 3
     assert "import tiny_bad fails: OSError: no libtpu here" in failed.stderr
     assert not quick_host.env.exists()
+
+
+LIBRARY = """
+#include <stddef.h>
+struct told { size_t size; void *ext, *error; const char *text; size_t length; };
+static void words(struct told *t) { t->text = "The TPU is already in use"; t->length = 25; }
+static void *initialize(void *a) { return ANSWER; }
+static void *table[9] = {0, 0, 0, 0, (void *)0x0000006200000000, 0, words, 0, initialize};
+void *GetPjrtApi(void) { return table; }
+"""
+
+
+@pytest.mark.parametrize(("answer", "said"), [("(void *)1", "The TPU is already in use"), ("0", None)])
+def test_a_libtpu_that_returns_an_error_has_not_looked_at_its_flags(
+    tmp_path: Path, answer: str, said: str | None
+) -> None:
+    compiler, library = require_tool("cc"), tmp_path / "libtpu.so"
+    (tmp_path / "libtpu.c").write_text(LIBRARY.replace("ANSWER", answer))
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, tmp_path / "libtpu.c"], check=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    source = INSTALLER.decode() + f"print(json.dumps(probe_libtpu({str(tmp_path)!r}, SPEC)))"
+    spec = {"variables": {"TPU_LIBRARY_PATH": str(library)}}
+    program = source.replace("SPEC", repr(spec)).replace('if __name__ == "__main__"', "if False")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]).get("not_asked") == said
+    assert "0." in done.stdout
 
 
 def wait_until_begun(host: Host, process: subprocess.Popen[str]) -> None:

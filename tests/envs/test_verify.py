@@ -166,7 +166,10 @@ def test_a_clock_two_minutes_off_and_a_host_without_an_answer_are_named() -> Non
             "tpuctl exec --worker 1 big -- sudo chronyc makestep",
         )
     ]
-    assert differences(host(), host(), None) == [("answer", {"cut off": (2,)}, "its facts", "tpuctl up big")]
+    ((*silent, hint),) = differences(host(), host(), None)
+    assert silent == ["answer", {"cut off": (2,)}, "its facts"]
+    assert hint.startswith("tpuctl up big   # ")
+    assert hint.endswith("tpuctl down big --yes && tpuctl up big --pay")
 
 
 def test_hosts_that_are_odd_in_the_same_way_stand_together_and_most_of_them_decide() -> None:

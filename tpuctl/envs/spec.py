@@ -19,6 +19,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.options import Option
 
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+RESERVED = "none"
 _NAME = re.compile(NAME_PATTERN + r"\Z")
 _MINOR = re.compile(r"3\.\d{1,2}\Z")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
@@ -82,6 +83,10 @@ _check_url = _matching(_URL, "the address of a package index", "https://HOST/sim
 
 def check_environment_name(name: str) -> str:
     """The name, or UsageError."""
+    if name == RESERVED:
+        raise UsageError(
+            f"an environment cannot be called {name}: `up --env {name}` takes one off", hint="another name"
+        )
     if not _NAME.match(name):
         raise UsageError(
             f"environment name {name!r} is not usable", hint="use up to 40 lower-case letters, digits and `-`"

@@ -92,7 +92,7 @@ def compare_hosts(
     found: list[Difference] = []
     silent = {each.worker: each.why or "no answer" for each in seen if each.facts is None}
     if silent:
-        found.append(Difference(NO_ANSWER, "its facts", _by_value(silent), f"tpuctl up {slice_name}"))
+        found.append(Difference(NO_ANSWER, "its facts", _by_value(silent), reviving(slice_name)))
     known = {each.worker: (each.facts, each.skew_s) for each in seen if each.facts is not None}
     rows = {w: host_row(pinned, facts, skew, kind) for w, (facts, skew) in known.items()}
     expected = expected_row(pinned)
@@ -106,6 +106,12 @@ def compare_hosts(
             hint = mending(column, slice_name, pinned, sorted(odd), first)
             found.append(Difference(column, wanted, _by_value(odd), hint))
     return found
+
+
+def reviving(slice_name: str) -> str:
+    """For hosts that do not answer: `up` gives them time, unless a person knows that they are dead."""
+    again = f"tpuctl down {slice_name} --yes && tpuctl up {slice_name} --pay"
+    return f"tpuctl up {slice_name}   # waits for what may come back; if they are dead: {again}"
 
 
 def expected_row(pinned: PinnedEnvironment) -> dict[str, str]:

@@ -284,7 +284,7 @@ class SliceRequest(SliceOptions, frozen=True):
     env: Annotated[
         str | None,
         Option(
-            "Pinned environment: on every host before the slice is ready.",
+            "Pinned environment: on every host before the slice is ready; none takes it off.",
             group=WHAT,
             metavar="NAME",
             examples=("demo-cpu",),

@@ -24,7 +24,7 @@ from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
-from tpuctl.slices.environment import check_environment
+from tpuctl.slices.environment import check_environment, environment_of
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
@@ -58,7 +58,7 @@ def frozen_environment(
 
     Raises NotFoundError or BadManifestError.
     """
-    of_slice = target.spec.env if target is not None else None
+    of_slice = environment_of(target.spec) if target is not None else None
     if request.env is None and of_slice is not None:
         held = target.environment if isinstance(target, WantedSlice) else None
         return held or FrozenEnvironment(of_slice.name, services.store.get_blob(of_slice.spec), "")

@@ -17,6 +17,7 @@ from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_slice_name
 from tpuctl.model.records import Desired, SliceRecord, SliceState
+from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import Quote, list_grants, quote
@@ -25,8 +26,11 @@ from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
 from tpuctl.slices.disks import with_disks
 from tpuctl.slices.environment import (
+    NO_ENVIRONMENT,
+    TAKEN_OFF,
     changes_environment,
     check_environment,
+    environment_of,
     read_environment,
     store_environment,
 )
@@ -68,7 +72,7 @@ def resolve_wanted(
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
         check_environment(services, environment, known.spec.accelerator_type)
-        env = known.spec.env if environment is None else environment.ref
+        env = _asked(request, environment) or known.spec.env
         specs = tuple(replace(known.spec, zone=zone, env=env) for zone in known.requested_zones)
         specs = with_disks(services, request.disk, specs)
         return WantedSlice(known.name, specs, request.pay or agreed, None, limits, environment)
@@ -80,10 +84,17 @@ def resolve_wanted(
     specs = resolve_request(request, config, catalog, grants, now=now, script=script, environment=environment)
     check_environment(services, environment, specs[0].accelerator_type)
     specs = with_disks(services, request.disk, specs)
+    specs = tuple(replace(spec, env=_asked(request, environment)) for spec in specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
     chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
     return WantedSlice(chosen, specs, request.pay, script, limits, environment)
+
+
+def _asked(request: SliceRequest, environment: FrozenEnvironment | None) -> EnvironmentRef | None:
+    if request.env == NO_ENVIRONMENT:
+        return TAKEN_OFF
+    return None if environment is None else environment.ref
 
 
 def _known_slice(services: Services, request: SliceRequest, name: str | None) -> SliceRecord | None:
@@ -159,9 +170,8 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
     if found is not None and is_wanted(found.record):
         check_same(found.record, wanted.spec, wanted.zones)
         if changes_environment(found.record, wanted.spec):
-            return (
-                f"environment {wanted.spec.env.name if wanted.spec.env else ''} on the hosts of {wanted.name}"
-            )
+            env = environment_of(wanted.spec)
+            return f"{f'environment {env.name}' if env else 'no environment'} on the hosts of {wanted.name}"
         return found.record
     return _admitted(services, wanted).line
 

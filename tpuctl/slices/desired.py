@@ -18,7 +18,7 @@ from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.enrollment import enroll_machine
-from tpuctl.slices.environment import changes_environment, with_environment
+from tpuctl.slices.environment import changes_environment, environment_of, with_environment
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
@@ -81,20 +81,20 @@ def _request_slice(
     bring: Callable[[], None],
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
-    stored = find_slice(services, wanted.name)
+    stored, fresh = find_slice(services, wanted.name), replace(wanted.spec, env=environment_of(wanted.spec))
     if stored is None:
         admit()
         enroll_machine(services)
-        return _first_intent(services, wanted, limits)
+        return _first_intent(services, replace(wanted, spec=fresh), limits)
     record = stored.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
         admit()
         enroll_machine(services)
-        return _begin_again(services, stored, wanted, limits)
+        return _begin_again(services, stored, replace(wanted, spec=fresh), limits)
     check_same(record, wanted.spec, wanted.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         admit()
-        return _begin_again(services, stored, wanted, limits)
+        return _begin_again(services, stored, replace(wanted, spec=fresh), limits)
     enroll_machine(services)
     return _keep(services, stored, wanted, limits, bring)
 

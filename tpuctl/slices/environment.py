@@ -15,19 +15,25 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.model.records import SliceRecord, SliceState
-from tpuctl.model.run_spec import FrozenEnvironment
+from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment
 from tpuctl.model.slice_spec import SliceSpec
 
 if TYPE_CHECKING:
     from tpuctl.envs.plan import EnvironmentKind
 
 
+NO_ENVIRONMENT = "none"
+"""Asks that a slice has no environment any more, where none of another name means that it stays as it is."""
+TAKEN_OFF = EnvironmentRef(NO_ENVIRONMENT, "")
+"""In what is wanted, never in a record."""
+
+
 def read_environment(config: Config, name: str | None, directory: Path) -> FrozenEnvironment | None:
-    """Environment `name`, looked for from `directory`, with its lock; None for no name.
+    """Environment `name`, looked for from `directory`, with its lock; None for no name and for `none`.
 
     Raises UsageError where there is none, BadManifestError for a bad one or one without a lock.
     """
-    if name is None:
+    if name in (None, NO_ENVIRONMENT):
         return None
     from tpuctl.envs.load import environment_folder, load_environment
 
@@ -51,14 +57,21 @@ def check_environment(services: Services, environment: FrozenEnvironment | None,
 
 
 def changes_environment(record: SliceRecord, spec: SliceSpec) -> bool:
-    """Whether `spec` names an environment that the slice has not been asked to have."""
-    return spec.env is not None and spec.env != record.spec.env
+    """Whether `spec` asks for another environment than the slice has been asked to have."""
+    return spec.env is not None and environment_of(spec) != record.spec.env
+
+
+def environment_of(spec: SliceSpec) -> EnvironmentRef | None:
+    """What a slice as wanted has; None where it has none, or none any more."""
+    return None if spec.env == TAKEN_OFF else spec.env
 
 
 def with_environment(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
     """The slice, asked to have the environment of `spec`. While its hosts get that it is not ready."""
-    state = SliceState.INITIALIZING if record.state is SliceState.READY else record.state
-    return replace(record, spec=replace(record.spec, env=spec.env), state=state)
+    env = environment_of(spec)
+    waits = env is not None and record.state is SliceState.READY
+    state = SliceState.INITIALIZING if waits else record.state
+    return replace(record, spec=replace(record.spec, env=env), state=state)
 
 
 def store_environment(services: Services, environment: FrozenEnvironment | None) -> None:

@@ -63,13 +63,16 @@ def apply(
 
 def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
     """Show what `apply` would do on each host, and why."""
+    from tpuctl.envs.flags import check_flags
     from tpuctl.envs.install import plan_environment
+    from tpuctl.envs.wheelhouse import local_file
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
         _check_use(context, found, record)
+        check_flags(context, pinned, lambda file: local_file(context, pinned, file, found.folder))
         rows = plan_environment(context, record, pinned)
         columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
         context.console.table(rows, columns)
