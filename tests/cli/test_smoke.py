@@ -72,6 +72,24 @@ def test_a_worker_that_hangs_and_one_that_is_slow_are_named_and_nothing_goes_on(
     assert all(run["state"] != "running" for run in session.json("runs"))
 
 
+def test_a_run_begins_once_every_chip_works(session: Session) -> None:
+    said = session.type("run", "--smoke", "--on", "big", "--env", "well", "--no-checkpoint", "--", "echo", "up")
+    assert "every chip of 4 workers works" in said.stderr
+    assert said.stdout.count("up") == 1
+    assert "tpuctl-smoke" not in said.stdout
+
+
+def test_a_run_does_not_begin_where_one_fails(session: Session) -> None:
+    before = {run["id"] for run in session.json("runs")}
+    words = ("run", "--smoke", "--on", "big", "--env", "none", "--no-checkpoint", "--", "echo", "up")
+    told = session.type(*words, status=3)
+    assert "4 of 4 workers of big failed" in told.stderr
+    assert "up" not in told.stdout
+    begun = {run["id"] for run in session.json("runs")} - before
+    assert [each.startswith("smoke-") for each in begun] == [True]
+    session.type("run", "--smoke", "--up", "v4-8", "--spot", "--pay", "--", "true", status=2)
+
+
 def test_without_jax_every_worker_says_why(session: Session) -> None:
     told = session.type("smoke", "big", "--env", "none", status=3).stderr
     assert "4 of 4 workers of big failed: worker 0 did not finish: ModuleNotFoundError" in told

@@ -58,7 +58,7 @@ def test_flags_of_up_are_the_fields_of_a_request():
 def test_flags_of_run_are_the_fields_of_a_run_request():
     wanted = flags_of(RunRequest, PolicyRequest) - {"--policy"}
     own_slice = {"--up", "--keep"} | flags_of(SliceRequest) - wanted
-    assert options_of("run") - HOW - own_slice - {"--name", "--detach"} == wanted
+    assert options_of("run") - HOW - own_slice - {"--name", "--detach", "--smoke"} == wanted
 
 
 def test_settings_stand_in_for_what_was_not_said():

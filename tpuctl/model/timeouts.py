@@ -105,6 +105,9 @@ JOIN_MAX_S = 50.0
 """So long processes of a run wait for another that has not begun to take its devices: with the look at them
 that makes a minute. All execute the same program, so they come to that within seconds of each other."""
 
+SMOKE_S = 120.0
+"""For the smoke test of a slice: it compiles two small programs, and libtpu takes up to a minute to begin."""
+
 LEASE_TTL_S = 60.0
 """A lease outlives the longest step (3 steps of 20 s)."""
 

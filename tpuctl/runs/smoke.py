@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -69,3 +70,21 @@ def judge_smoke(
         if report.matmul_s > max(SLOW * usual, usual + NOISE_S):
             found.append(SmokeFinding(worker, f"is slow: {report.matmul_s:.3f} s, others {usual:.3f} s"))
     return found
+
+
+def smoke_rows(reports: Mapping[int, SmokeReport | str], found: Sequence[SmokeFinding]) -> list[dict[str, Any]]:
+    """One row per worker, for a table or JSON: what it measured, and what is wrong with it or `ok`."""
+    rows: list[dict[str, Any]] = []
+    for worker, report in sorted(reports.items()):
+        known = report if isinstance(report, SmokeReport) else None
+        rows.append(
+            {
+                "worker": worker,
+                "backend": known.backend if known else None,
+                "devices": known.devices if known else None,
+                "matmul_s": known.matmul_s if known else None,
+                "collective_s": known.collective_s if known else None,
+                "finding": "; ".join(each.what for each in found if each.worker == worker) or "ok",
+            }
+        )
+    return rows

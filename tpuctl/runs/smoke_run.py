@@ -5,18 +5,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import parse_frozen
-from tpuctl.errors import PendingError, UsageError
+from tpuctl.errors import PartialError, PendingError, TpuctlError, UsageError
+from tpuctl.lib.text import counted
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.follow import follow_run, start_run, stop_run
-from tpuctl.runs.smoke import SmokeReport, parse_report
+from tpuctl.runs.smoke import SmokeReport, judge_smoke, parse_report, smoke_rows
 from tpuctl.runs.submit import Submission, freeze_code, prepare_run, submit_run
 
 BACKENDS: Mapping[str, str] = {"jax": "tpu", "cpu": "cpu"}
@@ -33,14 +35,26 @@ class SmokeTest(Struct, frozen=True):
 
 
 def prepare_smoke(
-    services: Services, config: Config, target: SliceRecord, env: str | None, directory: Path
+    services: Services,
+    config: Config,
+    target: SliceRecord,
+    env: str | None,
+    directory: Path,
+    *,
+    allow_drift: tuple[str, ...] = (),
 ) -> SmokeTest:
     """Checks a smoke test of `target`, changes nothing. Raises UsageError, NotFoundError, BadManifestError."""
     program = read_template("smoke.py").decode()
     policy = PolicyRequest(max_failures=0, max_preemptions=0)
     command = ("python3", "-c", program)
     request = RunRequest(
-        on=target.name, command=command, env=env, policy=policy, no_checkpoint=True, allow_cpu=True
+        on=target.name,
+        command=command,
+        env=env,
+        policy=policy,
+        no_checkpoint=True,
+        allow_drift=allow_drift,
+        allow_cpu=True,  # it judges that itself
     )
     with tempfile.TemporaryDirectory() as empty:
         code = freeze_code(config, request, Path(empty))
@@ -54,11 +68,9 @@ def prepare_smoke(
     return SmokeTest(submission, backend, devices)
 
 
-def run_smoke(
-    services: Services, test: SmokeTest, run_id: str, limit_s: float
-) -> tuple[RunRecord, Mapping[int, SmokeReport | str]]:
-    """The ended run, and of each worker its report or the last line that it wrote. `limit_s` counts from when
-    every worker runs; what goes on then is stopped."""
+def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) -> list[dict[str, Any]]:
+    """A row of each worker, see `smoke_rows`. `limit_s` counts from when every worker runs; what goes on then
+    is stopped. Raises PartialError where a worker stands out, TpuctlError where none got so far."""
     record = submit_run(services, test.submission, run_id, named=True)
     started = start_run(services, record.id)
     try:
@@ -66,7 +78,23 @@ def run_smoke(
     except PendingError:
         ended = stop_run(services, record.id)
     workers = started.attempt.workers if started.attempt is not None else ()
-    return ended, {worker: _report_of(services, ended, worker) for worker in workers}
+    reports = {worker: _report_of(services, ended, worker) for worker in workers}
+    found = judge_smoke(reports, backend=test.backend, devices=test.devices)
+    rows = smoke_rows(reports, found)
+    if not reports:
+        raise TpuctlError(
+            f"{record.slice_name} was not tested: {ended.reason}", hint=f"tpuctl why {record.slice_name}"
+        )
+    if found:
+        sick = sorted({each.worker for each in found})
+        silent = not any(reports.values())  # it never got so far that a worker wrote something
+        first = ended.reason if silent else f"worker {found[0].worker} {found[0].what}"
+        raise PartialError(
+            f"{len(sick)} of {counted(len(reports), 'worker')} of {record.slice_name} failed: {first}",
+            hint=f"tpuctl logs {run_id}",
+            details={"workers": rows},
+        )
+    return rows
 
 
 def _report_of(services: Services, run: RunRecord, worker: int) -> SmokeReport | str:

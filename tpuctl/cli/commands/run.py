@@ -47,6 +47,12 @@ def run(
     keep: Annotated[
         bool, typer.Option("--keep", help="With --up: keep the slice when the run ends.", rich_help_panel=PLACE)
     ] = False,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="First test every chip; do not start where one fails.", rich_help_panel=PLACE
+        ),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
     all_workers: AllWorkers = False,
     worker: Workers = None,
@@ -71,6 +77,8 @@ def run(
             "flags about capacity go with --up: without it the slice is there already",
             hint="add --up TYPE, or leave them out",
         )
+    if smoke and up is not None:
+        raise UsageError("--smoke needs a slice that is there", hint=f"tpuctl up {up}, then tpuctl run --smoke")
     from tpuctl.cli.slice_status import print_preview
     from tpuctl.lib.names import check_run_id
     from tpuctl.runs.reconcile import check_new_id
@@ -107,6 +115,8 @@ def run(
         if submission.wanted is not None:
             down = f"`tpuctl down {target.name}` gives it up"
             shared.if_interrupted = f"slice {target.name} may be wanted already: `tpuctl ls` shows it, {down}"
+        if smoke:
+            _test_first(context, request, submission.spec.slice_name, here)
         context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
         try:
             record = submit_run(context, submission, run_id, named=name is not None)
@@ -117,6 +127,28 @@ def run(
             follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
         except DeniedError as error:
             raise refused_run(context, record, error, since=since) from error
+
+
+def _test_first(context: AppContext, request: RunRequest, slice_name: str, here: Path) -> None:
+    """The smoke test, unless a run is under way on the slice: that is followed, or in the way. PartialError
+    where a chip fails."""
+    from tpuctl.lib.text import counted
+    from tpuctl.model.timeouts import SMOKE_S
+    from tpuctl.runs.reconcile import active_run
+    from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
+    from tpuctl.state.repository import get_slice
+
+    if active_run(context, slice_name) is not None:
+        return
+    target = get_slice(context, slice_name).record
+    allow = request.allow_drift
+    test = prepare_smoke(context, context.config, target, request.env, here, allow_drift=allow)
+    context.emit.show_only(())  # its reports are not the run's output
+    try:
+        rows = run_smoke(context, test, f"smoke-{context.ids.new_id()}", SMOKE_S)
+    finally:
+        context.emit.show_only(None)
+    context.console.say(f"every chip of {counted(len(rows), 'worker')} works")
 
 
 def _program(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from tpuctl.cli.context import open_context
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet
-from tpuctl.errors import PartialError
-
-LIMIT_S = 120.0
+from tpuctl.model.timeouts import SMOKE_S
 
 
 def smoke(
@@ -26,7 +24,7 @@ def smoke(
     ] = None,
     limit: Annotated[
         float, typer.Option("--limit", metavar="SECONDS", min=1, help="Stop what takes longer.")
-    ] = LIMIT_S,
+    ] = SMOKE_S,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
@@ -39,7 +37,6 @@ def smoke(
     from tpuctl.cli.console import Column
     from tpuctl.lib.names import check_run_id
     from tpuctl.lib.text import counted
-    from tpuctl.runs.smoke import SmokeReport, judge_smoke
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.slices.choose import resolve_slice
 
@@ -54,32 +51,8 @@ def smoke(
             return
         shared.if_interrupted = goes_on(run_id)
         context.emit.show_only(())  # reports are for the table
-        ended, reports = run_smoke(context, test, run_id, limit)
+        rows = run_smoke(context, test, run_id, limit)
         context.emit.close()
-        found = judge_smoke(reports, backend=test.backend, devices=test.devices)
-        rows: list[dict[str, Any]] = []
-        for worker, report in sorted(reports.items()):
-            wrong = "; ".join(each.what for each in found if each.worker == worker)
-            known = report if isinstance(report, SmokeReport) else None
-            rows.append(
-                {
-                    "worker": worker,
-                    "backend": known.backend if known else None,
-                    "devices": known.devices if known else None,
-                    "matmul_s": known.matmul_s if known else None,
-                    "collective_s": known.collective_s if known else None,
-                    "finding": wrong or "ok",
-                }
-            )
-        if found:
-            sick = sorted({each.worker for each in found})
-            silent = not any(reports.values())  # it never got so far that a worker wrote something
-            first = ended.reason if silent else f"worker {found[0].worker} {found[0].what}"
-            raise PartialError(
-                f"{len(sick)} of {counted(len(reports), 'worker')} of {target.name} failed: {first}",
-                hint=f"tpuctl logs {run_id}",
-                details={"workers": rows},
-            )
         columns = (
             Column("worker", "WORKER", right=True),
             Column("backend", "BACKEND"),
