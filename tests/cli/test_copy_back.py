@@ -107,9 +107,9 @@ def cut(session: Session, client: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("session", "strike"),
     [
-        pytest.param("process", interrupt, id="ctrl-c"),
         pytest.param("process", kill, id="kill -9"),
         pytest.param("isolated", cut, id="cut cable"),
+        soak("process", interrupt, id="ctrl-c"),
         soak("isolated", interrupt, id="isolated, ctrl-c"),
         soak("isolated", kill, id="isolated, kill -9"),
     ],

@@ -71,7 +71,7 @@ class Repair(StrEnum):
     """Nothing else repairs what a process did that woke up too late."""
 
 
-EVERY = 6
+EVERY = 12
 """Of the accidents beside kills before a call, a sample has one in so many."""
 
 
