@@ -579,6 +579,22 @@ def inspect(env, spec, pins):
     return report, problems
 
 
+def wrong_os_packages(spec):
+    """Packages of the operating system that are not there in the versions that are asked for."""
+    wanted = spec.get("os_packages") or {}
+    if not wanted:
+        return []
+    form = "-f=${Package} ${Version} ${db:Status-Status}\\n"
+    _, said = run_quietly(["dpkg-query", "-W", form, "--", *sorted(wanted)])
+    rows = [line.split() for line in said.splitlines()]
+    found = {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
+    return [
+        "the package %s is %s, wanted %s" % (name, found.get(name, "missing"), wanted[name])
+        for name in sorted(wanted)
+        if found.get(name) != wanted[name]
+    ]
+
+
 def read_marker(env):
     try:
         with open(os.path.join(env, MARKER), encoding="utf-8") as file:
@@ -704,7 +720,7 @@ def ensure(env, spec, pins):
     """Leaves a verified environment at `env` and returns what it reported, or nothing and Failed."""
     if read_marker(env) is not None:
         report, problems = inspect(env, spec, pins)
-        problems = problems or changed_files(env, tree_of(env, spec))
+        problems = problems or changed_files(env, tree_of(env, spec)) or wrong_os_packages(spec)
         if not problems:
             say("environment %s is already installed" % spec["key"])
             return dict(read_marker(env), **report)
@@ -722,12 +738,13 @@ def ensure(env, spec, pins):
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
         libtpu = probe_libtpu(env, spec)
         report, problems = inspect(env, spec, pins)
+        problems += wrong_os_packages(spec)
         if problems:
             raise Wrong("; ".join(problems))
         run_probe(env, spec)
         digest = make_index(env, spec)
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
-        report.update(unmanaged=spec.get("unmanaged"))
+        report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
         write_json(os.path.join(env, MARKER), report)
     except BaseException:
         remove_tree(env)

@@ -3,14 +3,17 @@ message."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shlex
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.require import require_isolated_hosts
+from tests.support.require import require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
 
@@ -130,3 +133,63 @@ def test_a_foreign_process_on_the_chips_is_named_and_ended(session: Session) -> 
     assert " of root (sleep 600) since 20" in told["message"]
     mend(session, [each["hint"] for each in told["details"]["differences"]])
     session.type(*verify)
+
+
+HOLDER = """
+import fcntl, glob, time
+lock = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+open("/tmp/held", "w").close()
+until = time.time() + 60
+while time.time() < until and not any("is held by" in open(log).read()
+                                      for log in glob.glob("/home/*/.tpuctl/runs/provision-*/*/stderr.log")):
+    time.sleep(0.1)
+time.sleep(3)
+"""
+"""Holds the lock of dpkg until that was noticed, and long enough for a client to hear of it."""
+
+
+def deb(folder: Path, name: str, version: str) -> dict[str, str]:
+    """A package of Debian without files in it, as base64, and what a repository says of it, by file name."""
+    tree = folder / f"{name}-{version}"
+    (tree / "DEBIAN").mkdir(parents=True)
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody\nDescription: tiny\n"
+    (tree / "DEBIAN/control").write_text(control)
+    package = folder / f"{name}.deb"
+    subprocess.run([require_tool("dpkg-deb"), "--build", tree, package], check=True, capture_output=True)
+    content = package.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    said = f"{control}Filename: ./{package.name}\nSize: {len(content)}\nSHA256: {digest}\n"
+    return {
+        package.name: base64.b64encode(content).decode(),
+        "Packages": base64.b64encode(said.encode()).decode(),
+    }
+
+
+def test_packages_of_the_system_come_when_its_lock_is_free_and_come_back(
+    session: Session, tmp_path: Path
+) -> None:
+    require_tool("apt-get")
+    script = ["set -e; mkdir -p /srv/own; rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*"]
+    script += [
+        f"echo {text} | base64 -d > /srv/own/{name}" for name, text in deb(tmp_path, "tiny-os", "1.2").items()
+    ]
+    script += ['echo "deb [trusted=yes] file:/srv/own ./" > /etc/apt/sources.list']
+    session.type("exec", "big", "--", "sudo", "bash", "-c", "\n".join(script))
+    (session.work / "holder.py").write_text(HOLDER)
+    session.type("cp", "holder.py", "big:/tmp/holder.py")
+    holding = session.start("exec", "big", "--worker", "0", "--", "sudo", "python3", "/tmp/holder.py")
+    on(session, 0, "until test -e /tmp/held; do sleep 0.1; done")
+    session.project.add("system", {"system": "1.0"}, "os_packages: {tiny-os: '1.2'}")
+    apply, verify = ("env", "apply", "system", "--on", "big"), ("env", "verify", "system", "--on", "big")
+    told = " ".join(session.type(*apply).stderr.split())
+    assert session.finish(holding).returncode == 0
+    assert "/var/lib/dpkg/lock-frontend is held by " in told, told
+    session.type(*verify)
+    on(session, 0, "dpkg-query -W tiny-os | grep 1.2 && sudo dpkg --remove tiny-os")
+    changed = json.loads(session.type(*verify, "--json", status=3).stdout)["error"]
+    assert "worker 0 has changed package tiny-os" in changed["message"]
+    mend(session, [each["hint"] for each in changed["details"]["differences"]])
+    session.type(*verify)
+    session.project.add("system", {"system": "1.0"}, "os_packages: {tiny-os: '9.9'}")
+    assert "Version '9.9' for 'tiny-os' was not found" in session.type(*apply, status=3).stderr

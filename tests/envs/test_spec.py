@@ -133,7 +133,6 @@ def test_every_mistake_of_a_file_is_said_at_once_with_its_place(tmp_path):
         (GOOD + "files: {source: x}", "must be a list"),
         (GOOD + "compile_cache: nowhere", "compile_cache 'nowhere' is no place"),
         (GOOD + "compile_cache: disk", "no compile cache is kept yet"),
-        (GOOD + "os_packages: {jq: '1.6'}", "packages of the operating system are not installed yet"),
         (GOOD + "kernel: {transparent_hugepages: sometimes}", "'sometimes' is not a mode"),
         (GOOD + "libtpu_flags: [--a=1]\nvariables: {LIBTPU_INIT_ARGS: x}", "say the same"),
         (GOOD + "generations: [v6]", "'v6' is no generation; did you mean 'v6e'?"),

@@ -187,6 +187,18 @@ def test_what_the_environment_sets_itself_is_no_drift() -> None:
     assert compare_hosts(pinned, "big", [Seen(0, parse_facts(told))], kind=kind) == []
 
 
+def test_packages_of_the_system_need_root_and_come_before_all_else() -> None:
+    pinned = changed(PINNED, spec=structs.replace(PINNED.spec, os_packages={"jq": "1.6"}))
+    kind = EnvironmentKind(pinned, "big", b"")
+    facts = host(envs=[])
+    packages, install = kind.plan(parse_facts({**facts, "host": {**facts["host"], "root": "sudo"}}))
+    assert (packages.kind, packages.parameters) == ("install_packages", {"packages": {"jq": "1.6"}})
+    assert (packages.title, install.title) == ("installing jq", "installing environment mine")
+    blocked = kind.plan(parse_facts({**facts, "host": {**facts["host"], "root": ""}}))
+    assert isinstance(blocked, Blocked)
+    assert "is not root there nor may become it" in blocked.why
+
+
 def test_a_plan_blocks_without_a_python_and_without_room_and_is_empty_where_all_is_there() -> None:
     assert KIND.plan(parse_facts(host())) == ()
     other = {"pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}]}

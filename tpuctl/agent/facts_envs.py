@@ -7,6 +7,7 @@ import os
 import re
 
 from base import read_json, root
+from facts import installed
 
 MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
@@ -64,7 +65,14 @@ def environment(folder, name):
         and not os.path.exists(os.path.join(folder, INTERPRETER))
     ):
         changed.insert(0, INTERPRETER)  # the link is as it was, and leads nowhere
+    changed += changed_packages((mark or {}).get("os_packages") or {})
     return {"key": name, "mark": mark, "changed": changed[:CHANGED_MAX], "changes": len(changed)}
+
+
+def changed_packages(wanted):
+    """Packages of the operating system that are not in the versions of the environment any more."""
+    found = installed(sorted(wanted))
+    return ["package %s" % name for name in sorted(wanted) if found.get(name) != wanted[name]]
 
 
 def tree_of(mark):

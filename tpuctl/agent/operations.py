@@ -21,11 +21,12 @@ class Failed(Exception):
 
 class Job:
     """The job that an operation is part of. `folder` has the files that came with it, and is its to write in;
-    `log` is where what it says goes."""
+    `log` is where what it says goes, `say` tells a person what it is at."""
 
-    def __init__(self, folder, log):
+    def __init__(self, folder, log, say):
         self.folder = folder
         self.log = log
+        self.say = say
 
     def run(self, argv, root=False, seconds=None, permanent=()):
         """Runs a program to its end and returns what it wrote to standard output; all its output is logged.

@@ -8,6 +8,7 @@ An operation is {"kind", "title", "parameters"}. Its kind names a function of th
 called with the parameters and the `Job`, and raises Failed.
 """
 
+import functools
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ from supervisor import launch
 PROVISION = "provision-"  # begins the name of a run that is such a job
 OPERATIONS = {
     "run": "operations",
+    "install_packages": "packages",
     "mount_disk": "disks",
     "unmount_disk": "disks",
     "hold_disk": "disks",
@@ -134,9 +136,9 @@ def work(run, number):
         sys.stderr.flush()
         try:
             perform = getattr(importlib.import_module(OPERATIONS[operation["kind"]]), operation["kind"])
-            result = perform(
-                operation.get("parameters") or {}, Job(attempt.path("work"), attempt.path("stderr.log"))
-            )
+            say = functools.partial(tell, note, title)
+            job = Job(attempt.path("work"), attempt.path("stderr.log"), say)
+            result = perform(operation.get("parameters") or {}, job)
         except Failed as error:
             note(failed={"title": title, "message": str(error), "permanent": error.permanent})
             return 1
@@ -149,3 +151,10 @@ def work(run, number):
         note(done=len(results))
     note(doing="")
     return 0
+
+
+def tell(note, title, text):
+    """What an operation is at, to whoever looks at the job and to its log."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+    note(doing="%s, %s" % (title, text))

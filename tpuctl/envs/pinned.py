@@ -130,6 +130,7 @@ def environment_files(pinned: PinnedEnvironment, minor: str, installer: bytes) -
             for f in spec.files
         ],
         "unmanaged": to_data(spec.unmanaged) if spec.unmanaged is not None else None,
+        "os_packages": dict(spec.os_packages),
         "wheelhouse": pinned.wheelhouse,
         "bytes": bytes_needed(pinned, minor),
         "probe": pinned.probe,

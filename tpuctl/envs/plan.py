@@ -70,6 +70,10 @@ class EnvironmentKind:
         found = find_environment(facts, key)
         if found is not None and found.mark is not None and not (found.changed and self._mend):
             return ()
+        asked_of_root = dict(self._pinned.spec.os_packages)
+        if asked_of_root and facts.host is not None and not facts.host.root:
+            told = f"{self.name} has os_packages, and {facts.host.user} is not root there nor may become it"
+            return Blocked(told, "sudo without a password for that user, or a file without os_packages")
         need, free = bytes_needed(self._pinned, minor), free_bytes(facts)
         if need and free is not None and free < need + SPARE_BYTES:
             told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
@@ -78,7 +82,11 @@ class EnvironmentKind:
         files |= self._wheels.get(minor, {})
         title = f"installing {self.name}"
         asked = {"argv": ["python3", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
-        return [Operation("run", title, asked, files)]
+        install = Operation("run", title, asked, files)
+        if not asked_of_root:
+            return [install]
+        listed = ", ".join(sorted(asked_of_root))
+        return [Operation("install_packages", f"installing {listed}", {"packages": asked_of_root}), install]
 
     def why(self, facts: Facts) -> str:
         """Why something has to be done on this host."""

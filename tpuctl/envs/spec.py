@@ -351,9 +351,6 @@ def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str
     # What is not acted on is refused: a file must not promise it.
     if cache == "disk" or cache.startswith("gs://"):
         found.append(("compile_cache", "no compile cache is kept yet", 'compile_cache: "off"'))
-    if spec.os_packages:
-        text = "packages of the operating system are not installed yet"
-        found.append(("os_packages", text, "tpuctl exec NAME -- sudo apt-get install"))
     for held, variable in (("libtpu_flags", "LIBTPU_INIT_ARGS"), ("xla_flags", "XLA_FLAGS")):
         if getattr(spec, held) and variable in spec.variables:
             found.append((held, f"{held} and the variable {variable} say the same", f"keep {held}"))

@@ -1,0 +1,66 @@
+"""`install_packages`: packages of the operating system in exact versions, by apt.
+
+For minutes after it boots a host brings itself up to date, and its locks are taken: they are waited for. A lock
+file is never removed; who holds it is at work.
+"""
+
+import os
+import time
+
+import lockfile
+from facts import DPKG, DPKG_LOCK, installed
+from operations import Failed
+from survivors import describe
+
+LOCKS = (DPKG_LOCK, DPKG + "/lock", "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock")
+WAIT_S = 900  # unattended upgrades of a fresh image take up to ten minutes
+INSTALL_S = 1800
+APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=%d" % WAIT_S]
+INSTALL = ["install", "--no-install-recommends", "--allow-downgrades", "-o", "Dpkg::Options::=--force-confold"]
+UNKNOWN = ("Unable to locate package", "was not found")
+
+
+def install_packages(parameters, job):
+    """`packages`: {name: version}."""
+    wanted = parameters["packages"]
+    if installed(sorted(wanted)) == wanted:
+        return {"installed": wanted}
+    wait_for_locks(job)
+    job.run(["dpkg", "--configure", "-a"], root=True, seconds=INSTALL_S)  # of an installation that was killed
+    install = [*APT, *INSTALL, *("%s=%s" % item for item in sorted(wanted.items()))]
+    try:
+        job.run(install, root=True, seconds=INSTALL_S)
+    except Failed:
+        # It may not have heard of them yet.
+        job.run([*APT, "update"], root=True, seconds=INSTALL_S)
+        try:
+            job.run(install, root=True, seconds=INSTALL_S)
+        except Failed as error:
+            raise Failed(str(error), permanent=any(text in str(error) for text in UNKNOWN)) from error
+    return {"installed": installed(sorted(wanted))}
+
+
+def wait_for_locks(job):
+    until, told = time.monotonic() + WAIT_S, ""
+    while True:
+        held = held_locks()
+        if not held:
+            return
+        if time.monotonic() > until:
+            raise Failed("%s after %d s" % (held, WAIT_S))
+        if held != told:
+            job.say("waiting: %s" % held)
+            told = held
+        time.sleep(1.0)
+
+
+def held_locks():
+    """Which lock is held by whom, for a person; nothing where none is."""
+    for path in LOCKS:
+        try:
+            pids = lockfile.holders(os.stat(path).st_ino)
+        except OSError:
+            continue  # not made yet
+        if pids:
+            return "%s is held by %s" % (path, describe(pids))
+    return ""
