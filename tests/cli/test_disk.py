@@ -159,6 +159,12 @@ def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Sessio
     assert (status["state"], status["options"]) == ("initializing", {"disks": "box at /mnt/box (rw)"})
     [row] = [each for each in session.json("disk", "ls") if each["name"] == "box"]
     assert row["used_by"] == ["boxed-1-w-0"]
+    up = ("up", "v4-8", "new", "--disk", "box", "--spot", "--pay", "--zone", ZONE)
+    assert "disk box is used by boxed-1-w-0" in session.type(*up, status=2).stderr
+    session.type("sim", "preempt", "boxed-1")
+    refused = session.type(*up, status=2)  # it is written again where the slice comes back
+    assert "disk box is written by slice boxed" in refused.stderr
+    assert "tpuctl disk detach box --to boxed" in refused.stderr
     session.type("down", "boxed", "--yes")
     session.type("disk", "rm", "box", "--yes")
 

@@ -49,6 +49,13 @@ CASES: list[tuple[str, dict[str, Any], DiskMode, dict[str, Any], dict[str, str]]
         {"disks": (DataDisk("z", "d", RW),)},
         {"both-modes": "deny"},
     ),
+    (
+        "many readers that have it already",
+        {"users": tuple("abcdefgh")},
+        RO,
+        {"hosts": 8, "disks": (DataDisk("z", "d", RO),)},
+        {},
+    ),
     ("a writer on a slice", {}, RW, {"hosts": 2}, {"pod-read-only": "deny"}),
     (
         "balanced read-only",

@@ -25,7 +25,7 @@ from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.slice_spec import DiskRef, SliceSpec
 from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import get_slice, list_slices, save
+from tpuctl.state.repository import find_slice, get_slice, list_slices, save
 
 Refs = tuple[DiskRef, ...]
 
@@ -36,12 +36,14 @@ def merge_refs(known: Refs, more: Refs) -> Refs:
     return (*(each for each in known if each.name not in names and each.path not in paths), *more)
 
 
-def resolve_refs(services: Services, said: Sequence[str], spec: SliceSpec, zones: Sequence[str]) -> Refs:
-    """What `--disk` comes to for a slice. Raises UsageError, with its field, for what cannot be."""
+def resolve_refs(
+    services: Services, said: Sequence[str], spec: SliceSpec, zones: Sequence[str], name: str
+) -> Refs:
+    """What `--disk` comes to for slice `name`. Raises UsageError, with its field, for what cannot be."""
     found: Refs = ()
     for text in said:
         try:
-            found = merge_refs(found, (_resolve(services, text, spec, zones),))
+            found = merge_refs(found, (_resolve(services, text, spec, zones, name),))
         except UsageError as error:
             raise UsageError.of("disk", error.message, error.hint) from error
     if len(found) != len(said):
@@ -49,7 +51,7 @@ def resolve_refs(services: Services, said: Sequence[str], spec: SliceSpec, zones
     return found
 
 
-def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str]) -> DiskRef:
+def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str], name: str) -> DiskRef:
     asked = parse_disk(text)
     stored = find_record(services, asked.name)
     if stored is None or not stored[0].wanted:
@@ -68,7 +70,7 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
             f"{record.name} is a master, and one host writes to it", hint=f"{newest}, then its copy"
         )
     ref = DiskRef(record.name, asked.path or f"/mnt/{record.master}", mode)
-    _check_rules(services, record, ref, spec)
+    _check_rules(services, record, ref, spec, name)
     return ref
 
 
@@ -85,25 +87,23 @@ def _check_zones(services: Services, record: DiskRecord, zones: Sequence[str]) -
             services.emit(Warn(record.name, f"if the slice comes up there, {plan.said}"))
 
 
-def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: SliceSpec) -> None:
+def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: SliceSpec, name: str) -> None:
     known = load_accelerators().find(spec.accelerator_type)
     generation = known.generation if known is not None else ""
     disk = get_disk(services, record)
-    entry = DataDisk(disk.zone, disk.name, ref.mode)
-    mine = {user for each in list_slices(services) if ref in each.spec.disks for user in _machines(each)}
-    others = tuple(user for user in disk.users if user not in mine)
-    place = Place(
-        "the slice", disk.zone, generation, spec.hosts, (entry,) if len(others) < len(disk.users) else ()
-    )
-    findings = DiskRules(load_disk_rules()).check_attach(replace(disk, users=others), ref.mode, place)
+    own = find_slice(services, name) if disk.users and name else None
+    nodes = nodes_of(services, own.record).values() if own is not None else ()
+    disks = tuple(dict.fromkeys(each for node in nodes if node is not None for each in node.data_disks))
+    place = Place("the slice", disk.zone, generation, spec.hosts, disks)
+    findings = DiskRules(load_disk_rules()).check_attach(disk, ref.mode, place)
     refuse(findings)
-    for each in warnings(findings):
-        services.emit(Warn(disk.name, each))
-
-
-def _machines(record: SliceRecord) -> list[str]:
-    incarnation = record.incarnation
-    return [each.hostname for each in incarnation.workers] if incarnation is not None else []
+    writers = followed_by(services, disk.name) if ref.mode is DiskMode.READ_WRITE else []
+    for each in writers:  # also one without hosts at the moment
+        if each != name:
+            hint = f"tpuctl disk detach {disk.name} --to {each}, or a clone of it"
+            raise UsageError(f"disk {disk.name} is written by slice {each}", hint=hint)
+    for why in warnings(findings):
+        services.emit(Warn(disk.name, why))
 
 
 def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:

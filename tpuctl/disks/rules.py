@@ -93,7 +93,7 @@ class DiskRules:
         return [*found, *self._check_shared(disk, mode, place)]
 
     def _check_users(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
-        here = next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
+        here = _entry_of(disk, place)
         if here is not None:
             if here.mode is mode:
                 return []
@@ -119,9 +119,10 @@ class DiskRules:
         if row.get("access_mode") and disk.access_mode != SHARED:
             why = f"disk {disk.name} has access mode {disk.access_mode or 'none'}; read-only needs {SHARED}"
             found.append(self._found("access-mode", why, copy))
-        readers = row.get("readers")
-        if readers is not None and len(disk.users) + place.hosts > readers:
-            why = f"{disk.type} is documented for {readers} hosts, here {len(disk.users) + place.hosts}"
+        limit, readers = row.get("readers"), len(disk.users)
+        readers += 0 if _entry_of(disk, place) is not None else place.hosts
+        if limit is not None and readers > limit:
+            why = f"{disk.type} is documented for {limit} hosts, here {readers}"
             found.append(
                 self._found("readers", why, "users report more; hyperdisk-ml where the generation has it")
             )
@@ -215,6 +216,11 @@ class DiskRules:
         if len(recent) < limits["burst"]:
             return 0.0
         return float(recent[-limits["burst"]] + limits["window_s"] - now)
+
+
+def _entry_of(disk: DiskInfo, place: Place) -> DataDisk | None:
+    """How the place has the disk already."""
+    return next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
 
 
 def refuse(findings: Sequence[Finding]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from tpuctl.errors import (
 )
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
 from tpuctl.fleet.plan import Change, FleetChange, How, Kind, WantedFleet, WantedRun, plan_fleet
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
@@ -148,7 +149,20 @@ def _resolve_slices(
             slices[name] = resolve_wanted(services, config, request, name, directory, grants)
 
         _collect(file, problems, ("slices", name), resolve)
+    _check_writers(file, slices, problems)
     return slices
+
+
+def _check_writers(file: FleetFile, slices: Mapping[str, WantedSlice], problems: list[Problem]) -> None:
+    """One slice of a file alone writes to a disk."""
+    writers: dict[str, str] = {}
+    for name, item in slices.items():
+        for ref in item.spec.disks:
+            first = writers.setdefault(ref.name, name) if ref.mode is DiskMode.READ_WRITE else name
+            if first != name:
+                why = f"disk {ref.name} is written by slice {first}"
+                error = UsageError.of("disk", why, f"a clone of it: tpuctl disk clone {ref.name}")
+                problems.append(file.problem(error, "slices", name))
 
 
 def _resolve_run(

@@ -74,7 +74,7 @@ def resolve_wanted(
         check_environment(services, environment, known.spec.accelerator_type)
         env = _asked(request, environment) or known.spec.env
         specs = tuple(replace(known.spec, zone=zone, env=env) for zone in known.requested_zones)
-        specs = with_disks(services, request.disk, specs)
+        specs = with_disks(services, request.disk, specs, known.name)
         return WantedSlice(known.name, specs, request.pay or agreed, None, limits, environment)
     grants = list_grants(services) if grants is None else grants
     flex = (request.tier or config.tier) == "flex-start"
@@ -83,11 +83,11 @@ def resolve_wanted(
     now = services.clock.now()
     specs = resolve_request(request, config, catalog, grants, now=now, script=script, environment=environment)
     check_environment(services, environment, specs[0].accelerator_type)
-    specs = with_disks(services, request.disk, specs)
+    chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
+    specs = with_disks(services, request.disk, specs, chosen)
     specs = tuple(replace(spec, env=_asked(request, environment)) for spec in specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
-    chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
     return WantedSlice(chosen, specs, request.pay, script, limits, environment)
 
 

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from tpuctl.disks.hosts import Mounted
 
 
-def with_disks(services: Services, said: Sequence[str], specs: tuple[SliceSpec, ...]) -> tuple[SliceSpec, ...]:
-    """The specifications with what `--disk` says, beside the disks that they have. Raises UsageError."""
+def with_disks(
+    services: Services, said: Sequence[str], specs: tuple[SliceSpec, ...], name: str = ""
+) -> tuple[SliceSpec, ...]:
+    """The specifications with what `--disk` says of slice `name`, beside the disks that they have. Raises
+    UsageError."""
     if not said:
         return specs
     from tpuctl.disks.follow import merge_refs, resolve_refs
 
-    refs = resolve_refs(services, said, specs[0], [each.zone for each in specs])
+    refs = resolve_refs(services, said, specs[0], [each.zone for each in specs], name)
     return tuple(replace(each, disks=merge_refs(each.disks, refs)) for each in specs)
 
 
