@@ -1,4 +1,4 @@
-"""A run on two hosts whose program comes up on the CPU, without a worker, or with too few devices."""
+"""What programs on two hosts come up with: the CPU, a worker that is missing, what was compiled before."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.frameworks import write_jax
+from tests.support.frameworks import FILES, write_jax
 from tests.support.session import Session, open_session
+from tests.support.wheels import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -90,3 +91,13 @@ def test_a_run_on_all_chips_says_so_once(session: Session) -> None:
     joined = [entry["detail"] for entry in found["timeline"] if entry["event"] == "joined"]
     assert joined == ["8 chips, 2 workers"]
     assert json.dumps(found).count("allow_cpu") == 1
+
+
+def test_what_was_compiled_is_there_for_the_next_run(session: Session) -> None:
+    Project(session.work).add("cached", {"jax": "1.0"}, "compile_cache: disk", FILES)
+    program = "from jax._src.compiler import compile\ncompile('step')\n"
+    said = []
+    for name in ("first", "second"):
+        session.type(*RUN, "--name", name, "--env", "cached", "--", "python3", "-c", program)
+        said.append({row["compile_cache"] for row in session.json("manifest", name)["hosts"]})
+    assert said == [{"cold: 0 of 1 programs loaded"}, {"warm: 1 of 1 programs loaded"}]

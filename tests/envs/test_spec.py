@@ -132,7 +132,15 @@ def test_every_mistake_of_a_file_is_said_at_once_with_its_place(tmp_path):
         (GOOD + "files:\n  - {source: x, to: x}", "lacks the key 'sha256'"),
         (GOOD + "files: {source: x}", "must be a list"),
         (GOOD + "compile_cache: nowhere", "compile_cache 'nowhere' is no place"),
-        (GOOD + "compile_cache: disk", "no compile cache is kept yet"),
+        (
+            GOOD + "compile_cache: gs://b/cache",
+            "JAX reads and writes gs:// with etils[epath-gcs], and etils is not required",
+        ),
+        (GOOD.replace("cpu", "torch_tpu") + "compile_cache: disk", "no compile cache of TorchTPU is known"),
+        (
+            GOOD.replace("cpu", "torch_xla") + "compile_cache: gs://b/cache",
+            "PyTorch/XLA keeps compiled programs in a directory of the host only",
+        ),
         (GOOD + "kernel: {transparent_hugepages: sometimes}", "'sometimes' is not a mode"),
         (GOOD + "libtpu_flags: [--a=1]\nvariables: {LIBTPU_INIT_ARGS: x}", "say the same"),
         (GOOD + "generations: [v6]", "'v6' is no generation; did you mean 'v6e'?"),

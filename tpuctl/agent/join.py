@@ -14,13 +14,16 @@ from processes import process_stat
 REPORTS_MAX = 32
 
 
-def watch(attempt, environment):
-    """Has the programs that are started with `environment` say on what they compute."""
+def watch(attempt, environment, devices):
+    """Has the programs that are started with `environment` say what they load of the compile cache, and with
+    `devices` on what they compute."""
     folder = make_dir(attempt.path("join"))
     with open(os.path.join(folder, "sitecustomize.py"), "wb") as file:
         file.write(pkgutil.get_data("join_hook", "join_hook.py") or b"")
     environment[join_hook.FOLDER] = folder
     environment[join_hook.PLATFORMS] = environment.get("JAX_PLATFORMS", "")
+    if not devices:
+        environment[join_hook.CACHE_ONLY] = "1"
     behind = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([folder, behind]) if behind else folder
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 FOLDER = "TPUCTL_JOIN"  # where the files go
 PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
+CACHE_ONLY = "TPUCTL_JOIN_CACHE_ONLY"  # nobody asks on what it computes
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 
@@ -76,11 +77,11 @@ def wrap(module, name, found=dict):
             note({"waits": True, "since": time.time()})
             result = function(*arguments, **named)
         except BaseException:
-            note(None)
+            note({"waits": False})
             state["calls"] = 0
             raise
         with suppress(Exception):  # as above
-            note(found())
+            note(dict(found(), waits=False))
         return result
 
     wrapped.__dict__.update(getattr(function, "__dict__", {}))
@@ -88,20 +89,36 @@ def wrap(module, name, found=dict):
     setattr(module, name, wrapped)
 
 
+told: dict = {}
+
+
 def note(what):
-    """Writes down how this process stands, or that it takes no part. A full disk is no reason to disturb it."""
+    """Writes down how this process stands. A full disk is no reason to disturb it."""
     import json
 
     pid = os.getpid()
+    if told.get("pid") != pid:  # the first word, also of a fork
+        told.clear()
+        told.update(pid=pid, bounded=any(name in os.environ for name in BOUNDS))
+    told.update(what)
     path = os.path.join(os.environ[FOLDER], "%d.json" % pid)
     with suppress(OSError):
-        if what is None:
-            os.unlink(path)
-            return
-        said = dict(what, pid=pid, bounded=any(name in os.environ for name in BOUNDS))
         with open(path + ".new", "w") as file:
-            json.dump(said, file)
+            json.dump(told, file)
         os.rename(path + ".new", path)
+
+
+COUNTED_S = 300.0  # what is compiled later says nothing of the start
+EVENTS = {"cache_hits": "loaded", "compile_requests_use_cache": "asked"}
+counts = {"loaded": 0, "asked": 0}
+
+
+def count(event, **_):
+    """Of JAX's own events those of its compile cache: a program that was asked for, and one that was there."""
+    name = EVENTS.get(event.rpartition("/")[2])
+    if name is not None and time.monotonic() - began < COUNTED_S:
+        counts[name] += 1
+        note(counts)
 
 
 def found_by_jax():
@@ -121,12 +138,16 @@ def found_by_torch_xla():
     return {"backend": runtime.device_type().lower(), "devices": count, "chosen": False}
 
 
-HOOKS = {
+DEVICES = {
     # JAX waits for the other processes in `initialize`, and for chips in `backends`.
     "jax._src.distributed": lambda module: wrap(module, "initialize"),
     "jax._src.xla_bridge": lambda module: wrap(module, "backends", found_by_jax),
     "torch_xla.core.xla_model": lambda module: wrap(module, "xla_device", found_by_torch_xla),
 }
+HOOKS = {"jax._src.monitoring": lambda module: module.register_event_listener(count)}
+if CACHE_ONLY not in os.environ:
+    HOOKS.update(DEVICES)
+began = time.monotonic()
 
 if __name__ == "sitecustomize":
     begin()

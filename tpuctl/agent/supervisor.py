@@ -5,7 +5,19 @@ import json
 import os
 import time
 
-from base import SCHEMA, Attempt, Refused, need, read_json, reserve_end, root, sync_dir, write_end, write_json
+from base import (
+    SCHEMA,
+    Attempt,
+    Refused,
+    make_dir,
+    need,
+    read_json,
+    reserve_end,
+    root,
+    sync_dir,
+    write_end,
+    write_json,
+)
 from contents import is_inside
 from processes import Tree, boot_id, not_started, process_stat, split_status
 from state import look
@@ -36,11 +48,13 @@ def start(request, _stdin):
         raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
     environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
     environment.update(os.environ)
+    for name, place in (request.get("env_dirs") or {}).items():
+        environment[str(name)] = make_dir(root(str(place)))
     environment.update({str(key): str(value) for key, value in env.items()})
-    if request.get("watch_join"):
+    if request.get("watch_join") or request.get("watch_cache"):
         import join
 
-        join.watch(attempt, environment)
+        join.watch(attempt, environment, bool(request.get("watch_join")))
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)

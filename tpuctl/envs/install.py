@@ -11,6 +11,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
+from tpuctl.envs.compile_cache import CompileCache, compile_cache
 from tpuctl.envs.load import Environment, pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
@@ -62,6 +63,17 @@ class HostEnvironment:
     def variables(self) -> dict[str, str]:
         """What the environment sets for every run in it."""
         return run_variables(self._pinned.spec)
+
+    @property
+    def keeps_compiled(self) -> bool:
+        """Whether there is a compile cache."""
+        return self._pinned.spec.compile_cache != "off"
+
+    def compile_cache(
+        self, key: str, accelerator_type: str, variables: Mapping[str, str], rank: int
+    ) -> CompileCache:
+        """See `compile_cache`; `key` is that of the environment on the host."""
+        return compile_cache(self._pinned.spec, key, accelerator_type, variables, rank)
 
     def ensure(
         self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None

@@ -194,6 +194,12 @@ def _flags(table: VersionTable, spec: EnvironmentSpec, libtpu: str | None) -> li
 
 
 def _cache(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, str]) -> list[Complaint]:
+    lacking = [each for each in ("etils", "gcsfs") if each not in versions]
+    if spec.compile_cache.startswith("gs://") and lacking:
+        text = f"JAX reads and writes gs:// with etils[epath-gcs], and {lacking[0]} is not required"
+        return [
+            Complaint("compile_cache", text, "requirements: [etils[epath-gcs]==1.13.0], or compile_cache: disk")
+        ]
     if spec.compile_cache == "off" or not table.cache_never_loads(versions):
         return []
     text = f"torch-xla {versions['torch-xla']} writes a compile cache and never loads it (pytorch/xla#9094)"

@@ -349,8 +349,11 @@ def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str
     if cache not in ("off", "disk") and not cache.startswith("gs://"):
         found.append(("compile_cache", f"compile_cache {cache!r} is no place", "gs://BUCKET/PATH, disk or off"))
     # What is not acted on is refused: a file must not promise it.
-    if cache == "disk" or cache.startswith("gs://"):
-        found.append(("compile_cache", "no compile cache is kept yet", 'compile_cache: "off"'))
+    if cache != "off" and spec.backend is Backend.TORCH_TPU:
+        found.append(("compile_cache", "no compile cache of TorchTPU is known", 'compile_cache: "off"'))
+    if cache.startswith("gs://") and spec.backend is Backend.TORCH_XLA:
+        text = "PyTorch/XLA keeps compiled programs in a directory of the host only"
+        found.append(("compile_cache", text, "compile_cache: disk"))
     for held, variable in (("libtpu_flags", "LIBTPU_INIT_ARGS"), ("xla_flags", "XLA_FLAGS")):
         if getattr(spec, held) and variable in spec.variables:
             found.append((held, f"{held} and the variable {variable} say the same", f"keep {held}"))

@@ -151,6 +151,9 @@ class JoinReport(Struct, frozen=True):
     """The program itself wants no chips in this process."""
     bounded: bool = False
     """Variables give it only some of the chips."""
+    asked: int = 0
+    """Programs that it wanted compiled in its first minutes, with a compile cache; `loaded` were there."""
+    loaded: int = 0
 
 
 class WorkerStatus(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
+from tpuctl.envs.compile_cache import CompileCache
 from tpuctl.envs.install import host_environment
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
@@ -77,6 +78,7 @@ class AttemptHosts:
         self._attempt = attempt
         everyone = host_targets(services, slice_)
         incarnation = slice_.incarnation
+        self._accelerator_type = slice_.spec.accelerator_type
         self._coordinator_ip = (
             incarnation.workers[attempt.workers[0]].endpoint.internal_ip if incarnation else ""
         )
@@ -157,21 +159,37 @@ class AttemptHosts:
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             variables = render_environment(self._run, self._attempt, target.worker)
+            cache = self._compile_cache(target.worker, {**pinned, **variables})
             return {
                 **self._ids(),
                 "fence": self._attempt.fence,
                 "argv": list(self._run.spec.argv),
-                "env": {**pinned, **variables, **{name: held.reveal() for name, held in secrets.items()}},
+                "env_dirs": dict(cache.directories),
+                "env": {
+                    **pinned,
+                    **cache.variables,
+                    **variables,
+                    **{name: held.reveal() for name, held in secrets.items()},
+                },
                 "env_defaults": dict(HOST_DEFAULTS),
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,
                 "beat_s": timeouts.HOST_HEARTBEAT_S,
+                "watch_cache": self._environment is not None and self._environment.keeps_compiled,
                 "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
             }
 
         replies = require_values(self._agent.start(self.targets, request), "start")
         return all(reply.state in _BEGUN for reply in replies)
+
+    def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
+        keys = {row["worker"]: row.get("environment_key", "") for row in self._attempt.hosts}
+        key = keys.get(str(worker), "")
+        if self._environment is None or not key:
+            return CompileCache()
+        rank = self._attempt.workers.index(worker)
+        return self._environment.compile_cache(key, self._accelerator_type, variables, rank)
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self._attempt.hosts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from tpuctl import __version__
 from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
+from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.errors import PartialError, StaleRecordError
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
@@ -290,6 +291,7 @@ class RunEffects:
             self._attempt,
             state=AttemptPhase.ENDED,
             ended_at=self._services.store.now(),
+            hosts=_with_cache(self._attempt.hosts, self._workers),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
@@ -368,6 +370,21 @@ class RunEffects:
             return
         if self._slice.desired is Desired.UP and self._slice.run_id == run.id:
             request_down(self._services, run.slice_name)
+
+
+def _with_cache(
+    rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus]
+) -> tuple[Mapping[str, str], ...]:
+    """The rows of hosts, with what their programs loaded of the compile cache where they said."""
+    said = {
+        str(worker.worker): describe_cache(
+            sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
+        )
+        for worker in workers
+    }
+    return tuple(
+        {**row, "compile_cache": said[row["worker"]]} if said.get(row["worker"]) else row for row in rows
+    )
 
 
 def _unseen(attempt: Attempt) -> list[WorkerStatus]:

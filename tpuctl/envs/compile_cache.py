@@ -1,0 +1,48 @@
+"""Where the compiled programs of a run are kept: one directory for what would compile to the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from tpuctl.envs.spec import Backend, EnvironmentSpec
+
+DISK = "disk"
+FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+BELOW_HOME = "compile-cache"
+"""Of `~/.tpuctl` on each host, for `compile_cache: disk`."""
+
+
+class CompileCache(Struct, frozen=True):
+    """What tells a program of its cache: variables, and variables that name directories below `~/.tpuctl` of
+    its host."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    directories: Mapping[str, str] = field(default_factory=dict)
+
+
+def compile_cache(
+    spec: EnvironmentSpec, key: str, accelerator_type: str, variables: Mapping[str, str], rank: int
+) -> CompileCache:
+    """The cache of the process of this rank; `variables` are all that the run sets. There is one writer: JAX
+    writes from process 0 alone (`_cache_write` in jax/_src/compiler.py), PyTorch/XLA is told to only read
+    elsewhere."""
+    if spec.compile_cache == "off":
+        return CompileCache()
+    flags = "\n".join(variables.get(name, "") for name in FLAGS)
+    name = f"{key}-{accelerator_type}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+    of_torch = spec.backend is Backend.TORCH_XLA
+    variable = "XLA_PERSISTENT_CACHE_PATH" if of_torch else "JAX_COMPILATION_CACHE_DIR"
+    more = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1"} if of_torch and rank else {}
+    if spec.compile_cache == DISK:
+        return CompileCache(more, {variable: f"{BELOW_HOME}/{name}"})
+    return CompileCache({variable: f"{spec.compile_cache.rstrip('/')}/{name}", **more})
+
+
+def describe_cache(loaded: int, asked: int) -> str:
+    """What the first minutes of a process came to, such as `warm: 12 of 15 programs loaded`."""
+    if not asked:
+        return ""
+    return f"{'warm' if loaded else 'cold'}: {loaded} of {asked} programs loaded"
