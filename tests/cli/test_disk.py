@@ -269,6 +269,51 @@ def test_a_quota_of_disks_is_said_with_what_to_do(session: Session) -> None:
     session.type("disk", "rm", "large", "--yes")
 
 
+def test_quotas_of_disks_are_shown_and_what_is_beyond_them_is_refused(session: Session) -> None:
+    """And nothing is left of what was refused."""
+    metric = "SSD_TOTAL_GB"
+    session.type("disk", "create", "first", "--size", "10", "--zone", ZONE)
+    [row] = [each for each in session.json("quota", "--zone", ZONE)["side"] if each["metric"] == metric]
+    session.type("sim", "quota", f"{metric}/us-central2={row['used'] + 10}")
+    words = ("disk", "create", "second", "--size", "11", "--zone", ZONE)
+    done = session.type(*words, status=7)
+    assert f"Quota '{metric}' exceeded.  Limit: {row['used'] + 10}.0 in region us-central2." in done.stderr
+    assert "tpuctl quota shows what is left; tpuctl disk gc" in done.stderr
+    assert session.type("disk", "resize", "first", "--size", "21", "--yes", status=7).stdout == ""
+    session.type("disk", "resize", "first", "--size", "20", "--yes")
+    lines = session.type("quota", "--zone", ZONE).stdout.splitlines()
+    assert any(metric in line and line.rstrip().endswith("0 GiB pd-balanced/ssd") for line in lines)
+    session.type("sim", "quota", f"{metric}/us-central2=100000")
+    session.type(*words)
+    session.type("disk", "rm", "first", "second", "--yes")
+    assert not in_the_cloud(session) & {"first", "second"}
+
+
+def test_how_often_a_disk_was_copied_and_what_nobody_uses_is_shown(session: Session) -> None:
+    session.type("disk", "create", "idle", "--size", "10", "--zone", ZONE)
+    session.type("disk", "snapshot", "idle")
+    rows = {row["disk"]: row for row in session.json("quota")["copied_lately"]}
+    assert rows["idle"] == {"disk": "idle", "copies": 1, "limit": 6, "next_at": None}
+    unused = {row["name"]: row for row in session.json("reap", "--dry-run")["unused_disks"]}
+    assert unused["idle"]["usd_per_month"] == 1.0
+    assert unused["idle"]["command"] == "tpuctl disk rm idle"
+    assert unused["idle-g1-s"]["kind"] == "snapshot"
+    said = session.type("reap", "--dry-run").stderr
+    assert "idle, idle-g1-s" in said
+    assert "tpuctl disk gc --keep 0" in said
+    assert "tpuctl disk rm idle" in said
+    [found] = [each for each in json.loads(doctor(session))["findings"] if each["check"] == "disks"]
+    assert (found["level"], "idle, idle-g1-s" in found["what"]) == ("warning", True)
+    session.type("disk", "gc", "--keep", "0", "--yes")
+    session.type("disk", "rm", "idle", "--yes")
+    assert "idle" not in {row["name"] for row in session.json("reap", "--dry-run")["unused_disks"]}
+
+
+def doctor(session: Session) -> str:
+    """Whatever else it finds."""
+    return session.finish(session.start("doctor", "--json")).stdout
+
+
 def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
     for name in ("one", "two"):
         session.type("disk", "create", name, "--size", "10", "--zone", ZONE)

@@ -64,6 +64,7 @@ def facts(**changes: Any) -> Facts:
             )
         },
         "clock_ahead": Reading(0.3),
+        "unused_disks": Reading(()),
         "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
         "buckets": {},
@@ -93,7 +94,7 @@ def test_where_everything_is_well_nothing_is_found():
 
 
 @pytest.mark.parametrize(
-    "field", ["services", "permissions", "tpu_quotas", "clock_ahead", "keys", "tools", "store"]
+    "field", ["unused_disks", "services", "permissions", "tpu_quotas", "clock_ahead", "keys", "tools", "store"]
 )
 def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
     found = [each for each in examine(facts(**{field: UNREAD})) if each.level != "ok"]

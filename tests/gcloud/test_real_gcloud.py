@@ -386,7 +386,7 @@ def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
     region = json.loads(gcloud.ok("compute", "regions", "describe", "us-east1", "--format=json"))
     assert {"metric": "IN_USE_ADDRESSES", "limit": 8.0, "usage": 0.0} in region["quotas"]
     project = json.loads(gcloud.ok("compute", "project-info", "describe", "--format=json"))
-    assert {each["metric"] for each in project["quotas"]} == {"HEALTH_CHECKS"}
+    assert {each["metric"] for each in project["quotas"]} == {"HEALTH_CHECKS", "SNAPSHOTS"}
     infos = json.loads(
         gcloud.ok(
             "beta", "quotas", "info", "describe", "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI",

@@ -305,3 +305,49 @@ def test_the_metadata_server_names_the_disks(lab: Lab) -> None:
     )
     attach(lab, "big", ro("two"))
     assert specs[0].metadata()["instance/disks/1/device-name"] == "persistent-disk-2"
+
+
+# Quotas.
+
+
+def region_quota(lab: Lab, metric: str, region: str = "us-central2") -> tuple[float, float]:
+    rows = lab.get(f"/regions/{region}")["quotas"]
+    [row] = [each for each in rows if each["metric"] == metric]
+    return row["limit"], row["usage"]
+
+
+def failed_with(lab: Lab, answer: Any) -> str:
+    """The error of an operation, its code first."""
+    status, body = answer
+    assert status == 200, body
+    scope = f"zones/{ZONE}" if "zone" in body else "global"
+    [error] = lab.get(f"/{scope}/operations/{body['name']}")["error"]["errors"]
+    return f"{error['code']}: {error['message']}"
+
+
+def test_gigabytes_of_disks_are_limited_by_region_and_kind(lab: Lab) -> None:
+    lab.world.set_quotas({"SSD_TOTAL_GB/us-central2": 50})
+    lab.disk("one", sizeGb="30", type=f"zones/{ZONE}/diskTypes/pd-balanced")
+    lab.disk("slow", sizeGb="500")
+    assert region_quota(lab, "SSD_TOTAL_GB") == (50.0, 30.0)
+    assert region_quota(lab, "SSD_TOTAL_GB", "us-central1")[1] == 0.0
+    assert region_quota(lab, "DISKS_TOTAL_GB")[1] == 500.0
+    refusal = "QUOTA_EXCEEDED: Quota 'SSD_TOTAL_GB' exceeded.  Limit: 50.0 in region us-central2."
+    two = {"name": "two", "sizeGb": "21", "type": f"zones/{ZONE}/diskTypes/pd-ssd"}
+    assert failed_with(lab, lab.call("POST", DISKS, two)) == refusal
+    assert lab.call("GET", f"{DISKS}/two")[0] == 404
+    assert failed_with(lab, lab.call("POST", f"{DISKS}/one/resize", {"sizeGb": "51"})) == refusal
+    assert shown(lab, "one")["sizeGb"] == "30"
+    lab.call("DELETE", f"{DISKS}/one")
+    assert region_quota(lab, "SSD_TOTAL_GB") == (50.0, 0.0)
+    lab.disk("two", sizeGb="21", type=f"zones/{ZONE}/diskTypes/pd-ssd")
+
+
+def test_snapshots_are_counted_for_the_project(lab: Lab) -> None:
+    lab.world.set_quotas({"SNAPSHOTS": 1})
+    lab.disk("one", sizeGb="10")
+    assert lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "s"})[0] == 200
+    [row] = [each for each in lab.get("")["quotas"] if each["metric"] == "SNAPSHOTS"]
+    assert (row["limit"], row["usage"]) == (1.0, 1.0)
+    answer = lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "t"})
+    assert failed_with(lab, answer) == "QUOTA_EXCEEDED: Quota 'SNAPSHOTS' exceeded.  Limit: 1.0 globally."

@@ -209,13 +209,17 @@ class DiskRules:
             found.append(self._found("restore-cost", f"{name} costs {price} in {zone}, more than ${most}"))
         return found
 
+    @property
+    def copy_rate(self) -> tuple[int, float]:
+        """So many snapshots of a disk, within so many seconds."""
+        limits = self._table["copies"]
+        return int(limits["burst"]), float(limits["window_s"])
+
     def copy_wait_s(self, made_at: Sequence[float], now: float) -> float:
         """How long until one more copy may be made of a source, of which copies were made at those times."""
-        limits = self._table["copies"]
-        recent = sorted(at for at in made_at if at > now - limits["window_s"])
-        if len(recent) < limits["burst"]:
-            return 0.0
-        return float(recent[-limits["burst"]] + limits["window_s"] - now)
+        burst, window_s = self.copy_rate
+        recent = sorted(at for at in made_at if at > now - window_s)
+        return recent[-burst] + window_s - now if len(recent) >= burst else 0.0
 
 
 def _entry_of(disk: DiskInfo, place: Place) -> DataDisk | None:

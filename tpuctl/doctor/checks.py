@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.disks.unused import UnusedDisk, cost_in_words
 from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
@@ -263,6 +264,15 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
     return (problem if len(away) == len(zones) else warning)(what, fix)
 
 
+def check_disks(_: Facts, found: tuple[UnusedDisk, ...]) -> list[Finding]:
+    """Disks of ours are used by somebody; no grant covers them."""
+    if not found:
+        return [ok("none of yours is unused")]
+    names = ", ".join(each.name for each in found)
+    fix = "; ".join(dict.fromkeys(each.command for each in found))
+    return [warning(f"nobody uses {names}: {cost_in_words(found)}, which no grant covers", fix)]
+
+
 def check_store(facts: Facts) -> list[Finding]:
     """The store can be opened, read and written."""
     found = facts.store.value
@@ -389,6 +399,7 @@ CHECKS = (
     Check("os login", check_os_login, needs="project"),
     Check("vpc", check_network),
     Check("buckets", check_buckets),
+    Check("disks", check_disks, needs="unused_disks"),
     Check("store", check_store),
     Check("watchdog", check_watchdog),
     Check("tools", check_tools, needs="tools"),

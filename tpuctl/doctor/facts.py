@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from tpuctl.disks.unused import UnusedDisk
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.result import Reading
 from tpuctl.model.accelerators import Catalog
@@ -78,6 +79,7 @@ class Facts(Struct, frozen=True):
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
     clock_ahead: Reading[float]
+    unused_disks: Reading[tuple[UnusedDisk, ...]]
     keys: Reading[KeyFacts]
     tools: Reading[tuple[ToolFacts, ...]]
     buckets: Mapping[str, Reading[BucketPlace]]

@@ -135,7 +135,7 @@ def _judge_region(facts: Facts, region: str, quotas: Sequence[ComputeQuota]) -> 
     short = _short(facts, quotas)
     if short:
         return short
-    rooms = [room for quota in quotas if (room := room_of(quota)) is not None]
+    rooms = [room for quota in quotas if (room := room_of(quota)) is not None and room.hosts is not None]
     if not rooms:
         return [warning(f"{region}: the API shows none of the quotas that hosts use up")]
     return [ok(f"{region}: room for {', '.join(f'{room.words} ({_used(room.quota)})' for room in rooms)}")]

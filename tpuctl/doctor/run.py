@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tpuctl.disks.unused import UnusedDisk, unused_disks
 from tpuctl.doctor.checks import ASKED_PERMISSIONS
 from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted
 from tpuctl.doctor.store import STORE_PERMISSIONS
@@ -69,6 +70,7 @@ def check_up(
         "network": partial(services.project_api.network, wanted.network),
         "tpu_quotas": services.project_api.tpu_quotas,
         "holdings": partial(_all_holdings, services, catalog),
+        "unused_disks": partial(_unused_disks, services, store),
         **buckets,
         **_looks_at_shared(services, wanted),
     }
@@ -132,6 +134,13 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
     if unread:
         raise unread[0].error or TransientError(f"{unread[0].what} were not all read: {unread[0].why}")
     return holdings
+
+
+def _unused_disks(services: Services, store: Reading[StoreFacts]) -> tuple[UnusedDisk, ...]:
+    """None where there is no store yet, which a look does not make."""
+    if store.value is None or not store.value.usable:
+        raise TpuctlError("the store is not opened in the state in which it is")
+    return unused_disks(services) if store.value.exists else ()
 
 
 def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:

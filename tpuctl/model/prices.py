@@ -45,6 +45,10 @@ class OtherPrices(Struct, frozen=True):
         more = row.get("throughput", 0.0) * (throughput or 0) + row.get("iops", 0.0) * (iops or 0)
         return float(row["gib"] * size_gib + more)
 
+    def snapshot_month(self, stored_bytes: int) -> float:
+        """About what so much stored in snapshots costs in a month."""
+        return float(self.data["snapshot"]["gib"]) * stored_bytes / (1 << 30)
+
     def per_hour(self, asset: CloudResource) -> float | None:
         """About what a resource costs per hour; None where the table or the resource does not tell."""
         table = self.data.get(str(asset.kind))

@@ -237,25 +237,45 @@ def _shortage(
     return Shortage(quota, need, certain, (ask, *more))
 
 
+DISK_QUOTAS: Mapping[str, str] = {
+    "DISKS_TOTAL_GB": "pd-standard",
+    "SSD_TOTAL_GB": "pd-balanced/ssd",
+    "HDB_TOTAL_GB": "hyperdisk-balanced",
+}
+"""Regional quotas of GB, and the types of disks that draw on them: compute.v1.Quota, and gcpdiag, rule
+gce/WARN/2022_009."""
+SNAPSHOTS = "SNAPSHOTS"
+
+
 class Room(Struct, frozen=True):
-    """How many more hosts (or nodes) a side quota allows now."""
+    """How many more hosts, nodes, GiB of disks or snapshots a side quota allows now."""
 
     quota: ComputeQuota
-    hosts: int | None
+    hosts: int | None = None
     nodes: int | None = None
+    disk_gib: int | None = None
+    snapshots: int | None = None
 
     @property
     def words(self) -> str:
         if self.hosts is not None:
             with_address = " with an address" if self.quota.metric == ADDRESSES else ""
             return f"{counted(self.hosts, 'more host')}{with_address}"
+        if self.disk_gib is not None:
+            return f"{self.disk_gib} GiB {DISK_QUOTAS[self.quota.metric]}"
+        if self.snapshots is not None:
+            return counted(self.snapshots, "more snapshot")
         return f"{counted(self.nodes or 0, 'more slice')} at most"
 
 
 def room_of(quota: ComputeQuota) -> Room | None:
-    """What a quota of Compute Engine allows; None for one that TPU hosts do not touch."""
+    """What a quota of Compute Engine allows; None for one that neither TPU hosts nor disks touch."""
     if quota.metric in (ADDRESSES, INSTANCES):
         return Room(quota, quota.free)
     if quota.metric == HEALTH_CHECKS:
-        return Room(quota, None, quota.free // HEALTH_CHECKS_PER_NODE)
+        return Room(quota, nodes=quota.free // HEALTH_CHECKS_PER_NODE)
+    if quota.metric in DISK_QUOTAS:
+        return Room(quota, disk_gib=quota.free)
+    if quota.metric == SNAPSHOTS:
+        return Room(quota, snapshots=quota.free)
     return None

@@ -12,6 +12,9 @@ from tpuctl.cli.options import Json, Quiet
 from tpuctl.cli.wrapping import wrap
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.disks.rates import CopyRate
     from tpuctl.money.quota_report import QuotaReport
 
 TPU = (
@@ -29,6 +32,12 @@ SIDE = (
     Column("limit", "LIMIT", right=True),
     Column("used", "USED", right=True),
     Column("allows", "ALLOWS NOW", give=1),
+)
+COPIED = (
+    Column("disk", "COPIED LATELY", give=1),
+    Column("copies", "TIMES", right=True),
+    Column("limit", "OF", right=True),
+    Column("next_at", "ONE MORE FROM"),
 )
 HOLDERS = (
     Column("user", "USER", give=1),
@@ -61,28 +70,36 @@ def quota(
 ) -> None:
     """Show quotas, who uses them, grants, and the cost per hour.
 
-    Hosts also use up quotas of Compute Engine (addresses, instances, health checks): these are the side
-    quotas. Shows the zones of your settings, your grants and existing TPUs; all zones if there are none. The
-    API returns only the limits of TPU quotas: their use is counted from the TPUs of the project.
+    Hosts also use up quotas of Compute Engine (addresses, instances, health checks), and disks have theirs:
+    these are the side quotas. A disk can be copied a few times an hour: shown for those that were. Shows the
+    zones of your settings, your grants and existing TPUs; all zones if there are none. The API returns only
+    the limits of TPU quotas: their use is counted from the TPUs of the project.
     """
+    from msgspec.structs import replace
+
+    from tpuctl.disks.rates import copy_rates
+    from tpuctl.disks.rules import DiskRules
     from tpuctl.lib.names import check_zone_name
-    from tpuctl.model.shipped_files import load_accelerators
+    from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
     from tpuctl.money.quota_report import quota_report
 
     with open_context(ctx) as context:
         zones = [check_zone_name(name) for name in zone or context.config.zone]
         _ = context.credentials
         report = quota_report(context, load_accelerators(), zones)
+        rates, unread = copy_rates(context, DiskRules(load_disk_rules()))
+        report = replace(report, unread=(*report.unread, *unread))
         if context.console.json_mode:
-            context.console.data(_document(report))
+            context.console.data(_document(report, rates))
             return
-        _show(context, report)
+        _show(context, report, rates)
 
 
-def _document(report: QuotaReport) -> dict[str, Any]:
+def _document(report: QuotaReport, rates: Sequence[CopyRate]) -> dict[str, Any]:
     return {
         "tpu": _tpu(report),
         "side": _side(report),
+        "copied_lately": _copied(rates),
         "holders": _holders(report),
         "grants": _grants(report),
         "cost_usd_per_hour": round(report.cost, 2),
@@ -119,8 +136,24 @@ def _side(report: QuotaReport) -> list[dict[str, Any]]:
             "allows": room.words,
             "hosts": room.hosts,
             "slices": room.nodes,
+            "disk_gib": room.disk_gib,
+            "snapshots": room.snapshots,
         }
         for room in report.rooms
+    ]
+
+
+def _copied(rates: Sequence[CopyRate]) -> list[dict[str, Any]]:
+    from tpuctl.lib.time import render_time
+
+    return [
+        {
+            "disk": each.disk,
+            "copies": each.copies,
+            "limit": each.limit,
+            "next_at": None if each.next_at is None else render_time(each.next_at),
+        }
+        for each in rates
     ]
 
 
@@ -160,12 +193,19 @@ def _grants(report: QuotaReport) -> list[dict[str, Any]]:
     ]
 
 
-def _show(context: AppContext, report: QuotaReport) -> None:
+def _matters(row: dict[str, Any]) -> bool:
+    """Whose quotas of disks nobody uses need no line."""
+    of_hosts = row["hosts"] is not None or row["slices"] is not None
+    return bool(of_hosts or row["used"] or not row["free"])
+
+
+def _show(context: AppContext, report: QuotaReport, rates: Sequence[CopyRate]) -> None:
     """Tables on stdout; what is dead and what was not read as talk."""
     console = context.console
     tables = (
         (_tpu(report), TPU),
-        (_side(report), SIDE),
+        ([row for row in _side(report) if _matters(row)], SIDE),
+        (_copied(rates), COPIED),
         (_holders(report), HOLDERS),
         (_grants(report), GRANTS),
     )

@@ -11,9 +11,10 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Yes
-from tpuctl.errors import PartialError
+from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
+    from tpuctl.disks.unused import UnusedDisk
     from tpuctl.inventory.reap import Reaped, Survey
 
 COLUMNS = (
@@ -43,7 +44,7 @@ def reap(
     """Delete TPUs of yours that no slice uses any more.
 
     Looks in all zones, and deletes until the cloud says not-found. Acts on what carries the labels of this
-    fleet and of you. What only looks like yours is listed.
+    fleet and of you. What only looks like yours is listed, and so are disks of yours that nobody uses.
     """
     from tpuctl.inventory.reap import caller_of, survey
     from tpuctl.inventory.reap import reap as reap_them
@@ -53,11 +54,12 @@ def reap(
         if all_users and not dry_run:
             confirm_all_users(context, confirm_project)
         found = survey(context, all_users=all_users)
+        unused = _unused(context)
         doomed = found.of(Fate.DELETE)
         if dry_run or not doomed:
-            _show(context, found, [])
+            _show(context, found, unused, [])
         else:
-            _show_table(context, found)
+            _show_table(context, found, unused)
             names = ", ".join(each.found.name for each in doomed)
             confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
             invocation(
@@ -67,8 +69,19 @@ def reap(
             deadline = context.clock.now() + timeout
             results = reap_them(context, doomed, caller_of(context, all_users=all_users), deadline=deadline)
             context.emit.close()
-            _show(context, found, results)
+            _show(context, found, unused, results)
             _raise_for(context, results)
+
+
+def _unused(context: AppContext) -> tuple[UnusedDisk, ...]:
+    """Disks do not keep TPUs from being deleted."""
+    from tpuctl.disks.unused import unused_disks
+
+    try:
+        return unused_disks(context)
+    except TpuctlError as error:
+        context.console.caveat(f"not read: disks: {error.message}")
+        return ()
 
 
 def _raise_for(context: AppContext, results: list[Reaped]) -> None:
@@ -86,13 +99,13 @@ def _raise_for(context: AppContext, results: list[Reaped]) -> None:
         )
 
 
-def _show(context: AppContext, found: Survey, results: list[Reaped]) -> None:
+def _show(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...], results: list[Reaped]) -> None:
     """What was found; with `results`, what became of it."""
     if context.console.json_mode:
-        _show_json(context, found, results)
+        _show_json(context, found, unused, results)
         return
     if not results:
-        _show_table(context, found)
+        _show_table(context, found, unused)
         return
     from tpuctl.inventory.reap import ReapResult
 
@@ -101,7 +114,8 @@ def _show(context: AppContext, found: Survey, results: list[Reaped]) -> None:
         context.console.say(f"{each.found.name}: {each.result}{why}")
 
 
-def _show_table(context: AppContext, found: Survey) -> None:
+def _show_table(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...]) -> None:
+    from tpuctl.disks.unused import cost_in_words
     from tpuctl.inventory.resources import Fate
 
     if context.console.json_mode:
@@ -109,6 +123,10 @@ def _show_table(context: AppContext, found: Survey) -> None:
     shown = found.of(*(fate for fate in Fate if fate not in (Fate.WANTED, Fate.UNMANAGED)))
     rows = [_row(each, "") for each in shown]
     context.console.table(rows, COLUMNS, empty="nothing of yours is unwanted")
+    if unused:
+        names, cost = ", ".join(each.name for each in unused), cost_in_words(unused)
+        commands = "; ".join(dict.fromkeys(each.command for each in unused))
+        context.console.warn(f"nobody uses {names}, {cost}; left alone: {commands}")
     for each in found.of(Fate.LOOKALIKE):
         command = f"tpuctl adopt {each.found.name} --zone {each.found.location}"
         context.console.say(
@@ -118,10 +136,15 @@ def _show_table(context: AppContext, found: Survey) -> None:
         context.console.caveat(f"not read: {', '.join(found.unread)}; nothing there was touched")
 
 
-def _show_json(context: AppContext, found: Survey, results: list[Reaped]) -> None:
+def _show_json(
+    context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...], results: list[Reaped]
+) -> None:
+    from tpuctl.lib.codec import to_data
+
     became = {each.found.place: each.result for each in results}
     rows = [_row(each, became.get(each.found.place, "")) for each in found.judged]
-    context.console.data({"found": rows, "not_read": list(found.unread)})
+    disks = [to_data(each) for each in unused]
+    context.console.data({"found": rows, "unused_disks": disks, "not_read": list(found.unread)})
 
 
 def _row(judged: Any, result: str) -> dict[str, Any]:

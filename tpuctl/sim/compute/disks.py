@@ -15,6 +15,7 @@ from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import DISK_TYPES, Scope
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.faults import RATE_EXCEEDED
+from tpuctl.sim.world.quotas import DISK_METRICS
 
 ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
     "hyperdisk-balanced": ("READ_WRITE_SINGLE", "READ_WRITE_MANY"),
@@ -136,6 +137,12 @@ def _performance(kind: str, body: Json, source: Source | None) -> Json:
         if kind.startswith("pd-") and not (kind == "pd-extreme" and key == "provisionedIops"):
             raise invalid(f"resource.{key}", value, f"It is not supported for {kind} disks.")
     return {key: str(value) for key, value in asked.items()}
+
+
+def quota_of(data: Json) -> tuple[str, str]:
+    """The quota of GB that a disk draws on, and its region; no metric for a type that has none here."""
+    kind, zone = (str(data[key]).rsplit("/", 1)[-1] for key in ("type", "zone"))
+    return DISK_METRICS.get(kind, ""), region_of(zone)
 
 
 def copy_details(collection: str, body: Json, source: Json) -> Json:

@@ -101,6 +101,7 @@ class ComputeDoor:
             lock=world.lock,
             copy_s=lambda: world.delays.disk_copy / world.options.speed,
             speed=world.options.speed,
+            quota_limit=world.quota_limit,
         )
         world.use_disks(self._state.find_disk)
         self._routes: tuple[Route, ...] = (
@@ -184,7 +185,7 @@ class ComputeDoor:
             "defaultNetworkTier": "PREMIUM",
             "vmDnsSetting": "ZONAL_ONLY",
             "cloudArmorTier": "CA_STANDARD",
-            "quotas": self._world.read_quotas(Quotas.of_project),
+            "quotas": [*self._world.read_quotas(Quotas.of_project), *self._state.quotas()],
             "selfLink": f"{ROOT}/projects/{self._project_id}",
         }
 
@@ -206,7 +207,8 @@ class ComputeDoor:
     def _place(self, kind: str, name: str) -> Json:
         place = self._catalog.place(kind, name)
         if kind == "regions":
-            place["quotas"] = self._world.read_quotas(lambda quotas: quotas.of_region(name))
+            hosts = self._world.read_quotas(lambda quotas: quotas.of_region(name))
+            place["quotas"] = [*hosts, *self._state.quotas(name)]
         return place
 
     # Resources.

@@ -24,6 +24,7 @@ from tpuctl.sim.compute.disks import (
     copy_details,
     disk_details,
     invalid,
+    quota_of,
 )
 from tpuctl.sim.compute.operations import ComputeOperations, place
 from tpuctl.sim.hosts.backend import HostBackend
@@ -32,6 +33,7 @@ from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.faults import Fault
 from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath, check_labels
+from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
 from tpuctl.sim.world.state import copy_json
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -115,7 +117,8 @@ class _Record:
 class ComputeState:
     """Thread-safe under `lock`, the world's. `attached` says which disks (`zone`, `name`) the hosts of nodes
     use, and since when; `given` are the names of what the project has anyway, by collection; `hosts` keep the
-    content of disks and their copies; `copy_s` is how long copying takes besides."""
+    content of disks and their copies; `copy_s` is how long copying takes besides; `quota_limit` is asked with
+    metric and region."""
 
     def __init__(
         self,
@@ -129,6 +132,7 @@ class ComputeState:
         lock: threading.RLock,
         copy_s: Callable[[], float],
         speed: float,
+        quota_limit: Callable[[str, str], int],
     ) -> None:
         self._project = project
         self._given = given
@@ -140,6 +144,7 @@ class ComputeState:
         self._hosts = hosts
         self._copy_s = copy_s
         self._rates = Rates(speed)
+        self._quota_limit = quota_limit
         self._found: dict[tuple[str, str, str], _Record] = {}
         """(collection, scope, name) → the resource."""
         self._going: set[tuple[str, str, str]] = set()
@@ -228,6 +233,7 @@ class ComputeState:
                 **self._details(kind, scope, body, source),
             }
             verb, place_of, target_data = about or ("insert", scope, data)
+            error = error or self._over_quota(kind.collection, data)
             if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
                 error = error or self._too_often(source)
             extra_s = self._copy_s() if source is not None else 0.0
@@ -242,6 +248,40 @@ class ComputeState:
             self._hosts.write_disk(data["id"], size, source.data["id"] if source else "")
         record.ready_at = operation["_ends"]
         return operation
+
+    def quotas(self, region: str = "") -> list[Json]:
+        """The `quotas` of a region, or of the project, that disks and snapshots draw on."""
+        with self._lock:
+            self._purge()
+            metrics = dict.fromkeys(DISK_METRICS.values()) if region else [SNAPSHOTS]
+            return [
+                {
+                    "metric": metric,
+                    "limit": float(self._quota_limit(metric, region)),
+                    "usage": float(self._quota_usage(metric, region)),
+                }
+                for metric in metrics
+            ]
+
+    def _quota_usage(self, metric: str, region: str) -> int:
+        """What is being deleted, and what fails, counts no more."""
+        there = [record.data for key, record in self._found.items() if key not in self._going]
+        if metric == SNAPSHOTS:
+            return sum(each["kind"] == "compute#snapshot" for each in there)
+        disks = [each for each in there if each["kind"] == "compute#disk"]
+        return sum(int(each["sizeGb"]) for each in disks if quota_of(each) == (metric, region))
+
+    def _over_quota(self, collection: str, data: Json, more: int | None = None) -> ApiError | None:
+        """Why a new disk or snapshot, or `more` GB of a disk, is too much. The operation fails with it."""
+        metric, region = quota_of(data) if collection == "disks" else (SNAPSHOTS, "")
+        if collection not in ("disks", "snapshots") or not metric:
+            return None
+        need = more if more is not None else int(data["sizeGb"]) if collection == "disks" else 1
+        limit = self._quota_limit(metric, region)
+        if self._quota_usage(metric, region) + need <= limit:
+            return None
+        where = f"in region {region}" if region else "globally"
+        return ApiError(Code.RESOURCE_EXHAUSTED, f"Quota '{metric}' exceeded.  Limit: {limit}.0 {where}.")
 
     def _too_often(self, source: Source | None) -> ApiError | None:
         if source is None:
@@ -269,6 +309,8 @@ class ComputeState:
             if verb == "resize":
                 check_resize(data, int(body.get("sizeGb") or 0))
                 change = {"sizeGb": str(body["sizeGb"])}
+                more = int(body["sizeGb"]) - int(data["sizeGb"])
+                error = error or self._over_quota("disks", data, more)
             elif verb == "setLabels":
                 change = _labels(data, body)
             else:

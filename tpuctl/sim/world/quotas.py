@@ -24,6 +24,16 @@ from tpuctl.sim.world.state import Kernel, Node
 ADDRESSES = "IN_USE_ADDRESSES"
 INSTANCES = "INSTANCES"
 HEALTH_CHECKS = "HEALTH_CHECKS"
+SNAPSHOTS = "SNAPSHOTS"
+DISK_METRICS: Mapping[str, str] = {
+    "pd-standard": "DISKS_TOTAL_GB",
+    "pd-balanced": "SSD_TOTAL_GB",
+    "pd-ssd": "SSD_TOTAL_GB",
+    "pd-extreme": "SSD_TOTAL_GB",
+    "hyperdisk-balanced": "HDB_TOTAL_GB",
+}
+"""Disk type → the regional quota of its GB: metrics of compute.v1.Quota; that balanced disks count as SSD is
+gcpdiag's, rule gce/WARN/2022_009."""
 REGIONAL_METRICS = (ADDRESSES, INSTANCES)
 PROJECT_METRICS = (HEALTH_CHECKS,)
 PLENTY = 100_000
@@ -69,11 +79,12 @@ def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
     for key, limit in quotas.items():
         place, _, rest = key.partition("/")
         chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES)
-        regional = place in REGIONAL_METRICS and (rest == "" or rest in regions)
-        if not (chips or regional or key in PROJECT_METRICS):
+        disks = tuple(dict.fromkeys(DISK_METRICS.values()))
+        regional = place in (*REGIONAL_METRICS, *disks) and (rest == "" or rest in regions)
+        if not (chips or regional or key in (*PROJECT_METRICS, SNAPSHOTS)):
+            named = f"{HEALTH_CHECKS}, {SNAPSHOTS}, and with or without /REGION {ADDRESSES}, {INSTANCES}"
             raise UsageError(
-                f"no quota called {key!r}",
-                hint=f"ZONE or REGION[/GENERATION], {HEALTH_CHECKS}, {ADDRESSES} or {INSTANCES}[/REGION]",
+                f"no quota called {key!r}", hint=f"ZONE or REGION[/GENERATION], {named}, {', '.join(disks)}"
             )
         if limit < 0:
             raise UsageError(f"quota {key}: {limit} is less than 0", hint=f"{key}=0")
@@ -99,6 +110,7 @@ class Quotas:
         return limits.get(f"{metric}/{region}", limits.get(metric, PLENTY))
 
     def usage(self, metric: str, region: str = "") -> int:
+        """Of what nodes take; that of disks and snapshots is for who keeps them."""
         nodes = [node for node in self._kernel.nodes.values() if _lives(node)]
         if metric == HEALTH_CHECKS:
             return HEALTH_CHECKS_PER_NODE * len(nodes)

@@ -378,6 +378,11 @@ class World:
         with self._kernel.lock:
             return read(Quotas(self._kernel))
 
+    def quota_limit(self, metric: str, region: str) -> int:
+        """The limit of a quota of Compute Engine; `region` is empty for one of the project."""
+        with self._kernel.lock:
+            return Quotas(self._kernel).limit(metric, region)
+
     def snapshot(self) -> dict[str, Any]:
         """The whole state as the API would show it, and which hosts stand behind it."""
         with self._kernel.lock:

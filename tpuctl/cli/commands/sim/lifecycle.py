@@ -287,8 +287,9 @@ def quota(
 ) -> None:
     """Set quotas; without arguments, list those that are set.
 
-    KEY is ZONE or REGION, either with /GENERATION (most chips), IN_USE_ADDRESSES or INSTANCES with or without
-    /REGION, or HEALTH_CHECKS. What nobody limits is plenty.
+    KEY is ZONE or REGION, either with /GENERATION (most chips), one of IN_USE_ADDRESSES, INSTANCES,
+    DISKS_TOTAL_GB, SSD_TOTAL_GB and HDB_TOTAL_GB with or without /REGION, HEALTH_CHECKS, or SNAPSHOTS. What
+    nobody limits is plenty.
     """
     from tpuctl.sim.server import control
 
