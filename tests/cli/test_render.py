@@ -273,6 +273,19 @@ def test_on_a_terminal_a_wait_is_one_line_that_is_rewritten_and_removed() -> Non
     assert "1:00  big: capacity" in text
     renderer(Waiting("big", "node big-1 is CREATING", 40.0, pace=Pace(begun=-25.0, usual_s=190.0)))
     assert "2:05 (usually 3:10)  big: node big-1 is CREATING" in console.err.getvalue()
+    renderer(Waiting("disk d", "disk d is RESTORING", 40.0, progress="40 % of 500 GiB"))
+    assert "1:00  40 % of 500 GiB  disk d: disk d is RESTORING" in console.err.getvalue()
+
+
+def test_without_a_terminal_a_wait_that_gets_on_is_one_line_a_minute() -> None:
+    console, now = _console(), [100.0]
+    renderer = Renderer(console, lambda: now[0])
+    for _ in range(7):
+        done = f"{now[0] - 100:.0f} % of 500 GiB"
+        renderer(Waiting("disk d", "disk d is RESTORING", 40.0, progress=done))
+        now[0] += 10.0
+    said = console.err.getvalue().splitlines()
+    assert [line.partition("(")[2].partition(",")[0] for line in said] == ["0 % of 500 GiB", "60 % of 500 GiB"]
 
 
 @pytest.mark.parametrize(

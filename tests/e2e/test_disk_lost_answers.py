@@ -15,6 +15,7 @@ from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import remove_disk, resize_disk
+from tpuctl.engine.events import Waiting
 from tpuctl.errors import QuotaError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.shipped_files import load_disk_rules
@@ -103,3 +104,16 @@ def test_what_failed_once_is_asked_for_anew_by_the_next_command(box: Box) -> Non
     found = box.services.disks.find_disk(ZONE, "data")
     assert found is not None
     assert found.status == "READY"
+
+
+def test_waits_for_copies_tell_how_far_they_are(tmp_path: Path) -> None:
+    slow = {"disk_copy": 1.0, "compute_operation": 0.0}
+    with running_sim(tmp_path, delays=slow) as sim, sim_services(sim, tmp_path / "state") as services:
+        make(services)
+        clone(services, RULES, CloneRequest("data", zone=OTHER))
+        waits = [each for each in services.events if isinstance(each, Waiting) and each.progress]
+    assert {each.why for each in waits} >= {"snapshot data-g1-s is UPLOADING", "disk data-g1 is RESTORING"}
+    assert {each.progress for each in waits if each.subject == "snapshot data-g1-s"} == {"0 B stored of 10 GiB"}
+    disk = [int(each.progress.partition(" % of 10 GiB")[0]) for each in waits if "RESTORING" in each.why]
+    assert disk == sorted(disk)
+    assert 0 <= disk[0] < disk[-1] < 100

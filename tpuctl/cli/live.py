@@ -241,9 +241,10 @@ class Renderer:
         return f"{event.subject}: {wait} ({self._waiting_times(event)})"
 
     def _waiting_times(self, event: Waiting) -> str:
-        """Since when, how long it usually takes, until when."""
+        """How far it is, since when, how long it usually takes, until when."""
         usual = event.pace.usual_s if event.pace else None
-        parts = [f"since {render_clock(event.pace.begun if event.pace else event.since)}"]
+        parts = [event.progress] if event.progress else []
+        parts += [f"since {render_clock(event.pace.begun if event.pace else event.since)}"]
         parts += [] if usual is None else [f"usually ready after {render_seconds(usual)}"]
         parts += [f"until {render_clock(event.until)} at most"] if event.until else []
         return ", ".join(parts)
@@ -262,7 +263,8 @@ class Renderer:
         if usual is not None:
             elapsed += f" (usually {render_timer(usual)})"
         until = f"until {render_clock(event.until)}  " if event.until else ""
-        return f"{elapsed}  {until}{event.subject}: {event.why}"
+        progress = f"  {event.progress}" if event.progress else ""
+        return f"{elapsed}{progress}  {until}{event.subject}: {event.why}"
 
     def _fitting(self, event: Waiting, now: float) -> str:
         """The text of a wait for one line: with short names, and without times to come, if it takes that."""

@@ -167,4 +167,5 @@ def _operation(found: wire.Json) -> ComputeOperation:
         done=found.get("status") == "DONE",
         error=wire.text(first.get("message")),
         code=wire.text(first.get("code")),
+        progress=wire.integer(found.get("progress"), 0),
     )

@@ -13,6 +13,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
+from tpuctl.lib.text import sized
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, KeptRun, SnapshotInfo
 from tpuctl.model.error_table import ERRORS
 from tpuctl.model.shipped_files import load_error_table
@@ -96,10 +97,12 @@ def perform(
     call: Callable[[], ComputeOperation | None],
     *,
     failed: Callable[[], object] = lambda: None,
+    size_gib: int = 0,
     deadline: float | None = None,
 ) -> None:
     """Looks, calls where `observe` has nothing to say (None), and looks until it says Done. Only what is there
-    counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`."""
+    counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`. Of what
+    has `size_gib`, waits tell how far it is."""
     begun: list[ComputeOperation] = []
 
     def step() -> Outcome:
@@ -108,6 +111,8 @@ def perform(
             failed()
             return Outcome(Failed(operation_error(found)), acted=False)
         verdict = observe()
+        if isinstance(verdict, Wait) and size_gib and found is not None and not found.done:
+            verdict = replace(verdict, progress=f"{found.progress} % of {size_gib} GiB")
         if verdict is not None:
             return Outcome(verdict, acted=False)
         if begun:
@@ -146,7 +151,8 @@ def bring_about(services: Services, name: str, *, deadline: float | None = None)
         """The request of the next command is another one: this one has failed for good."""
         save_record(services, replace(get_record(services, name), created_at=services.store.now()))
 
-    perform(services, f"disk {name}", observe, call, failed=failed, deadline=deadline)
+    size_gib = record.request.size_gib if record.wanted else 0
+    perform(services, f"disk {name}", observe, call, failed=failed, size_gib=size_gib, deadline=deadline)
     return seen[0]
 
 
@@ -226,7 +232,8 @@ def wait_snapshot(services: Services, name: str, *, deadline: float | None = Non
         if found.status in ("READY", "FAILED"):
             error = TpuctlError(f"snapshot {name} is {found.status}")
             return Outcome(Done() if found.status == "READY" else Failed(error), acted=False)
-        return Outcome(Wait(f"snapshot {name} is {found.status}"), acted=False)
+        stored = f"{sized(found.stored_bytes)} stored of {found.disk_gib} GiB"
+        return Outcome(Wait(f"snapshot {name} is {found.status}", progress=stored), acted=False)
 
     converge(services, f"snapshot {name}", step, deadline=deadline)
 

@@ -38,7 +38,8 @@ class Waiting(Struct, frozen=True):
     until: float | None = None
     pace: Pace | None = None
     coming: bool = False
-    """As in `Wait`."""
+    """As in `Wait`, and so is `progress`."""
+    progress: str = ""
 
 
 class Note(Struct, frozen=True):

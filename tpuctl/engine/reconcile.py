@@ -57,7 +57,7 @@ def converge(
         if why != last_why:
             since, last_why = clock.now(), why
         wait = verdict if isinstance(verdict, Wait) else Wait(why)
-        services.emit(Waiting(subject, why, since, wait.until, pace(), wait.coming))
+        services.emit(Waiting(subject, why, since, wait.until, pace(), wait.coming, wait.progress))
         _check_deadline(subject, wait, clock.now(), deadline)
         clock.sleep(pause)
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)

@@ -85,12 +85,14 @@ class DiskRequest(Struct, frozen=True):
 
 
 class ComputeOperation(Struct, frozen=True):
-    """An operation of Compute Engine; `path` leads to it, `error` is why it failed."""
+    """An operation of Compute Engine; `path` leads to it, `error` is why it failed. `progress` is in percent,
+    as the service sees it: it need not be linear."""
 
     path: str
     done: bool
     error: str = ""
     code: str = ""
+    progress: int = 0
 
 
 class KeptRun(Struct, frozen=True):

@@ -20,6 +20,8 @@ class Wait(Struct, frozen=True):
     until: float | None = None
     coming: bool = False
     """`why` names what is to come (`capacity`), not a state that passes (`node a-1 is CREATING`)."""
+    progress: str = ""
+    """How far it is, where that is known; unlike `why` it changes while the wait is the same."""
 
 
 def wait_for(what: str, until: float | None = None) -> Wait:

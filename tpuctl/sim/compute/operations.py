@@ -101,7 +101,8 @@ class ComputeOperations:
             return {**shown, "status": "PENDING", "progress": 0}
         shown["startTime"] = rfc3339(operation["_begins"])
         if now < operation["_ends"]:
-            return {**shown, "status": "RUNNING", "progress": 0}
+            share = (now - operation["_begins"]) / (operation["_ends"] - operation["_begins"])
+            return {**shown, "status": "RUNNING", "progress": int(100 * share)}
         shown |= {"status": "DONE", "progress": 100, "endTime": rfc3339(operation["_ends"])}
         return {**shown, **_failure(operation["_error"])}
 
