@@ -47,7 +47,7 @@ def test_commands_are_found_in_the_documents() -> None:
         ("hint: `tpuctl sim preemt a`", "tpuctl sim has no preemt"),
         ("tpuctl up v4-8 --spott", "tpuctl up has no --spott"),
         ("tpuctl frobnicate", "tpuctl has no frobnicate"),
-        ("first this; tpuctl mount add x", "tpuctl has no mount"),
+        ("first this; tpuctl moumt add x", "tpuctl has no moumt"),
     ],
 )
 def test_what_does_not_exist_is_found(text: str, said: str) -> None:

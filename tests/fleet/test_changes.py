@@ -17,7 +17,7 @@ from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
 from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.model.slice_spec import DiskRef, SliceRequest
+from tpuctl.model.slice_spec import DiskRef, MountRef, SliceRequest
 from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.resolve import WantedSlice, resolve_limits, resolve_request
@@ -51,11 +51,12 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "boot_disk": (V5E, 200),
     "startup_script": (V5E, "boot.sh"),
     "disk": (V5E, ("data-g1:/mnt/data",)),
+    "mount": (V5E, ("gs://lab-data:/mnt/data",)),
     "env": (V5E, "demo-cpu"),
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),
     "stop_when_idle": (V5E, "30m"),
 }
-IN_PLACE = {"pay", "disk", "env", "ttl", "stop_when_idle"}
+IN_PLACE = {"pay", "disk", "mount", "env", "ttl", "stop_when_idle"}
 BASE_RUN: dict[str, Any] = {"on": "big", "script": "train.py", "no_checkpoint": True}
 RUN_KEYS: dict[str, dict[str, Any]] = {
     "on": {"on": "other"},
@@ -86,7 +87,8 @@ def wanted_slice(name: str = "big", **keys: Any) -> WantedSlice:
     catalog = load_accelerators()
     specs = resolve_request(request, config, catalog, (), now=NOW, script=script, environment=frozen)
     disks = tuple(DiskRef("data-g1", "/mnt/data", DiskMode.READ_ONLY) for _ in request.disk)
-    specs = tuple(replace(each, disks=disks) for each in specs)  # which the store alone can tell
+    mounts = tuple(MountRef("lab-data", "/mnt/data", "train") for _ in request.mount)
+    specs = tuple(replace(each, disks=disks, mounts=mounts) for each in specs)  # which the store alone can tell
     return WantedSlice(name, specs, request.pay, script, resolve_limits(request))
 
 

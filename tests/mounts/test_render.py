@@ -46,7 +46,7 @@ def test_every_profile_is_known_to_every_version_and_names_every_ttl(profile: st
     assert set(TTLS) <= set(options)
     assert options["disable-autoconfig"] is True
     for key, value in options.items():
-        kind = {"bool": bool, "int": int, "octal": int, "[]string": list}.get(known[key][1], str)
+        kind = {"bool": bool, "int": int, "[]string": list}.get(known[key][1], str)
         assert type(value) is kind, key
     tree = yaml.safe_load(render_configuration(options))
     assert tree["metadata-cache"]["ttl-secs"] == TABLE["profiles"][profile]["options"][TTLS[0]]

@@ -325,6 +325,10 @@ def test_an_interrupted_resumable_upload_goes_on_where_it_stopped(bucket):
     assert (sent.status_code, sent.headers["range"]) == (308, f"bytes=0-{CHUNK - 1}")
     asked = send("*")
     assert (asked.status_code, asked.headers["range"]) == (308, f"bytes=0-{CHUNK - 1}")
+    in_go = {"Content-Range": f"bytes */{len(content)}", "X-GUploader-No-308": "yes"}
+    asked = requests.put(url, headers=in_go, timeout=5)
+    assert (asked.status_code, asked.headers["x-http-status-code-override"]) == (200, "308")
+    assert asked.headers["range"] == f"bytes=0-{CHUNK - 1}"
     assert send(f"{CHUNK + 2}-{CHUNK + 5}", b"6789").status_code == 400
     done = send(f"{CHUNK - 2}-{CHUNK + 5}", content[-8:])
     assert done.status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,12 @@ def require_tool(name: str, path: str | None = None) -> str:
     if name in os.environ.get(VARIABLE, "").split(","):
         pytest.fail(f"{VARIABLE} names {name}, and it is not on {path or 'PATH'}")
     pytest.skip(f"{name} is not on {path or 'PATH'}")
+
+
+def require_gcsfuse() -> str:
+    """The real gcsfuse: on PATH, or where .ci/run builds it."""
+    built = Path.home() / ".cache" / "tpuctl-tests" / "gobin"
+    return require_tool("gcsfuse", f"{os.environ.get('PATH', os.defpath)}:{built}")
 
 
 def require_isolated_hosts() -> None:

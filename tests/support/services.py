@@ -106,6 +106,7 @@ class SimServices:
         self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
         self.agent_source = read_agent()
         self.environment_installer = read_template("env_install.py")
+        self.mount_files = (b"keeper", b"unit", b"installer")
         self.wheel_cache = state_dir / "wheelhouse"
 
     def emit(self, event: object) -> None:

@@ -20,6 +20,7 @@ SECTIONS = {
     "blocks": "facts_storage",
     "mounts": "facts_storage",
     "disks": "disks",
+    "gcsfuse": "buckets",
     "chips": "facts_chips",
     "envs": "facts_envs",
     "kernel": "facts",

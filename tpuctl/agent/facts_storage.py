@@ -25,14 +25,15 @@ BLKID = {"TYPE": "fs", "UUID": "uuid", "LABEL": "label"}
 ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in mountinfo, proc(5)
 
 
-def probe_all(paths, seconds=PROBE_S):
-    """{path: how a look at it went}, of those that answered in time; `error` is empty where it went well."""
+def probe_all(paths, seconds=PROBE_S, listing=False):
+    """{path: how a look at it went}, of those that answered in time; `error` is empty where it went well. With
+    `listing` its files are asked for, too, which a server far away has to answer."""
     children = {}
     for path in paths:
         told, tell = os.pipe()
         pid = os.fork()
         if not pid:
-            stat_and_report(path, tell)
+            stat_and_report(path, tell, listing)
         os.close(tell)
         children[told] = (path, pid)
     found, until = {}, time.monotonic() + seconds
@@ -48,10 +49,13 @@ def probe_all(paths, seconds=PROBE_S):
     return found
 
 
-def stat_and_report(path, tell):
+def stat_and_report(path, tell, listing=False):
     began = time.monotonic()
     try:
         os.stat(path)
+        if listing:
+            with os.scandir(path) as files:
+                next(files, None)
         space = os.statvfs(path)
         said = {
             "error": "",

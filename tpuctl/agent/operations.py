@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 
+from base import read_json, write_json
 from mask import USER_UMASK
 from rooted import as_root
 
 TAIL = 4000
+KEPT = "kept.json"  # in the folder of the attempt: what lives on when its job has ended
 
 
 class Failed(Exception):
@@ -27,6 +29,11 @@ class Job:
         self.folder = folder
         self.log = log
         self.say = say
+
+    def keep(self, processes):
+        """Lets processes, as [number, start time], outlive this job."""
+        path = os.path.join(os.path.dirname(self.folder), KEPT)
+        write_json(path, [*(read_json(path) or []), *processes])
 
     def run(self, argv, root=False, seconds=None, permanent=()):
         """Runs a program to its end and returns what it wrote to standard output; all its output is logged.

@@ -135,9 +135,10 @@ class Tree:
         self.reap()
         return readable
 
-    def end_all(self, grace):
+    def end_all(self, grace, kept=set):
         """TERM to every descendant, `grace()` seconds, KILL; returns those that could not be killed. Another
         user's (sudo) cannot be told: where only such are left, they have FOLLOW_S to go by themselves.
+        Those of `kept()` are left alone.
 
         `grace` is asked again and again, so that a second, more impatient stop counts.
         """
@@ -145,7 +146,7 @@ class Tree:
         told: set = set()
         deadline = None
         while True:
-            alive = descendants(os.getpid()) if self.reap() else set()
+            alive = descendants(os.getpid()) - kept() if self.reap() else set()
             now = time.monotonic()
             if any(can_signal(pid) for pid in alive):
                 reached = now

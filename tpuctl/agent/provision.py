@@ -31,6 +31,8 @@ OPERATIONS = {
     "hold_disk": "disks",
     "release_disk": "disks",
     "repair_disk": "disks",
+    "mount_bucket": "buckets",
+    "unmount_bucket": "buckets",
 }
 GRACE_S = 5.0
 FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with those of today

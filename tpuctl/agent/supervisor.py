@@ -19,7 +19,8 @@ from base import (
     write_json,
 )
 from contents import is_inside
-from processes import Tree, boot_id, not_started, process_stat, split_status
+from operations import KEPT
+from processes import Tree, boot_id, descendants, is_alive, not_started, process_stat, split_status
 from state import look
 from survivors import MARK, mark_of
 
@@ -161,7 +162,7 @@ def supervise(attempt, argv, env, cwd, grace, beat):
     wait_for_end(tree, attempt)
     stopped = tree.main_status is None or tree.asked_to_stop
     record.note(stopped=stopped)
-    left = tree.end_all(lambda: wanted_grace(attempt, grace))
+    left = tree.end_all(lambda: wanted_grace(attempt, grace), lambda: kept_processes(attempt))
     tree.reap()
     exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
     if exit_status != 0:
@@ -190,6 +191,15 @@ def begin_heartbeat(interval):
         return Heartbeat(interval)
     except (ImportError, RuntimeError):
         return None  # the agent's file was removed meanwhile, or there can be no more threads: the run goes on
+
+
+def kept_processes(attempt):
+    """Services that an operation began, with their children: they outlive its job."""
+    found = set()
+    for pid, start in read_json(attempt.path(KEPT)) or []:
+        if is_alive(pid, start):
+            found |= {pid} | descendants(pid)
+    return found
 
 
 def wanted_grace(attempt, default):

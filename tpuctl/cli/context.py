@@ -367,6 +367,14 @@ class AppContext:
 
         return read_template("env_install.py")
 
+    @cached_property
+    def mount_files(self) -> tuple[bytes, bytes, bytes]:
+        from tpuctl.model.shipped_files import read_template
+
+        names = ("mount_keeper.py", "tpuctl-mount.service", "gcsfuse_install.sh")
+        keeper, unit, installer = map(read_template, names)
+        return keeper, unit, installer
+
     @property
     def wheel_cache(self) -> Path:
         return self.config.state_base / "wheelhouse"

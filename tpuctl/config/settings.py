@@ -67,6 +67,7 @@ class Config(Struct, frozen=True):
     user: str
     wheelhouse: str | None
     env: str | None
+    gcsfuse: str | None
     checkpoint_bucket: str | None
     external_ips: bool
     network: str | None
@@ -199,6 +200,7 @@ SETTINGS: tuple[Setting, ...] = (
         "gs:// prefix from which hosts get the packages of environments; from each other if not set",
         check_bucket_uri,
     ),
+    Setting("gcsfuse", "string", None, "gcsfuse program here that hosts get; of Google's packages if not set"),
     Setting(
         "checkpoint_bucket",
         "string",

@@ -33,6 +33,7 @@ from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.environment import changes_environment, store_environment, with_environment
 from tpuctl.slices.lifetime import replace_lifetime
+from tpuctl.slices.mounts import add_mounts, adds_mounts, store_gcsfuse
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.journal import record_decision
@@ -178,6 +179,9 @@ class _SliceItem:
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
         if adds_disks(record, item.spec):
             record = add_disks(record, item.spec)
+        if adds_mounts(record, item.spec):
+            store_gcsfuse(services, item.spec, item.gcsfuse)
+            record = add_mounts(record, item.spec)
         if changes_environment(record, item.spec):
             store_environment(services, item.environment)
             record = with_environment(record, item.spec)

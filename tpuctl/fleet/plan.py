@@ -16,6 +16,7 @@ from tpuctl.model.slice_spec import option_of
 from tpuctl.slices.disks import adds_disks
 from tpuctl.slices.environment import changes_environment
 from tpuctl.slices.lifetime import limit_differences
+from tpuctl.slices.mounts import adds_mounts
 from tpuctl.slices.resolve import WantedSlice
 
 
@@ -34,7 +35,7 @@ class Change(StrEnum):
 CHANGE_NOTES: Mapping[Change, str] = {
     Change.NONE: "it is as the file says, or on its way there",
     Change.CREATE: "the slice is asked for, the run is submitted",
-    Change.UPDATE: "in place: a run's policy; a slice's `pay`, `disk`, `env`, `ttl` and `stop_when_idle`",
+    Change.UPDATE: "in place: a run's policy; of a slice `pay`, `disk`, `mount`, `env` and limits",
     Change.REPLACE: "with `--replace`: taken down and asked for anew, or stopped and submitted anew",
     Change.CONFLICT: "it is there, but not as the file says; nothing is applied until that is settled",
     Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
@@ -156,7 +157,7 @@ def _slice_change(
     if foreign:
         reason = f"{reason}; it is {record.owner}'s"
         return change(Change.CONFLICT, reason, "--all-users changes it, too", tuple(in_place))
-    if record.by_hand and not set(in_place) <= {"pay", "disk", "env"}:
+    if record.by_hand and not set(in_place) <= {"pay", "disk", "mount", "env"}:
         why = "it was made by hand, and nothing but `down` ends it"
         return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
     return change(Change.UPDATE, reason, differs=tuple(in_place))
@@ -170,6 +171,9 @@ def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
     if adds_disks(record, item.spec):
         more = [each.name for each in item.spec.disks if each not in record.spec.disks]
         found["disk"] = f"the file has disk {', '.join(more)}"
+    if adds_mounts(record, item.spec):
+        new = [each.path for each in item.spec.mounts if each not in record.spec.mounts]
+        found["mount"] = f"the file has a mount at {', '.join(new)}"
     if changes_environment(record, item.spec):
         known, env = record.spec.env, item.spec.env
         same = known is not None and env is not None and known.name == env.name

@@ -25,6 +25,7 @@ class Section(StrEnum):
     BLOCKS = "blocks"
     MOUNTS = "mounts"
     DISKS = "disks"
+    GCSFUSE = "gcsfuse"
     CHIPS = "chips"
     ENVS = "envs"
     KERNEL = "kernel"
@@ -144,6 +145,33 @@ class MountedDisk(Fact, frozen=True):
     uuid: str = ""
 
 
+class MountedBucket(Fact, frozen=True):
+    """A mount that tpuctl made, by the word of its keeper. `alive`: keeper and gcsfuse run, and a look at it
+    came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's."""
+
+    path: str
+    bucket: str
+    digest: str
+    state: str
+    alive: bool
+    error: str = ""
+    restarts: int = 0
+    version: str = ""
+    program: str = ""
+    options: tuple[str, ...] = ()
+    mounted_at: float | None = None
+
+
+class Gcsfuse(Fact, frozen=True):
+    """`version` is that of the gcsfuse on PATH, empty for none; `programs` are the sha256 of those that tpuctl
+    brought, the first 16 digits."""
+
+    version: str
+    programs: tuple[str, ...] = ()
+    fuse: bool = True
+    mounts: tuple[MountedBucket, ...] = ()
+
+
 class Environment(Fact, frozen=True):
     """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one.
     `changed` are files that are not as they were installed, the first few of `changes`."""
@@ -193,6 +221,7 @@ class Facts(Fact, frozen=True):
     blocks: tuple[Block, ...] | None = None
     mounts: tuple[Mount, ...] | None = None
     disks: tuple[MountedDisk, ...] | None = None
+    gcsfuse: Gcsfuse | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
     kernel: Kernel | None = None

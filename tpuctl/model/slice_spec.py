@@ -37,7 +37,7 @@ _QUEUED = (
 )
 
 
-IN_PLACE = frozenset({"disks", "env"})
+IN_PLACE = frozenset({"disks", "mounts", "env"})
 """Fields of a `SliceSpec` that are about hosts only: they change on the slice that is there, and what is not
 said of them stays as it is."""
 
@@ -281,6 +281,15 @@ class SliceRequest(SliceOptions, frozen=True):
             examples=(("data-g1:/mnt/data",),),
         ),
     ] = ()
+    mount: Annotated[
+        tuple[str, ...],
+        Option(
+            "Bucket, mounted as a folder on every host before the slice is ready; repeatable.",
+            group=WHAT,
+            metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE]",
+            examples=(("gs://my-bucket/data:/mnt/data:train",),),
+        ),
+    ] = ()
     env: Annotated[
         str | None,
         Option(
@@ -342,6 +351,7 @@ class SliceSpec(SliceOptions, frozen=True):
     startup_script: str | None = None
     """The sha256 of the blob with its text."""
     disks: tuple[DiskRef, ...] = ()
+    mounts: tuple[MountRef, ...] = ()
     env: EnvironmentRef | None = None
 
 

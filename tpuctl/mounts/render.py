@@ -39,7 +39,7 @@ def options_of(rules: MountRules, ref: MountRef, version: str) -> Mapping[str, A
 def _typed(value: str, kind: str) -> Any:
     if kind == "bool":
         return value == "true"
-    if kind in ("int", "octal"):
+    if kind == "int":
         return int(value)
     return float(value) if kind == "float64" else value
 
@@ -88,9 +88,7 @@ def what_others_see(options: Mapping[str, Any]) -> str:
     seen = max(negative, int(options.get(_LISTS, 0)))
     new = {-1: "never, until it mounts again", 0: "at once"}.get(negative, f"after {seen} s at the latest")
     first = f"Once a writer has closed a file, another host sees a change of one that it knows {changed}."
-    return (
-        f"{first} A new file it sees {new}, where it has looked for it before; until it is closed nobody does."
-    )
+    return f"{first} A new file that it looked for in vain it sees {new}; unclosed ones it does not see."
 
 
 def check_ttl(options: Mapping[str, Any]) -> None:

@@ -115,3 +115,32 @@ def check_variables(variables: Mapping[str, str], refs: Refs) -> None:
                 "gcsfuse lacks, and takes an hour for what takes minutes",
                 "--var HF_HOME=/tmp/hf, and copy the model there once",
             )
+
+
+def said_options(
+    texts: Sequence[str],
+    *,
+    ttl: str | None,
+    uid: int | None,
+    gid: int | None,
+    file_mode: str | None,
+    dir_mode: str | None,
+    implicit_dirs: bool | None,
+    cache_dir: str | None,
+    cache_gib: int | None,
+) -> dict[str, str]:
+    """Flags of the command line by gcsfuse's keys; `--opt` counts over all others. Raises UsageError."""
+    found = ttl_options(parse_ttl(ttl)) if ttl is not None else {}
+    said = {
+        "file-system.uid": uid,
+        "file-system.gid": gid,
+        "file-system.file-mode": file_mode,
+        "file-system.dir-mode": dir_mode,
+        "implicit-dirs": None if implicit_dirs is None else str(implicit_dirs).lower(),
+        "cache-dir": cache_dir,
+        "file-cache.max-size-mb": None if cache_gib is None else cache_gib * 1024,
+    }
+    found |= {key: str(value) for key, value in said.items() if value is not None}
+    if cache_dir is not None and cache_gib is None:
+        raise UsageError.of("cache_dir", "--cache-dir without a limit fills the disk", "--cache-size GIB, too")
+    return {**found, **dict(parse_option(text) for text in texts)}

@@ -19,9 +19,10 @@ def build_manifest(
     version: str,
     story: Sequence[TimelineEntry] = (),
     disks: Sequence[Mapping[str, Any]] = (),
+    mounts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The manifest as plain data. `story` is what happened to the slice during the attempt,
-    `disks` what was mounted on its hosts."""
+    `disks` and `mounts` what was mounted on its hosts."""
     return {
         "schema": SCHEMA,
         "run": {
@@ -53,6 +54,7 @@ def build_manifest(
         },
         "slice": _slice(slice_, attempt),
         "disks": [dict(row) for row in disks],
+        "mounts": [dict(row) for row in mounts],
         "hosts": [dict(row) for row in attempt.hosts],
         "exits": [
             {

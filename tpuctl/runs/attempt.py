@@ -11,20 +11,23 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import CompileCache
 from tpuctl.envs.install import host_environment
+from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerState, WorkerStatus
+from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
-from tpuctl.model.verdict import Blocked
+from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
+from tpuctl.slices.mounts import desired_mounts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
-from tpuctl.transfer.prepare import prepare_on, require_values, status_of
+from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values, status_of
 
 LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
@@ -87,6 +90,7 @@ class AttemptHosts:
         remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
         self._agent = HostAgent(remote, services.agent_source)
         self._environment = host_environment(services, self._agent, run, attempt)
+        self._mounts = desired_mounts(services, slice_)
 
     @property
     def agent(self) -> HostAgent:
@@ -126,6 +130,12 @@ class AttemptHosts:
                 return in_the_way
             if self.late():
                 return Answered(tuple(rows))
+        if not all(kind.column in row for kind in self._mounts for row in rows):
+            unmounted = self._ensure_mounts(rows)
+            if unmounted is not None:
+                return unmounted
+            if self.late():
+                return Answered(tuple(rows))
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
             waiting = self._environment.ensure(self.targets, rows, self._until)
             if isinstance(waiting, Blocked):
@@ -149,6 +159,30 @@ class AttemptHosts:
         if isinstance(prepared, str):
             return prepared
         return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
+
+    def _ensure_mounts(self, rows: list[dict[str, str]]) -> Stuck | str | None:
+        """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""
+        verdict = provision(
+            self._agent,
+            self.targets,
+            lambda _: self._mounts,
+            slice_name=self._run.slice_name,
+            fence=self._attempt.fence,
+            deliver=deliver_files(self._services, self._agent, self._until),
+        )
+        if isinstance(verdict, Provisioned):
+            for row, found in zip(rows, verdict.rows, strict=True):
+                row.update(found)
+            return None
+        if isinstance(verdict, Wait):
+            return verdict.why
+        if isinstance(verdict, Blocked):
+            return Stuck(verdict.why, verdict.hint or "")
+        if isinstance(verdict, Unanswered):
+            require_all(verdict.replies, "say how their mounts are")
+        assert isinstance(verdict, Failures)
+        hint = f"tpuctl mount check --on {self._run.slice_name}"
+        raise PartialError(verdict.why, hint=hint, details={"workers": [f.worker for f in verdict.failures]})
 
     def start(self) -> bool:
         """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt

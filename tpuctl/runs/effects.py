@@ -36,6 +36,7 @@ from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
+from tpuctl.slices.mounts import mounts_for_manifest
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history, save_once
 
@@ -341,7 +342,8 @@ class RunEffects:
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
         key = f"manifests/{run.id}/{attempt.number:05d}"
         disks = disks_for_manifest(self._services, self._slice)
-        manifest = build_manifest(run, self._slice, attempt, version=__version__, disks=disks)
+        mounts = mounts_for_manifest(self._slice)
+        manifest = build_manifest(run, self._slice, attempt, version=__version__, disks=disks, mounts=mounts)
         save_once(self._services, key, to_data(manifest))
 
     def _finish(self, plan: RunPlan) -> Outcome:

@@ -25,6 +25,7 @@ from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
 from tpuctl.slices.environment import check_environment, environment_of
+from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
@@ -88,6 +89,7 @@ def prepare_run(
     check_environment(services, environment, target.spec.accelerator_type)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
+    check_home(target.spec, spec.variables)
     check_request(services, spec, zones)
     return Submission(spec, code, environment, wanted)
 

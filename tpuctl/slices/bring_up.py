@@ -34,6 +34,7 @@ from tpuctl.slices.environment import (
     read_environment,
     store_environment,
 )
+from tpuctl.slices.mounts import store_gcsfuse, with_mounts
 from tpuctl.slices.offers import Named, beyond_tables
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
@@ -75,7 +76,9 @@ def resolve_wanted(
         env = _asked(request, environment) or known.spec.env
         specs = tuple(replace(known.spec, zone=zone, env=env) for zone in known.requested_zones)
         specs = with_disks(services, request.disk, specs, known.name)
-        return WantedSlice(known.name, specs, request.pay or agreed, None, limits, environment)
+        specs = with_mounts(services, request.mount, specs, known.name, config.gcsfuse)
+        agreed = request.pay or agreed
+        return WantedSlice(known.name, specs, agreed, None, limits, environment, config.gcsfuse)
     grants = list_grants(services) if grants is None else grants
     flex = (request.tier or config.tier) == "flex-start"
     named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
@@ -88,7 +91,8 @@ def resolve_wanted(
     specs = tuple(replace(spec, env=_asked(request, environment)) for spec in specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
-    return WantedSlice(chosen, specs, request.pay, script, limits, environment)
+    specs = with_mounts(services, request.mount, specs, chosen, config.gcsfuse)
+    return WantedSlice(chosen, specs, request.pay, script, limits, environment, config.gcsfuse)
 
 
 def _asked(request: SliceRequest, environment: FrozenEnvironment | None) -> EnvironmentRef | None:
@@ -112,6 +116,7 @@ def _known_slice(services: Services, request: SliceRequest, name: str | None) ->
         accelerator=word,
         pay=request.pay,
         disk=request.disk,
+        mount=request.mount,
         env=request.env,
         ttl=request.ttl,
         stop_when_idle=request.stop_when_idle,
@@ -189,7 +194,7 @@ def request_wanted(
         price = _admitted(services, wanted, quotas=quotas)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
-        store_environment(services, wanted.environment)
+        _store_for_hosts(services, wanted)
         services.emit(Note("", price.line))
         if not wanted.spec.external_ips:
             services.emit(Note("", internal_note(wanted.spec)))
@@ -204,8 +209,13 @@ def request_wanted(
         fleet=fleet,
         limits=wanted.limits,
         admit=admit,
-        bring=lambda: store_environment(services, wanted.environment),
+        bring=lambda: _store_for_hosts(services, wanted),
     )
+
+
+def _store_for_hosts(services: Services, wanted: WantedSlice) -> None:
+    store_environment(services, wanted.environment)
+    store_gcsfuse(services, wanted.spec, wanted.gcsfuse)
 
 
 def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Price:

@@ -20,6 +20,7 @@ from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.environment import changes_environment, environment_of, with_environment
 from tpuctl.slices.lifetime import extend_lifetime
+from tpuctl.slices.mounts import add_mounts, adds_mounts
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_run, find_slice, get_slice, save
@@ -129,7 +130,8 @@ def _keep(
     """A slice that is there already: only whose it is, when it goes and what its hosts have may be news."""
     record = stored.record
     more, other = adds_disks(record, wanted.spec), changes_environment(record, wanted.spec)
-    if (more or other) and record.owner != services.user:
+    mounts = adds_mounts(record, wanted.spec)
+    if (more or mounts or other) and record.owner != services.user:
         raise ConflictError(
             f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
         )
@@ -137,8 +139,13 @@ def _keep(
         names = ", ".join(each.name for each in wanted.spec.disks)
         record_decision(services, record.key, "disks", f"{names} asked for by {services.user}")
         record = add_disks(record, wanted.spec)
-    if other:
+    if mounts or other:
         bring()
+    if mounts:
+        paths = ", ".join(each.path for each in wanted.spec.mounts if each not in record.spec.mounts)
+        record_decision(services, record.key, "mounts", f"{paths} asked for by {services.user}")
+        record = add_mounts(record, wanted.spec)
+    if other:
         name = wanted.spec.env.name if wanted.spec.env is not None else ""
         record_decision(services, record.key, "environment", f"{name} asked for by {services.user}")
         record = with_environment(record, wanted.spec)

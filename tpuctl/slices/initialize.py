@@ -20,6 +20,7 @@ from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.disks import attach_disks, desired_disks, note_disks
 from tpuctl.slices.environment import desired_environment
+from tpuctl.slices.mounts import desired_mounts
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
@@ -29,7 +30,11 @@ TOLD_AFTER = 3
 def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
     """What the specification of a slice asks of each of its hosts, in the order of the work: a disk before what
     is mounted on it, and that before the environment that may lie there."""
-    return (*desired_disks(services, record), *desired_environment(services, record))
+    return (
+        *desired_disks(services, record),
+        *desired_mounts(services, record),
+        *desired_environment(services, record),
+    )
 
 
 def greeted(context: ReconcileContext) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
 from tpuctl.slices.effects import apply_effect
 from tpuctl.slices.enrollment import send_own_key
+from tpuctl.slices.mounts import revisit_mounts
 from tpuctl.slices.observe import Observation, observe_again, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
@@ -150,6 +152,8 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
         nonlocal unproved
         if unproved and get_slice(services, name).record.state is SliceState.READY:
             _doubt_if_silent(services, name)
+            with suppress(LeaseHeldError, StaleRecordError):  # else somebody is at work on it already
+                revisit_mounts(services, name)
         unproved = False
         outcome, observation = advance_slice(services, name)
         usual.saw(observation.record)

@@ -52,6 +52,8 @@ class WantedSlice(Struct, frozen=True):
     limits: Limits = Limits()
     environment: FrozenEnvironment | None = None
     """None also for one that the store has."""
+    gcsfuse: str | None = None
+    """The program on this machine that its mounts bring to hosts."""
 
     @property
     def spec(self) -> SliceSpec:

@@ -136,7 +136,8 @@ def _options(spec: SliceSpec) -> dict[str, str]:
     values = {name: getattr(spec, name) for name in SliceOptions.__struct_fields__}
     said = {name: value for name, value in values.items() if value and isinstance(value, str)}
     disks = ", ".join(f"{each.name} at {each.path} ({each.mode.short})" for each in spec.disks)
-    return {**said, **({"disks": disks} if disks else {})}
+    mounts = ", ".join(f"{each.source} at {each.path} ({each.profile})" for each in spec.mounts)
+    return {**said, **({"disks": disks} if disks else {}), **({"mounts": mounts} if mounts else {})}
 
 
 def slice_status(services: Services, name: str) -> dict[str, Any]:

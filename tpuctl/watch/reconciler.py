@@ -20,6 +20,7 @@ from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import never_began, silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
+from tpuctl.slices.mounts import revisit_mounts
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
@@ -155,6 +156,7 @@ class _Pass:
             if stored.record.name not in with_run and not self._at_rest(one):
                 lines.append(self._unused(one.observation.record) or self._slice_line(one))
         lines += self._keys(planned, now)
+        lines += self._mounts(with_run)
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
         return lines
@@ -166,7 +168,7 @@ class _Pass:
             record = one.observation.record
             if record.name in with_run:
                 continue
-            if one.probes or _ends_when_idle(record):
+            if one.probes or _ends_when_idle(record) or _has_mounts(record):
                 found.append(Demand(record.key, record.spec.hosts, in_need=one.probes))
         for run in self._runs:
             under = planned.get(run.slice_name)
@@ -211,6 +213,26 @@ class _Pass:
                 record = get_slice(self._services, name).record
                 said = apply_lifetime(self._services, record, ask=read_activity if may_ask else None)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
+
+            line = _guarded(listed.name, work)
+            if line.why:
+                lines.append(line)
+        return lines
+
+    def _mounts(self, with_run: Collection[str]) -> list[PassLine]:
+        """Looks at the mounts of ready slices. Those of a run were looked at when it started, and hosts bring
+        mounts back by themselves."""
+        lines = []
+        for listed in (each.record for each in self._slices if _has_mounts(each.record)):
+            if listed.name in with_run or listed.key not in self._admitted:
+                continue
+
+            def work(name: str = listed.name) -> PassLine:
+                said = revisit_mounts(self._services, name)
+                if not said:
+                    return PassLine(name, PassResult.DONE, "", acted=False)
+                step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
+                return self._repeat(name, name, step, may_connect=True)
 
             line = _guarded(listed.name, work)
             if line.why:
@@ -330,6 +352,11 @@ def _ends_when_idle(record: SliceRecord) -> bool:
     """Whether hosts are asked how they are used."""
     idle = record.lifetime is not None and record.lifetime.idle_s is not None
     return idle and record.state is SliceState.READY and record.desired is Desired.UP
+
+
+def _has_mounts(record: SliceRecord) -> bool:
+    """Whether hosts are asked how their mounts are."""
+    return bool(record.spec.mounts) and record.state is SliceState.READY and record.desired is Desired.UP
 
 
 def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:

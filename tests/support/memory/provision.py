@@ -63,6 +63,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         "blocks": [{"name": "sda", "size_bytes": 100 << 30, "read_only": False, "device": "8:0"}],
         "mounts": [],
         "disks": [],
+        "gcsfuse": {"version": "3.11.2"},
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
         "envs": [{"key": path.parent.name, "mark": json.loads(path.read_bytes())} for path in marks],
         "kernel": {

@@ -1,0 +1,523 @@
+"""Keeps one bucket mounted on this host: starts gcsfuse, looks at the mount again and again, and mounts it anew
+when it died.
+
+Root runs it. `up PLAN` begins or changes a mount, `down PATH` ends one; `keep FOLDER` is the service, which
+systemd starts where there is one. Whoever stops the service leaves gcsfuse and its open files alone: the next
+takes both over. Nothing here ever removes a file below the path of a mount.
+
+Python 3.8, standard library.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+STATE = "/var/lib/tpuctl-mounts"  # a folder for each mount, named after its path
+PROGRAMS = "/opt/tpuctl-gcsfuse"  # a folder for each gcsfuse, named after its sha256
+UNITS = "/etc/systemd/system"
+PROBE_EVERY_S = 3.0
+PROBE_S = 10.0
+MISSES = 2  # probes in a row without an answer: then it counts as dead
+MOUNT_S = 90.0
+STOP_S = 15.0
+RECENT_S = 600.0
+RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
+PATIENCE_S = 300.0
+LOG_MAX = 1 << 20
+NOT_CONNECTED = 107  # ENOTCONN: the server of the file system died
+REFUSED = "refused: "  # begins what no further try changes
+
+
+class Refused(Exception):
+    """What only a person can change."""
+
+
+def folder_of(path):
+    return os.path.join(STATE, hashlib.sha256(path.encode()).hexdigest()[:12])
+
+
+def read_json(path):
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def write(path, text, mode=0o644):
+    temp = "%s.%d.tmp" % (path, os.getpid())
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temp, path)
+
+
+def mounted(path):
+    """Type and source of what is mounted there last; None for nothing (proc(5), mountinfo)."""
+    found = None
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            before, _, after = line.rstrip("\n").partition(" - ")
+            if before.split(" ")[4].replace("\\040", " ") == path:
+                found = tuple(after.split(" ")[:2])
+    return found
+
+
+def identity(pid):
+    """A process for good: its number and when it was started. None when it is gone."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else [pid, int(fields[19])]
+
+
+def alive(process):
+    return bool(process) and identity(process[0]) == list(process)
+
+
+def probe(path, seconds=PROBE_S):
+    """0 for a mount that answers, else its errno; None for one that does not answer in time."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.stat(path)
+            os.statvfs(path)
+            os.write(tell, b"0")
+        except OSError as error:
+            os.write(tell, str(error.errno).encode())
+        os._exit(0)
+    os.close(tell)
+    ready = select.select([told], [], [], seconds)[0]
+    said = os.read(told, 10) if ready else b""
+    os.close(told)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)  # not waited for: it may be one that no signal reaches
+        return None
+    os.waitpid(pid, 0)
+    return int(said or b"5")
+
+
+def check_point(path):
+    """Raises Refused unless the folder is there and empty; makes it where nothing is."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise Refused("%s is not a directory" % path)
+    os.makedirs(path, exist_ok=True)
+    if os.listdir(path):
+        raise Refused("%s is not empty, and no files are hidden: move them, or take another path" % path)
+
+
+def unmount(path, lazy=False):
+    """What umount complains of; empty when nothing is mounted there any more. Only what a server keeps goes."""
+    while mounted(path):
+        if not mounted(path)[0].startswith("fuse"):
+            return "%s of %s is mounted on %s" % (*mounted(path), path)
+        done = subprocess.run(
+            ["umount", *(["-l"] if lazy else []), path], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        if done.returncode != 0 and mounted(path):
+            return done.stderr.decode(errors="replace").strip() or "umount failed"
+    return ""
+
+
+def end(process):
+    """Ends a process, at last by force."""
+    for number, seconds in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, 5.0)):
+        until = time.monotonic() + seconds
+        while alive(process) and time.monotonic() < until:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process[0], number)
+            reap()
+            time.sleep(0.1)
+
+
+def reap():
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+class Keeper:
+    """The service of one mount."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.plan = read_json(os.path.join(folder, "plan.json"))
+        self.path = self.plan["path"]
+        before = read_json(os.path.join(folder, "status.json")) or {}
+        same = before.get("digest") == self.plan["digest"]
+        self.server = before.get("gcsfuse") if same else None
+        self.log = os.path.join(folder, "gcsfuse.log")
+        self.times = []
+        self.stopping = False
+        self.status = {
+            "path": self.path,
+            "bucket": self.plan["bucket"],
+            "digest": self.plan["digest"],
+            "program": self.plan["program"],
+            "version": self.plan["version"],
+            "keeper": identity(os.getpid()),
+            "restarts": before.get("restarts", 0) if same else 0,
+            "detail": before.get("detail", "") if same else "",
+        }
+
+    def note(self, state, detail=None):
+        if detail is not None:
+            self.status["detail"] = detail
+        self.status.update(state=state, gcsfuse=self.server, at=time.time())
+        with contextlib.suppress(OSError):  # a full disk must not end the mount
+            write(os.path.join(self.folder, "status.json"), json.dumps(self.status))
+
+    def run(self):
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGINT, self.stop)
+        while not self.stopping:
+            try:
+                why = self.mount()
+            except Refused as error:
+                self.note("refused", str(error))
+                self.sleep(PROBE_EVERY_S)
+                continue
+            if not why:
+                self.note("up")
+                why = self.watch()
+            if self.stopping:
+                return
+            self.status["restarts"] += 1
+            self.note("restarting", why)
+            self.clear()
+            self.pause(why)
+
+    def stop(self, *_):
+        self.stopping = True
+
+    def sleep(self, seconds):
+        until = time.monotonic() + seconds
+        while not self.stopping and time.monotonic() < until:
+            reap()
+            time.sleep(min(0.2, seconds))
+
+    def pause(self, why):
+        now = time.monotonic()
+        self.times = [at for at in self.times if now - at < RECENT_S] + [now]
+        if len(self.times) > RESTARTS_MAX:
+            self.note("failed", "%s; it was mounted %d times in vain" % (why, len(self.times)))
+            self.sleep(PATIENCE_S)
+        else:
+            self.sleep(2.0 ** (len(self.times) - 1) - 1)
+
+    def clear(self):
+        """Ends the server, and takes the dead mount away from whoever still has it open."""
+        if alive(self.server):
+            os.kill(self.server[0], signal.SIGKILL)  # one that is stopped hears nothing else
+            end(self.server)
+        self.server = None
+        unmount(self.path, lazy=True)
+
+    def mount(self):
+        """Empty once it is mounted and answers, else why not. One that is there from before is taken over."""
+        if mounted(self.path):
+            if alive(self.server) and probe(self.path) == 0:
+                return ""
+            self.clear()
+        clear_foreign(self.path)
+        check_point(self.path)
+        if os.path.exists(self.log) and os.stat(self.log).st_size > LOG_MAX:
+            os.replace(self.log, self.log + ".1")
+        begin = os.stat(self.log).st_size if os.path.exists(self.log) else 0
+        self.note("mounting")
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                self.plan["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self.plan["environment"],
+                start_new_session=True,
+            )
+        self.server = identity(process.pid)
+        until = time.monotonic() + MOUNT_S
+        while not self.stopping and time.monotonic() < until:
+            if process.poll() is not None or not alive(self.server):
+                return last_line(self.log, begin) or "gcsfuse ended at once"
+            if mounted(self.path) and probe(self.path) == 0:
+                return ""
+            time.sleep(0.1)
+        return last_line(self.log, begin) or "gcsfuse did not mount within %d s" % MOUNT_S
+
+    def watch(self):
+        """Returns when it is dead, and why."""
+        misses, due = 0, time.monotonic() + PROBE_EVERY_S
+        while not self.stopping:
+            self.sleep(0.2)
+            if not alive(self.server):
+                return "gcsfuse died"
+            if time.monotonic() < due:
+                continue
+            if not mounted(self.path):
+                return "somebody unmounted it"
+            said = probe(self.path)
+            due = time.monotonic() + PROBE_EVERY_S
+            if said == NOT_CONNECTED:
+                return "transport endpoint is not connected"
+            misses = 0 if said is not None else misses + 1
+            if misses >= MISSES:
+                return "no answer within %d s, %d times" % (PROBE_S, misses)
+        return ""
+
+
+def last_line(path, begin):
+    with open(path, "rb") as file:
+        file.seek(begin)
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    failed = [line for line in lines if "rror" in line]
+    return (failed or lines or [""])[-1].strip()[-400:]
+
+
+@contextlib.contextmanager
+def locked(folder, name="lock"):
+    """Raises BlockingIOError while somebody else has it."""
+    handle = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def keep(folder):
+    try:
+        with locked(folder, "keeper"):
+            Keeper(folder).run()
+    except BlockingIOError:
+        return  # there is one
+
+
+def has_systemd():
+    return os.path.isdir("/run/systemd/system")
+
+
+def unit_of(folder):
+    return "tpuctl-mount-%s.service" % os.path.basename(folder)
+
+
+def start(folder, unit):
+    argv = [sys.executable, "-I", "-S", os.path.join(folder, "keeper.py"), "keep", folder]
+    if has_systemd():
+        write(os.path.join(UNITS, unit_of(folder)), unit.replace("@COMMAND@", " ".join(argv)))
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+        subprocess.run(["systemctl", "enable", "-q", unit_of(folder)], check=True)
+        subprocess.run(["systemctl", "restart", unit_of(folder)], check=True)
+        return
+    if os.fork():
+        return
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in (0, 1, 2):
+        os.dup2(null, handle)
+    os.closerange(3, 1024)
+    os.execve(argv[0], argv, {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/root"})
+
+
+def stop(folder):
+    """The service, not what it keeps."""
+    if has_systemd() and os.path.exists(os.path.join(UNITS, unit_of(folder))):
+        subprocess.run(["systemctl", "stop", unit_of(folder)], check=True)
+    status = read_json(os.path.join(folder, "status.json")) or {}
+    end(status.get("keeper"))
+    return status
+
+
+def is_well(folder, plan):
+    status = read_json(os.path.join(folder, "status.json")) or {}
+    return (
+        status.get("digest") == plan["digest"]
+        and status.get("state") == "up"
+        and alive(status.get("keeper"))
+        and alive(status.get("gcsfuse"))
+        and mounted(plan["path"]) is not None
+        and probe(plan["path"]) == 0
+    )
+
+
+def check_cache(plan):
+    """Raises Refused where the cache is promised more than its disk has."""
+    if not plan.get("cache"):
+        return
+    path, size = plan["cache"]
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    space = os.statvfs(path)
+    free = space.f_bavail * space.f_frsize >> 20
+    used = sum(
+        os.stat(os.path.join(at, name)).st_blocks * 512 for at, _, names in os.walk(path) for name in names
+    )
+    if size > free + (used >> 20):
+        why = "%s has %d MiB free, and the cache may grow to %d: --cache-size, or --cache-dir"
+        raise Refused(why % (path, free, size))
+
+
+def install_program(source, sha256):
+    """The gcsfuse that came with the job, where it is not there yet; its path."""
+    path = os.path.join(PROGRAMS, sha256[:16], "gcsfuse")
+    if os.path.exists(path):
+        return path
+    found = hashlib.sha256()
+    with open(source, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            found.update(piece)
+    if found.hexdigest() != sha256:
+        raise Refused("the gcsfuse that came has the sha256 %s, not %s" % (found.hexdigest()[:16], sha256[:16]))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temp = "%s.%d.tmp" % (path, os.getpid())
+    shutil.copyfile(source, temp)
+    os.chmod(temp, 0o755)
+    os.rename(temp, path)
+    return path
+
+
+def up(plan_file):
+    plan = read_json(plan_file)
+    here = os.path.dirname(os.path.abspath(plan_file))
+    folder = folder_of(plan["path"])
+    os.makedirs(folder, exist_ok=True)
+    with locked(folder):
+        if is_well(folder, plan):
+            return
+        old = read_json(os.path.join(folder, "plan.json"))
+        try:
+            begin(folder, plan, old, here)
+        except (Refused, RuntimeError, OSError, subprocess.CalledProcessError):
+            if old is None:  # it was never there: nobody is left to try it again and again
+                undo(folder, plan["path"])
+            raise
+
+
+def undo(folder, path):
+    """What a first try has left."""
+    if os.path.exists(os.path.join(folder, "plan.json")):
+        remove(folder, path)
+    else:
+        shutil.rmtree(folder)
+
+
+def begin(folder, plan, old, here):
+    """Mounts it anew, in the place of what `old` says if that is another."""
+    if old is None:
+        clear_foreign(plan["path"])
+        check_point(plan["path"])
+    elif old["digest"] != plan["digest"]:
+        release(folder, plan["path"])
+    else:
+        stop(folder)
+    if plan["program"]:
+        program = install_program(os.path.join(here, "gcsfuse"), plan["program"])
+    else:
+        program = shutil.which("gcsfuse") or "gcsfuse"
+    check_cache(plan)
+    config = os.path.join(folder, "gcsfuse.yaml")
+    write(config, plan["configuration"])
+    plan["argv"] = [program, "--config-file=%s" % config, *plan["flags"], plan["bucket"], plan["path"]]
+    with open(os.path.join(here, "keeper.py")) as file:
+        write(os.path.join(folder, "keeper.py"), file.read())
+    write(os.path.join(folder, "plan.json"), json.dumps(plan), 0o600)
+    began = time.time()
+    start(folder, plan["unit"])
+    wait(folder, plan, began)
+
+
+def clear_foreign(path):
+    """What is mounted there that is not ours: a dead gcsfuse goes, anything else stays and is told of."""
+    there = mounted(path)
+    if there is None:
+        return
+    if there[0].startswith("fuse") and probe(path) == NOT_CONNECTED:
+        unmount(path, lazy=True)
+        return
+    raise Refused("%s of %s is mounted on %s, and not by tpuctl: sudo umount %s" % (*there, path, path))
+
+
+def release(folder, path):
+    """Ends a mount that nobody has open. Raises Refused, and leaves it as it is, for one that somebody has."""
+    status = stop(folder)
+    dead = not alive(status.get("gcsfuse")) or probe(path) != 0
+    busy = unmount(path, lazy=dead)
+    if busy:
+        raise Refused("%s; who has it open: sudo fuser -vm %s" % (busy, path))
+    end(status.get("gcsfuse"))
+
+
+def wait(folder, plan, began):
+    """Until the service says that it is mounted. Raises Refused, or RuntimeError with what gcsfuse said."""
+    until = time.monotonic() + MOUNT_S + 10
+    status = {}
+    while time.monotonic() < until:
+        reap()
+        status = read_json(os.path.join(folder, "status.json")) or {}
+        if status.get("at", 0) >= began and status.get("digest") == plan["digest"]:
+            if status["state"] == "up":
+                return
+            if status["state"] == "refused":
+                raise Refused(status["detail"])
+            if status["state"] in ("restarting", "failed"):
+                raise RuntimeError(status["detail"])
+        time.sleep(0.1)
+    raise RuntimeError(status.get("detail") or "no word from the service of the mount")
+
+
+def down(path):
+    folder = folder_of(path)
+    if not os.path.isdir(folder):
+        return
+    with locked(folder):
+        plan = read_json(os.path.join(folder, "plan.json"))
+        try:
+            remove(folder, path)
+        except Refused:
+            if plan is not None:
+                began = time.time()
+                start(folder, plan["unit"])
+                wait(folder, plan, began)
+            raise
+
+
+def remove(folder, path):
+    """Ends a mount and its service. Raises Refused for one that somebody has open."""
+    release(folder, path)
+    if has_systemd() and os.path.exists(os.path.join(UNITS, unit_of(folder))):
+        subprocess.run(["systemctl", "disable", "-q", unit_of(folder)], check=True)
+        os.unlink(os.path.join(UNITS, unit_of(folder)))
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+    shutil.rmtree(folder)
+
+
+def main(arguments):
+    os.umask(0o022)
+    try:
+        {"up": up, "down": down, "keep": keep}[arguments[0]](arguments[1])
+    except Refused as error:
+        sys.stderr.write("%s%s\n" % (REFUSED, error))
+        return 3
+    except BlockingIOError:
+        sys.stderr.write("another command is at work on this mount\n")
+        return 1
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        sys.stderr.write("%s\n" % error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

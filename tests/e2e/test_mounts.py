@@ -1,0 +1,173 @@
+"""Buckets on isolated hosts, by the real gcsfuse: what hosts see of each other, and what brings mounts back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.require import require_gcsfuse, require_isolated_hosts
+from tests.support.session import Session, open_session
+from tests.support.soak import soak
+
+ZONE = "us-central2-b"
+UP = ("up", "v4-16", "big", "--spot", "--pay", "--zone", ZONE)
+CKPT, SLOW = "/mnt/ckpt", "/mnt/slow"
+SLOW_S = 5
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A slice of two hosts with one folder of a bucket twice: without a cache, and with one of some seconds."""
+    require_isolated_hosts()
+    program = require_gcsfuse()
+    with open_session("--instant", "--hosts", "isolated") as made:
+        made.environ["TPUCTL_GCSFUSE"] = program
+        both = "gs://sim-bucket/both"
+        made.type(*UP, "--mount", f"{both}:{CKPT}:checkpoint", "--mount", f"{both}:{SLOW}:shared-code")
+        yield made
+
+
+def on(session: Session, worker: int, script: str, status: int = 0) -> str:
+    words = ("exec", "big", "--worker", str(worker), "--json", "--", "sh", "-c", script)
+    found = json.loads(session.type(*words, status=status).stdout)
+    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
+    return str(rows[0]["stdout"])
+
+
+def rows(session: Session, status: int = 0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(session.type("mount", "check", "--json", status=status).stdout)
+    return found
+
+
+def wait_until(check: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+def well(session: Session) -> bool:
+    done = session.start("mount", "check", "--json")
+    out, _ = done.communicate(timeout=60)
+    return done.returncode == 0 and all(row["well"] for row in json.loads(out))
+
+
+def test_what_one_host_writes_another_sees_at_once_without_a_cache(session: Session) -> None:
+    on(session, 0, f"cd {CKPT}; echo one > a; mkdir -p d; echo x > d/b")
+    assert on(session, 1, f"cd {CKPT}; cat a d/b; test ! -e c") == "one\nx\n"
+    on(session, 0, f"cd {CKPT}; echo two >> a; mv d e; mv a c")
+    assert on(session, 1, f"cd {CKPT}; cat c e/b; test ! -e a; test ! -e d") == "one\ntwo\nx\n"
+    on(session, 1, f"rm -r {CKPT}/c {CKPT}/e")
+    assert on(session, 0, f"ls {CKPT}") == ""
+
+
+def test_with_a_ttl_it_is_seen_when_that_is_over(session: Session) -> None:
+    # Both mounts have a gcsfuse of their own, so on one host it is as on two, and no SSH is in between.
+    script = """
+        cd /mnt; echo 1 > ckpt/t; cat slow/t; echo 2 > ckpt/t; cat ckpt/t slow/t; date +%s.%N
+        until [ "$(cat slow/t)" = 2 ]; do sleep 0.1; done; date +%s.%N"""
+    first, fresh, stale, began, ended = on(session, 0, script).split()
+    assert (first, fresh, stale) == ("1", "2", "1")
+    assert SLOW_S - 2 <= float(ended) - float(began) <= SLOW_S + 10
+
+
+def test_a_large_file_arrives_whole(session: Session) -> None:
+    wrote = on(session, 0, f"head -c 20000000 /dev/urandom > {CKPT}/big; sha256sum < {CKPT}/big")
+    assert on(session, 1, f"sha256sum < {CKPT}/big; rm {CKPT}/big") == wrote
+
+
+def test_kernel_and_gcsfuse_have_what_was_planned(session: Session) -> None:
+    for path, ttl in ((CKPT, 0), (SLOW, SLOW_S)):
+        shown = session.json("mount", "show", path)
+        pid = f"$(pgrep -f 'gcsfuse.*{path}$')"
+        file = f"$(tr '\\0' '\\n' < /proc/{pid}/cmdline | sed -n 's/--config-file=//p')"
+        found = on(session, 1, f"cat {file}")
+        assert yaml.safe_load(found) == yaml.safe_load(shown["configuration"])
+        assert yaml.safe_load(found)["metadata-cache"]["ttl-secs"] == ttl
+        assert ("at once" if ttl == 0 else f"after {ttl} s") in shown["sees"]
+    assert {row["gcsfuse"] for row in rows(session)} == {"3.11.2"}
+    assert all({"rw", "allow_other"} <= set(row["options"]) for row in rows(session))
+    assert on(session, 0, f"touch {CKPT}/mine; stat -c %U {CKPT}/mine; rm {CKPT}/mine") == "tpuctl\n"
+    assert {row["path"] for row in session.json("mount", "ls")} == {CKPT, SLOW}
+
+
+def test_the_same_again_changes_nothing(session: Session) -> None:
+    look = "pgrep -x gcsfuse | sort; ls .tpuctl/runs/provision-big"
+    before = on(session, 0, look)
+    session.type("mount", "add", f"gs://sim-bucket/both:{CKPT}:checkpoint")
+    session.type(*UP, "--mount", f"gs://sim-bucket/both:{CKPT}:checkpoint")
+    assert on(session, 0, look) == before
+
+
+@pytest.mark.parametrize("signal", ["-9", soak("-STOP")])
+def test_a_gcsfuse_that_dies_or_hangs_is_mounted_again(session: Session, signal: str) -> None:
+    before = max(row["restarts"] for row in rows(session))
+    on(session, 1, f"sudo pkill {signal} -f '[g]csfuse.*{CKPT}$'")
+    writes = f"timeout 5 sh -c 'echo well > {CKPT}/w; cat {CKPT}/w'; true"
+    wait_until(lambda: "well" in on(session, 1, writes))
+    wait_until(lambda: well(session))
+    assert max(row["restarts"] for row in rows(session)) == before + 1
+
+
+def test_a_mount_whose_keeper_died_too_is_brought_back_by_a_pass(session: Session) -> None:
+    on(session, 0, "sudo pkill -9 -f '[k]eeper.py'; sudo pkill -9 -x gcsfuse; sleep 0.2; true")
+    assert not well(session)
+    session.watch_until(lambda: well(session) and session.json("status", "big")["state"] == "ready")
+
+
+def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session: Session) -> None:
+    words = ("run", "--on", "big", "--no-checkpoint", "--name", "reads")
+    session.type(*words, "--", "sh", "-c", f"echo $TPUCTL_WORKER > {CKPT}/run; cat {CKPT}/run")
+    manifest = session.json("manifest", "reads")
+    assert {row["path"] for row in manifest["mounts"]} == {CKPT, SLOW}
+    assert all("gcsfuse 3.11.2" in host[f"mount {CKPT}"] for host in manifest["hosts"])
+    refused = session.type(*words[:-1], "other", "--var", f"HF_HOME={CKPT}/hf", "--", "true", status=2)
+    assert "symbolic links" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("gs://sim-bucket:/mnt/full",), 3, "/mnt/full is not empty"),
+        (("gs://nowhere-at-all:/mnt/n",), 5, "bucket gs://nowhere-at-all does not exist"),
+        ((f"gs://sim-bucket:{CKPT}/inside",), 2, "is inside"),
+        (("gs://sim-bucket:/mnt/n", "--ttl", "soon"), 2, "no number of seconds"),
+        (("gs://sim-bucket:/mnt/n", "--opt", "metadata-cache:ttl=3"), 2, "has no option"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_changed(
+    session: Session, words: tuple[str, ...], status: int, said: str
+) -> None:
+    on(session, 1, "sudo mkdir -p /mnt/full; echo kept | sudo tee /mnt/full/file")
+    refused = session.type("mount", "add", *words, "--on", "big", status=status)
+    assert said in " ".join(refused.stderr.split())
+    assert "hint: " in refused.stderr
+    assert {row["path"] for row in session.json("mount", "ls")} == {CKPT, SLOW}
+    assert on(session, 1, "cat /mnt/full/file; ls /var/lib/tpuctl-mounts | wc -l") == "kept\n2\n"
+
+
+def test_a_mount_goes_when_nobody_has_it_open_and_its_files_stay(session: Session) -> None:
+    on(session, 0, f"echo stays > {SLOW}/stays")
+    inside = session.start("exec", "big", "--worker", "0", "--", "sh", "-c", f"cd {SLOW} && exec sleep 333")
+    wait_until(lambda: on(session, 0, "pgrep -f '[s]leep 333'; true") != "")
+    busy = session.type("mount", "rm", SLOW, status=3)
+    assert "busy" in busy.stderr
+    assert SLOW in {row["path"] for row in session.json("mount", "ls")}
+    on(session, 0, "pkill -f '[s]leep 333'")
+    inside.communicate(timeout=60)
+    session.type("mount", "rm", SLOW)
+    assert on(session, 0, f"ls {SLOW}; cat {CKPT}/stays") == "stays\n"
+    assert {row["path"] for row in rows(session)} == {CKPT}
+
+
+def test_after_a_preemption_mounts_are_there_before_the_slice_is_ready(session: Session) -> None:
+    session.type("sim", "preempt", session.json("status", "big")["node"])
+    session.type("up", "big")
+    assert session.json("status", "big")["state"] == "ready"
+    assert on(session, 1, f"cat {CKPT}/stays") == "stays\n"

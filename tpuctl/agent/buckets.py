@@ -1,0 +1,132 @@
+"""Buckets mounted by gcsfuse: what their keepers say, and the operations that begin and end them.
+
+What needs root is in the keeper, one file that comes with the job (templates/mount_keeper.py).
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+
+from facts_storage import parse_mount, probe_all
+from operations import Failed
+from processes import process_stat
+from rooted import output_of
+
+STATE = "/var/lib/tpuctl-mounts"
+PROGRAMS = "/opt/tpuctl-gcsfuse"
+REFUSED = "refused: "
+PASSED_ON = re.compile(
+    r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z", re.I
+)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LIMIT_S = 200
+
+
+def gcsfuse_facts(request):
+    """gcsfuse itself, and the mounts that tpuctl made: each is listed by a child that has `probe_s` seconds."""
+    found = [each for each in map(read_status, folders()) if each]
+    probed = probe_all([each["path"] for each in found], float(request.get("probe_s") or 5.0), listing=True)
+    with open("/proc/self/mountinfo") as file:
+        kernel = {mount["path"]: mount for mount in map(parse_mount, file)}
+    return {
+        "version": version_on_path(),
+        "programs": sorted(os.listdir(PROGRAMS)) if os.path.isdir(PROGRAMS) else [],
+        "fuse": os.path.exists("/dev/fuse"),
+        "mounts": [judged(each, probed.get(each["path"]), kernel.get(each["path"])) for each in found],
+    }
+
+
+def folders():
+    names = sorted(os.listdir(STATE)) if os.path.isdir(STATE) else []
+    return [os.path.join(STATE, name) for name in names]
+
+
+def read_status(folder):
+    try:
+        with open(os.path.join(folder, "status.json")) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None  # it is being made, or removed
+
+
+def judged(status, said, mount):
+    up = status["state"] == "up" and mount is not None and mount["fs"].startswith("fuse")
+    error = (said or {}).get("error", "no answer")
+    for what in ("keeper", "gcsfuse"):
+        if up and not runs(status.get(what)):
+            up, error = False, "%s is not running" % what
+    return {
+        "path": status["path"],
+        "bucket": status["bucket"],
+        "digest": status["digest"],
+        "state": status["state"],
+        "alive": up and said is not None,
+        "error": error if up else status.get("detail") or error or "it is not mounted",
+        "restarts": status.get("restarts", 0),
+        "version": status.get("version", ""),
+        "program": status.get("program", ""),
+        "options": mount["options"] if mount else [],
+        "mounted_at": status.get("at"),
+    }
+
+
+def runs(process):
+    found = process_stat(process[0]) if process else None
+    return found is not None and found[2] == process[1]
+
+
+def version_on_path():
+    """`gcsfuse version 3.11.2 (Go version …)`"""
+    said = re.search(r"version v?(\d+\.\d+\.\d+)", output_of(["gcsfuse", "--version"]) or "")
+    return said.group(1) if said else ""
+
+
+def mount_bucket(parameters, job):
+    """`path`, `bucket`, `configuration`, `flags`, `digest`, `program` (its sha256, empty for the one on PATH),
+    `version`, `cache` (folder and MiB). The job's files are the keeper, its unit, and the program if any."""
+    with open(os.path.join(job.folder, "mount.service")) as file:
+        unit = file.read()
+    passed = {key: value for key, value in os.environ.items() if PASSED_ON.match(key)}
+    ids = {"$(id -u)": str(os.getuid()), "$(id -g)": str(os.getgid())}
+    flags = [each.partition("=") for each in parameters["flags"]]
+    plan = dict(
+        parameters,
+        flags=[name + equals + ids.get(value, value) for name, equals, value in flags],
+        environment=dict(passed, PATH=PATH, HOME="/root"),
+        unit=unit,
+    )
+    name = "mount-%s.json" % hashlib.sha256(parameters["path"].encode()).hexdigest()[:12]
+    with open(os.path.join(job.folder, name), "w") as file:
+        json.dump(plan, file)
+    try:
+        as_keeper(job, "up", os.path.join(job.folder, name))
+    finally:
+        keep_service(job, parameters["path"])
+    return {"mounted": parameters["path"]}
+
+
+def unmount_bucket(parameters, job):
+    """`path`. One that is not mounted is done."""
+    try:
+        as_keeper(job, "down", parameters["path"])
+    finally:
+        keep_service(job, parameters["path"])  # of one that somebody has open
+    return {"unmounted": parameters["path"]}
+
+
+def keep_service(job, path):
+    """Where no systemd has it, the keeper is a child of this job."""
+    for status in filter(None, map(read_status, folders())):
+        if status["path"] == path:
+            job.keep([each for each in (status.get("keeper"), status.get("gcsfuse")) if each])
+
+
+def as_keeper(job, *words):
+    keeper = os.path.join(job.folder, "keeper.py")
+    try:
+        job.run([sys.executable, "-I", "-S", keeper, *words], root=True, seconds=LIMIT_S)
+    except Failed as error:
+        text = str(error)
+        raise Failed(text.replace(REFUSED, "", 1), permanent=text.startswith(REFUSED)) from error

@@ -1,0 +1,20 @@
+"""`tpuctl mount`: buckets as folders on every worker, the same everywhere."""
+
+from __future__ import annotations
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.commands.mount.add import add, rm
+from tpuctl.cli.commands.mount.show import check, ls, show
+
+__all__ = ["app"]
+
+app = new_group("Mount buckets as folders on every worker.")
+
+
+@app.callback()
+def mount() -> None:
+    """Mount buckets as folders on every worker."""
+
+
+for _verb in (add, ls, show, check, rm):
+    app.command(_verb.__name__)(_verb)

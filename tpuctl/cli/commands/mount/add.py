@@ -1,0 +1,105 @@
+"""`mount add` and `mount rm`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.mount.shared import At, On
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet
+
+
+def add(
+    ctx: typer.Context,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE]",
+            help="The bucket or a folder of it, where, and how: checkpoint, train, dataset or shared-code.",
+        ),
+    ],
+    on: On = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option("--ttl", metavar="0|SECONDS|forever", help="How long hosts believe what they saw."),
+    ] = None,
+    opt: Annotated[
+        list[str] | None,
+        typer.Option("--opt", metavar="KEY=VALUE", help="Option of gcsfuse's configuration file; repeatable."),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody write.")] = False,
+    uid: Annotated[int | None, typer.Option("--uid", min=0, help="Owner of the files; the login user.")] = None,
+    gid: Annotated[int | None, typer.Option("--gid", min=0, help="Group of the files.")] = None,
+    file_mode: Annotated[
+        str | None, typer.Option("--file-mode", metavar="OCTAL", help="Mode of files.")
+    ] = None,
+    dir_mode: Annotated[
+        str | None, typer.Option("--dir-mode", metavar="OCTAL", help="Mode of folders.")
+    ] = None,
+    implicit_dirs: Annotated[
+        bool | None,
+        typer.Option("--implicit-dirs/--no-implicit-dirs", help="Show folders that no object stands for."),
+    ] = None,
+    cache_dir: Annotated[
+        str | None, typer.Option("--cache-dir", metavar="DIR", help="Folder of the hosts for a file cache.")
+    ] = None,
+    cache_size: Annotated[
+        int | None, typer.Option("--cache-size", metavar="GIB", min=1, help="What the file cache may grow to.")
+    ] = None,
+    cross_region: Annotated[
+        bool, typer.Option("--cross-region", help="Mount a bucket of another region, and pay for its traffic.")
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Mount a bucket on every host, or mount it otherwise."""
+    from tpuctl.mounts.spec import said_options
+    from tpuctl.mounts.use import add_mount
+
+    options = said_options(
+        opt or (),
+        ttl=ttl,
+        uid=uid,
+        gid=gid,
+        file_mode=file_mode,
+        dir_mode=dir_mode,
+        implicit_dirs=implicit_dirs,
+        cache_dir=cache_dir,
+        cache_gib=cache_size,
+    )
+    with open_context(ctx) as context:
+        found = add_mount(
+            context,
+            what,
+            on=on,
+            options=options,
+            read_only=read_only,
+            cross_region=cross_region,
+            program=context.config.gcsfuse,
+            dry_run=dry_run,
+        )
+        if context.console.json_mode:
+            context.console.data(found)
+            return
+        ttl_s = found["ttl_s"]
+        context.console.say(found["said"])
+        context.console.say(f"ttl {'for ever' if ttl_s < 0 else f'{ttl_s} s'}. {found['sees']}")
+
+
+def rm(
+    ctx: typer.Context,
+    path: At,
+    on: On = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Unmount a bucket on every host of its slice; its files stay."""
+    from tpuctl.mounts.use import remove_mount
+
+    with open_context(ctx) as context:
+        found = remove_mount(context, path, on=on, dry_run=dry_run)
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

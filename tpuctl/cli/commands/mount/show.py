@@ -1,0 +1,77 @@
+"""`mount ls`, `mount show` and `mount check`."""
+
+from __future__ import annotations
+
+import typer
+
+from tpuctl.cli.commands.mount.shared import At, On
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json
+
+LISTED = (
+    Column("slice", "SLICE"),
+    Column("path", "PATH"),
+    Column("source", "BUCKET", give=1),
+    Column("profile", "PROFILE"),
+    Column("ttl_s", "TTL", right=True),
+)
+CHECKED = (
+    Column("path", "PATH"),
+    Column("worker", "WORKER", right=True),
+    Column("gcsfuse", "GCSFUSE"),
+    Column("restarts", "RESTARTS", right=True),
+    Column("health", "HEALTH", give=1),
+)
+
+
+def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """List the mounts of all slices."""
+    from tpuctl.mounts.use import list_mounts
+
+    with open_context(ctx) as context:
+        rows = list_mounts(context)
+        shown = rows
+        if not context.console.json_mode:
+            shown = [{**row, "ttl_s": "forever" if row["ttl_s"] < 0 else row["ttl_s"]} for row in rows]
+        empty = "no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
+        context.console.table(shown, LISTED, empty=empty)
+
+
+def show(
+    ctx: typer.Context,
+    path: At,
+    on: On = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Show how a mount is configured, and what other hosts see when."""
+    from tpuctl.mounts.use import show_mount
+
+    with open_context(ctx) as context:
+        found = show_mount(context, path, on=on)
+        if context.console.json_mode:
+            context.console.data(found)
+            return
+        fields = {
+            name.replace("_", " "): found[name] for name in ("slice", "source", "path", "profile", "gcsfuse")
+        }
+        context.console.fields({**fields, "cost": found["cost"]})
+        context.console.say(found["sees"])
+        context.console.say(f"\n$ {found['command']}\n# gcsfuse.yaml\n{found['configuration'].rstrip()}")
+
+
+def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+    """Ask every host how its mounts are."""
+    from tpuctl.errors import PartialError
+    from tpuctl.mounts.use import check_mounts
+
+    with open_context(ctx) as context:
+        rows = check_mounts(context, on=on)
+        context.console.table(
+            rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
+        )
+        bad = [row for row in rows if not row["well"]]
+        if bad:
+            workers = sorted({row["worker"] for row in bad})
+            why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
+            raise PartialError(why, hint="tpuctl up SLICE mounts again", details={"workers": workers})

@@ -1,0 +1,156 @@
+"""Mounts that follow a slice: in its specification, and so on all its hosts, those after a preemption too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.lib.input_files import read_file
+from tpuctl.model.records import SliceRecord
+from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.model.slice_spec import MountRef, SliceSpec
+from tpuctl.model.verdict import Done
+from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
+from tpuctl.mounts.render import check_ttl, options_of
+from tpuctl.mounts.rules import MountRules
+from tpuctl.mounts.spec import Refs, check_together, is_asked, merge_mounts, parse_mount
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice, save
+
+PROGRAM_LIMIT = 256 << 20
+"""Bytes; gcsfuse 3.11 has 60 million."""
+
+
+def load_rules() -> MountRules:
+    """The table that tpuctl ships."""
+    return MountRules(*load_mount_table())
+
+
+def parse_ref(
+    rules: MountRules, text: str, said: Mapping[str, str] | None = None, *, read_only: bool = False
+) -> MountRef:
+    """`text` with what else was said of it. Raises UsageError for what cannot be."""
+    ref = parse_mount(text, rules.profiles, rules.default)
+    profile = rules.profile(ref.profile)
+    found = replace(ref, options=dict(said or {}), read_only=read_only or profile.read_only)
+    check_ttl(options_of(rules, found, rules.pinned))
+    return found
+
+
+def resolve_mounts(
+    services: Services, said: Sequence[str], known: Refs, spec: SliceSpec, zones: Sequence[str]
+) -> Refs:
+    """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`. Raises UsageError."""
+    rules = load_rules()
+    refs = tuple(parse_ref(rules, text) for text in said)
+    check_together(
+        (*(each for each in known if each.path not in {ref.path for ref in refs}), *refs),
+        [disk.path for disk in spec.disks],
+    )
+    new = [each for each in refs if not is_asked(known, each)]
+    for each in new:
+        check_bucket(services, rules, each, zones)
+    return tuple(new)
+
+
+def check_bucket(
+    services: Services, rules: MountRules, ref: MountRef, zones: Sequence[str], *, cross_region: bool = False
+) -> None:
+    """Raises NotFoundError for a bucket that is not there, and UsageError for one in another region; says what
+    reading from it costs."""
+    if not services.objects.bucket_exists(ref.bucket):
+        hint = f"gcloud storage buckets create gs://{ref.bucket}"
+        raise NotFoundError(f"bucket gs://{ref.bucket} does not exist or cannot be read", hint=hint)
+    try:
+        place = services.project_api.bucket_place(ref.bucket)
+    except TpuctlError:
+        return  # where it is may be hidden from this user; nothing is known then
+    for line in dict.fromkeys(
+        rules.check_location(ref, place, zone, cross_region=cross_region) for zone in zones
+    ):
+        if line:
+            services.emit(Note("", line))
+
+
+def with_program(refs: Refs, program: str | None) -> Refs:
+    """The mounts, with the gcsfuse of this machine that hosts are to get. Raises UsageError."""
+    if program is None or not refs:
+        return refs
+    content = read_program(program)
+    sha256 = hashlib.sha256(content).hexdigest()
+    return tuple(replace(each, program=sha256, program_bytes=len(content)) for each in refs)
+
+
+def read_program(path: str) -> bytes:
+    """Raises UsageError."""
+    try:
+        return read_file(Path(path).expanduser(), PROGRAM_LIMIT)
+    except OSError as error:
+        hint = "the path of a gcsfuse, or unset gcsfuse (TPUCTL_GCSFUSE)"
+        raise UsageError.of("gcsfuse", f"gcsfuse {path}: {error.strerror}", hint) from error
+
+
+def store_program(services: Services, refs: Refs, program: str | None) -> None:
+    """Brings the gcsfuse of this machine into the store, where mounts ask for it."""
+    if program is not None and any(each.program for each in refs):
+        services.store.put_blob(read_program(program))
+
+
+def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
+    """What the slice asks of each of its hosts about mounts."""
+    rules, files = load_rules(), KeeperFiles(*services.mount_files)
+    incarnation = record.incarnation
+    asked_by = incarnation.cloud_name if incarnation is not None else ""
+    return [mounted(rules, each, files, asked_by) for each in record.spec.mounts]
+
+
+def mount_rows(refs: Refs) -> list[dict[str, Any]]:
+    """The mounts of a slice for the manifest of a run."""
+    rules = load_rules()
+    return [
+        {
+            "source": each.source,
+            "path": each.path,
+            "profile": each.profile,
+            "gcsfuse": rules.pinned,
+            "options": dict(options_of(rules, each, rules.pinned)),
+        }
+        for each in refs
+    ]
+
+
+def change_mounts(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> SliceRecord:
+    """The slice has these mounts from now on, also on the hosts that come after these."""
+
+    def step() -> Outcome:
+        stored = get_slice(services, name)
+        wanted = change(stored.record.spec.mounts)
+        if wanted != stored.record.spec.mounts:
+            record_decision(services, stored.record.key, "mounts", why)
+            save(services, stored, replace(stored.record, spec=replace(stored.record.spec, mounts=wanted)))
+        return Outcome(Done(), acted=False)
+
+    converge(services, name, step)
+    return get_slice(services, name).record
+
+
+def remember(services: Services, name: str, ref: MountRef) -> SliceRecord:
+    """The slice has this mount, in the place of one at the same path."""
+    return change_mounts(
+        services, name, lambda known: merge_mounts(known, (ref,)), f"{ref.source} at {ref.path}"
+    )
+
+
+def forget(services: Services, name: str, path: str) -> SliceRecord:
+    """The slice has no mount at `path` any more."""
+    return change_mounts(
+        services, name, lambda known: tuple(each for each in known if each.path != path), f"without {path}"
+    )

@@ -1,0 +1,157 @@
+"""Buckets on hosts, as kinds of provisioning: mounted as asked, or not mounted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from tpuctl.hosts.facts import Facts, MountedBucket, Section
+from tpuctl.hosts.provision import Operation
+from tpuctl.model.hosts import Blob
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.verdict import Blocked
+from tpuctl.mounts.render import cache_of, command_line, digest_of, options_of, render_configuration
+from tpuctl.mounts.rules import MountRules
+
+NO_ROOT = "mounting needs root on the hosts, and this user has none"
+NO_FUSE = "the hosts have no /dev/fuse"
+ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
+WELL = "mounted"
+
+
+class KeeperFiles(Struct, frozen=True):
+    """What goes to hosts with a mount: the program that keeps it, its systemd unit, and what installs gcsfuse
+    there."""
+
+    keeper: bytes
+    unit: bytes
+    installer: bytes
+
+
+class Mounted(Struct, frozen=True):
+    """A bucket at `path` on every host. `asked_by` names the command or machine: a failure of an earlier one is
+    not its own."""
+
+    ref: MountRef
+    version: str
+    configuration: str
+    flags: tuple[str, ...]
+    cache: tuple[str, int] | None
+    files: KeeperFiles
+    asked_by: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Names what is mounted, and how."""
+        return digest_of(self.ref, self.configuration)
+
+    @property
+    def column(self) -> str:
+        """Its column in the host's row of a manifest."""
+        return f"mount {self.ref.path}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.ref.source} at {self.ref.path}"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.HOST, Section.GCSFUSE})
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        if facts.host is not None and not facts.host.root:
+            return Blocked(NO_ROOT, ROOT_HINT)
+        there, gcsfuse = find_mount(facts, self.ref.path), facts.gcsfuse
+        if there is not None and there.alive and there.digest == self.digest:
+            return ()
+        if gcsfuse is None or not gcsfuse.fuse:
+            return Blocked(NO_FUSE, ROOT_HINT)
+        program = self.ref.program
+        known = program[:16] in gcsfuse.programs if program else gcsfuse.version == self.version
+        if known:
+            return [self._mount({})]
+        if program:
+            return [self._mount({"gcsfuse": Blob(program, self.ref.program_bytes)})]
+        return [self._install(), self._mount({})]
+
+    def _install(self) -> Operation:
+        return Operation(
+            "run",
+            f"installing gcsfuse {self.version}",
+            {"argv": ["sh", "gcsfuse_install.sh", self.version], "root": True, "seconds": 1800},
+            {"gcsfuse_install.sh": self.files.installer},
+        )
+
+    def _mount(self, brought: Mapping[str, Blob]) -> Operation:
+        parameters = {
+            "path": self.ref.path,
+            "bucket": self.ref.bucket,
+            "configuration": self.configuration,
+            "flags": list(self.flags),
+            "digest": self.digest,
+            "program": self.ref.program,
+            "version": self.version,
+            "cache": list(self.cache) if self.cache else None,
+            "asked_by": self.asked_by,
+        }
+        own = {"keeper.py": self.files.keeper, "mount.service": self.files.unit}
+        files: dict[str, bytes | Blob] = {**own, **brought}
+        return Operation("mount_bucket", f"mounting {self.name}", parameters, files)
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        there = find_mount(facts, self.ref.path)
+        options = ",".join(there.options) if there is not None else ""
+        return {self.column: f"{self.ref.source} gcsfuse {self.version} {self.digest} {options}"}
+
+
+class Unmounted(Struct, frozen=True):
+    """No mount of tpuctl's at `path`. `asked_by` as of Mounted."""
+
+    path: str
+    keeper: bytes
+    asked_by: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.path} unmounted"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.GCSFUSE})
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        if find_mount(facts, self.path) is None:
+            return ()
+        parameters = {"path": self.path, "asked_by": self.asked_by}
+        return [Operation("unmount_bucket", f"unmounting {self.path}", parameters, {"keeper.py": self.keeper})]
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        del facts
+        return {}
+
+
+def mounted(rules: MountRules, ref: MountRef, files: KeeperFiles, asked_by: str = "") -> Mounted:
+    """What `ref` asks of each host. Raises UsageError for options that gcsfuse does not have."""
+    options = options_of(rules, ref, rules.pinned)
+    flags = tuple(each for each in command_line(ref, options) if each.startswith(("--uid", "--gid")))
+    configuration = render_configuration(options)
+    return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by)
+
+
+def find_mount(facts: Facts, path: str) -> MountedBucket | None:
+    """What the host says of the mount at `path`."""
+    mounts = facts.gcsfuse.mounts if facts.gcsfuse is not None else ()
+    return next((each for each in mounts if each.path == path), None)
+
+
+def health(facts: Facts, kind: Mounted) -> str:
+    """`mounted`, or what is wrong on this host."""
+    there = find_mount(facts, kind.ref.path)
+    if there is None:
+        return "not mounted"
+    if not there.alive:
+        return f"{there.state}: {there.error}" if there.error else there.state
+    if there.digest != kind.digest:
+        return "mounted otherwise than asked"
+    return f"the bucket does not answer: {there.error}" if there.error else WELL

@@ -1,0 +1,240 @@
+"""What the commands on mounts do: add, change, look at and remove mounts of a slice that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import counted, fold_workers
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.verdict import Done, Failed, Wait
+from tpuctl.mounts.follow import (
+    check_bucket,
+    forget,
+    load_rules,
+    parse_ref,
+    remember,
+    store_program,
+    with_program,
+)
+from tpuctl.mounts.hosts import WELL, KeeperFiles, Mounted, Unmounted, find_mount, health, mounted
+from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
+from tpuctl.mounts.spec import check_together
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.transfer.prepare import deliver_files
+
+TRIES = 3
+
+
+def choose_slice(services: Services, name: str | None) -> SliceRecord:
+    """The slice called so; the only one there is where none is named. Raises UsageError."""
+    if name is not None:
+        return get_slice(services, name).record
+    live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
+    if len(live) == 1:
+        return live[0]
+    raise UsageError(
+        f"which slice? there are: {', '.join(each.name for each in live) or 'none'}", hint="--on NAME"
+    )
+
+
+def add_mount(
+    services: Services,
+    text: str,
+    *,
+    on: str | None,
+    options: Mapping[str, str],
+    read_only: bool,
+    cross_region: bool,
+    program: str | None,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Mounts a bucket on all hosts of a slice, or changes how it is mounted."""
+    rules = load_rules()
+    ref = parse_ref(rules, text, options, read_only=read_only)
+    record = choose_slice(services, on)
+    check_owned(services, record)
+    others = tuple(each for each in record.spec.mounts if each.path != ref.path)
+    check_together((*others, ref), [disk.path for disk in record.spec.disks])
+    check_bucket(services, rules, ref, record.requested_zones, cross_region=cross_region)
+    ref = with_program((ref,), program)[0]
+    told = describe(ref) | {"slice": record.name, "dry_run": dry_run}
+    if dry_run:
+        return {**told, "said": f"would mount {ref.source} at {ref.path} of {record.name}"}
+    check_ready(record)
+    store_program(services, (ref,), program)
+    kind = mounted(rules, ref, _files(services), services.ids.new_id())
+    try:
+        bring_hosts(services, record, [kind])
+    except PartialError:
+        if ref.path not in {each.path for each in record.spec.mounts}:
+            # On some hosts it may be mounted: of what was refused nothing is left.
+            bring_hosts(services, record, [_unmounted(services, ref.path)])
+        raise
+    remember(services, record.name, ref)
+    hosts = counted(record.spec.hosts, "host")
+    return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
+
+
+def remove_mount(services: Services, path: str, *, on: str | None, dry_run: bool) -> dict[str, Any]:
+    """Unmounts a bucket on all hosts of a slice that has hosts; its files stay."""
+    record = choose_slice(services, on)
+    check_owned(services, record)
+    ref = get_ref(record, path)
+    told = {"path": path, "slice": record.name, "said": f"would unmount {path} of {record.name}"}
+    if dry_run:
+        return told
+    if record.state in (SliceState.READY, SliceState.INITIALIZING):
+        # Forgotten first: a pass at this moment would mount it again.
+        forget(services, record.name, path)
+        try:
+            bring_hosts(services, record, [_unmounted(services, path)])
+        except PartialError:
+            remember(services, record.name, ref)  # hosts that let go of it get it back by the next pass
+            raise
+    else:
+        forget(services, record.name, path)
+    return {**told, "said": f"{path} of {record.name} is unmounted; the bucket keeps its files"}
+
+
+def list_mounts(services: Services) -> list[dict[str, Any]]:
+    """The mounts of all slices."""
+    live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
+    return [{"slice": record.name, **describe(ref)} for record in live for ref in record.spec.mounts]
+
+
+def show_mount(services: Services, path: str, *, on: str | None) -> dict[str, Any]:
+    """Configuration file and command line of a mount, and what it means."""
+    record = choose_slice(services, on)
+    return {"slice": record.name, **describe(get_ref(record, path))}
+
+
+def describe(ref: MountRef) -> dict[str, Any]:
+    """A mount in full."""
+    rules = load_rules()
+    profile, options = rules.profile(ref.profile), options_of(rules, ref, rules.pinned)
+    return {
+        "source": ref.source,
+        "path": ref.path,
+        "profile": ref.profile,
+        "ttl_s": options["metadata-cache.ttl-secs"],
+        "read_only": ref.read_only,
+        "gcsfuse": rules.pinned,
+        "configuration": render_configuration(options),
+        "command": " ".join(command_line(ref, options)),
+        "sees": what_others_see(options),
+        "consistency": profile.consistency,
+        "cost": profile.cost,
+    }
+
+
+def check_mounts(services: Services, *, on: str | None) -> list[dict[str, Any]]:
+    """One row for each mount and host: how it is there, by the word of the host."""
+    record = choose_slice(services, on)
+    check_ready(record)
+    rules, files = load_rules(), _files(services)
+    targets = host_targets(services, record)
+    sections = [str(Section.GCSFUSE), str(Section.HOST)]
+    answers = HostAgent(services.remote, services.agent_source).facts(targets, lambda _: {"sections": sections})
+    rows = []
+    for ref in record.spec.mounts:
+        kind = mounted(rules, ref, files)
+        for answer in answers:
+            rows.append({"path": ref.path, "worker": answer.worker, **_row(answer.value, kind, answer.message)})
+    return rows
+
+
+def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
+    if facts is None:
+        return {
+            "health": f"no answer: {trouble}",
+            "well": False,
+            "restarts": None,
+            "gcsfuse": None,
+            "options": [],
+        }
+    there, said = find_mount(facts, kind.ref.path), health(facts, kind)
+    return {
+        "health": said,
+        "well": said == WELL,
+        "restarts": there.restarts if there is not None else None,
+        "gcsfuse": there.version if there is not None else None,
+        "options": list(there.options) if there is not None else [],
+    }
+
+
+def get_ref(record: SliceRecord, path: str) -> MountRef:
+    """Raises NotFoundError where the slice has none at `path`."""
+    for each in record.spec.mounts:
+        if each.path == path:
+            return each
+    known = ", ".join(each.path for each in record.spec.mounts) or "none"
+    raise NotFoundError(f"{record.name} has no mount at {path}; it has: {known}", hint="tpuctl mount ls")
+
+
+def check_owned(services: Services, record: SliceRecord) -> None:
+    """Raises UsageError for a slice of somebody else."""
+    if record.owner != services.user:
+        raise UsageError(
+            f"{record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
+        )
+
+
+def check_ready(record: SliceRecord) -> None:
+    """Raises TpuctlError for a slice whose hosts cannot be asked."""
+    if record.state not in (SliceState.READY, SliceState.INITIALIZING) or record.incarnation is None:
+        raise TpuctlError(f"slice {record.name} is {record.state}", hint=f"tpuctl up {record.name}")
+
+
+def _unmounted(services: Services, path: str) -> Unmounted:
+    return Unmounted(path, _files(services).keeper, services.ids.new_id())
+
+
+def _files(services: Services) -> KeeperFiles:
+    return KeeperFiles(*services.mount_files)
+
+
+def bring_hosts(services: Services, record: SliceRecord, kinds: Sequence[Kind]) -> None:
+    """Until every host is as `kinds` ask. Raises PartialError for what cannot be."""
+    agent = HostAgent(services.remote, services.agent_source)
+    targets = host_targets(services, record)
+
+    def step() -> Outcome:
+        with take_lease(services, record.name) as held:
+            found = provision(
+                agent,
+                targets,
+                lambda _: kinds,
+                slice_name=record.name,
+                fence=held.fence,
+                deliver=deliver_files(services, agent),
+            )
+        if isinstance(found, Provisioned):
+            return Outcome(Done(), acted=False)
+        if isinstance(found, Unanswered):
+            first = found.replies[0]
+            raise PartialError(f"worker {first.worker} did not answer: {first.message}", hint="tpuctl status")
+        if isinstance(found, Failures):
+            return Outcome(_judge(record.name, found), acted=False)
+        return Outcome(found, acted=False)
+
+    converge(services, record.name, step)
+
+
+def _judge(name: str, found: Failures) -> Failed | Wait:
+    worst = max(found.failures, key=lambda each: (each.permanent, each.tries))
+    if not worst.permanent and worst.tries < TRIES:
+        return Wait(f"{found.why}; it is tried again")
+    workers = [each.worker for each in found.failures]
+    hint = f"tpuctl exec --worker {worst.worker} {name} -- tail -n 50 {worst.log}"
+    why = f"worker {fold_workers(workers)}: {worst.title}: {worst.message}"
+    return Failed(PartialError(why, hint=hint, details={"workers": workers, "log": worst.log}))

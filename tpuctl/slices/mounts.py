@@ -1,0 +1,118 @@
+"""The mounts of a slice: checked before anything is created, on its hosts before it is ready.
+
+What works on mounts is imported where a slice has one: most have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import find_slice, get_slice, save
+
+if TYPE_CHECKING:
+    from tpuctl.mounts.hosts import Mounted
+
+
+def with_mounts(
+    services: Services, said: Sequence[str], specs: tuple[SliceSpec, ...], name: str | None, program: str | None
+) -> tuple[SliceSpec, ...]:
+    """The specifications with what `--mount` says, beside the mounts that slice `name` has. `program` is the
+    gcsfuse of this machine that hosts are to get. Raises UsageError."""
+    if not said:
+        return specs
+    from tpuctl.mounts.follow import resolve_mounts, with_program
+    from tpuctl.mounts.spec import merge_mounts
+
+    stored = find_slice(services, name) if name is not None else None
+    live = stored is not None and stored.record.state is not SliceState.GONE
+    known = stored.record.spec.mounts if stored is not None and live else ()
+    new = with_program(resolve_mounts(services, said, known, specs[0], [each.zone for each in specs]), program)
+    return tuple(replace(each, mounts=merge_mounts(known, new)) for each in specs)
+
+
+def check_home(spec: SliceSpec, variables: Mapping[str, str]) -> None:
+    """Raises UsageError for a run whose HF_HOME is on a mount of its slice."""
+    if spec.mounts:
+        from tpuctl.mounts.spec import check_variables
+
+        check_variables(variables, spec.mounts)
+
+
+def adds_mounts(record: SliceRecord, spec: SliceSpec) -> bool:
+    """Whether `spec` names a mount that the slice has not been asked to have."""
+    return any(each not in record.spec.mounts for each in spec.mounts)
+
+
+def add_mounts(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
+    """The slice, asked to have the mounts of `spec`, too. While its hosts get them it is not ready."""
+    from tpuctl.mounts.spec import merge_mounts
+
+    state = SliceState.INITIALIZING if record.state is SliceState.READY else record.state
+    mounts = merge_mounts(record.spec.mounts, spec.mounts)
+    return replace(record, spec=replace(record.spec, mounts=mounts), state=state)
+
+
+def store_gcsfuse(services: Services, spec: SliceSpec, program: str | None) -> None:
+    """Brings the gcsfuse of this machine to where hosts get it."""
+    if spec.mounts and program is not None:
+        from tpuctl.mounts.follow import store_program
+
+        store_program(services, spec.mounts, program)
+
+
+def desired_mounts(services: Services, record: SliceRecord) -> list[Mounted]:
+    """What the slice asks of its hosts about mounts."""
+    if not record.spec.mounts:
+        return []
+    from tpuctl.mounts.follow import kinds_of
+
+    return kinds_of(services, record)
+
+
+def revisit_mounts(services: Services, name: str) -> str:
+    """Asks the hosts of a ready slice for its mounts, which come back by themselves while their keepers live;
+    where one is not as asked, the slice goes back to be initialized. Says why, or nothing."""
+    stored = get_slice(services, name)
+    record = stored.record
+    kinds = desired_mounts(services, record)
+    if not kinds or record.state is not SliceState.READY:
+        return ""
+    sections = sorted({section for kind in kinds for section in kind.sections})
+    agent = HostAgent(services.remote, services.agent_source)
+    answers = agent.facts(host_targets(services, record), lambda _: {"sections": sections})
+    why = next((said for answer in answers if (said := _trouble(answer.value, answer.worker, kinds))), "")
+    if why:
+        with take_lease(services, name) as lease:
+            record_decision(services, record.key, "mounts", why, fence=lease.fence)
+            save(services, stored, replace(record, state=SliceState.INITIALIZING))
+    return why
+
+
+def _trouble(facts: Facts | None, worker: int, kinds: Sequence[Mounted]) -> str:
+    """Of a host that does not answer others judge."""
+    from tpuctl.mounts.hosts import health
+
+    bad = next((kind for kind in kinds if facts is not None and kind.plan(facts)), None)
+    if bad is None or facts is None:
+        return ""
+    return f"worker {worker}: {bad.ref.path}: {health(facts, bad)}"
+
+
+def mounts_for_manifest(record: SliceRecord | None) -> list[dict[str, Any]]:
+    """What a run has of mounts: with version and options as they are."""
+    if record is None or not record.spec.mounts:
+        return []
+    from tpuctl.mounts.follow import mount_rows
+
+    return mount_rows(record.spec.mounts)
