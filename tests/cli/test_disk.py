@@ -408,6 +408,41 @@ def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session:
     assert not {each for each in in_the_cloud(session) if each.startswith(f"k{when[0]}")}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("how", ["next master", "same clone elsewhere"])
+def test_other_clones_killed_at_every_change_are_finished_by_the_same_command(
+    session: Session, how: str, when: str
+) -> None:
+    count = 0
+    for at in range(40):  # 0: killed nowhere, and counted
+        name = f"{how[0]}{when[0]}{at}"
+        session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
+        words = ["disk", "clone", name, "--rw", "--name", f"{name}-m", "--zone", OTHER]
+        wanted = {name, f"{name}-m"}
+        if how != "next master":
+            session.type("disk", "clone", name, "--zone", ZONE)
+            words = ["disk", "clone", f"{name}-g1", "--zone", OTHER]
+            wanted = {name, f"{name}-g1", f"{name}-g1-{OTHER}"}
+        killed = session.type_killed(at, when, *words)
+        if at == 0:
+            count = int(killed.stderr.rpartition("changes: ")[2])
+        assert (killed.returncode == 0) == (at == 0)
+        if at and (when, at) != ("after", count):
+            session.type(*words)
+        rows = {row["name"]: row for row in session.json("disk", "ls") if row["name"] in wanted}
+        assert {each: row["status"] for each, row in rows.items()} == dict.fromkeys(wanted, "READY")
+        snapshots = session.json("disk", "show", name)["snapshots"]
+        assert snapshots == ([] if how == "next master" else [f"{name}-g1-s"])
+        session.type("disk", "gc", "--keep", "0", "--yes")
+        session.type("disk", "rm", *sorted(wanted & set(named(session))), "--yes")
+        assert not {each for each in in_the_cloud(session) if each.startswith(name)}
+        if at == count:
+            break
+    assert count > 5
+
+
 def test_keep_says_what_it_cannot_keep(session: Session) -> None:
     assert "there is no run yet" in session.type("keep", status=5).stderr
     both = session.type("keep", "any", "--until", "9d", "--release", status=2)
