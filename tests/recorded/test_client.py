@@ -123,8 +123,9 @@ def ended(answer: str, *, code: int | None = None) -> Case:
 
 def of_compute(answer: str, *, done: bool) -> ComputeOperation:
     """An operation of Compute Engine, found again by its own link."""
-    link = str(exchange(answer).body["selfLink"])
-    return ComputeOperation("/compute/v1/" + link.partition("/compute/v1/")[2], done)
+    body = exchange(answer).body
+    path = "/compute/v1/" + str(body["selfLink"]).partition("/compute/v1/")[2]
+    return ComputeOperation(path, done, progress=int(body["progress"]))
 
 
 def refused(answer: str, kind: type[TpuctlError], message: str, hint: str = "", **changes: Any) -> Case:
