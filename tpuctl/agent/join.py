@@ -1,7 +1,7 @@
 """On what the processes of an attempt compute, as they say themselves.
 
-A folder that PYTHONPATH begins with has `join_hook.py` as `sitecustomize.py`, which every Python below the
-attempt's command loads, and the files that it writes, one per process that took devices or waits for them.
+A folder that PYTHONPATH begins with has `join_hook.py` as its module `sitecustomize`, which every Python below
+the attempt's command loads, and the files that it writes, one per process that took devices or waits for them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Says on what a program computes: the `sitecustomize.py` of a run's processes (see `join.py`).
+"""Says on what a program computes: the module `sitecustomize` of a run's processes (see `join.py`).
 
 It imports no framework. When a program imports one by itself, the function with which that takes its devices is
 wrapped: a file says since when a process waits for them, and then which ones it has.
