@@ -72,9 +72,9 @@ class ThisMachine:
 
     def watchdog(self) -> WatchFacts:
         from tpuctl.cli.hooks import hook_problems
-        from tpuctl.cli.installed_watch import installed_watch
+        from tpuctl.watch.install.installer import installed_watch
 
-        return replace(installed_watch(self._context), broken_hooks=tuple(hook_problems(self._context)))
+        return replace(installed_watch(self._context.config), broken_hooks=tuple(hook_problems(self._context)))
 
 
 def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback

@@ -15,7 +15,6 @@ from tpuctl.cli.commands.watch.install import install, say_what_is_installed, un
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.hooks import hook_problems
-from tpuctl.cli.installed_watch import installed_watch
 from tpuctl.cli.options import Json, Quiet
 from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.lib.text import counted
@@ -236,7 +235,9 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
         for beat in beats:
             _print_troubles(context, beat)
         if not health.good:
-            here = installed_watch(context).installed
+            from tpuctl.watch.install.installer import installed_watch
+
+            here = installed_watch(context.config).installed
             raise TpuctlError(health.why, hint="tpuctl doctor" if here else INSTALL_HINT)
 
 

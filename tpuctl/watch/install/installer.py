@@ -1,0 +1,208 @@
+"""What calls passes on this machine, cron or a user timer of systemd: written, found again and removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from tpuctl.config.load import find_state_base
+from tpuctl.config.settings import Config
+from tpuctl.lib.files import write_private
+from tpuctl.model.facts import WatchFacts
+from tpuctl.model.shipped_files import read_template
+from tpuctl.watch.install.cron import edit_crontab, read_crontab
+from tpuctl.watch.install.crontab import drop_line, find_lines, put_line, render_line
+from tpuctl.watch.install.preflight import cron_runs
+from tpuctl.watch.install.script import pick_environment, render_script, render_unit, unit_name
+from tpuctl.watch.install.systemd import (
+    check_available,
+    install_timer,
+    remove_timer,
+    timer_exists,
+    units_dir,
+)
+
+
+class Installer(Protocol):
+    """One way to have the script of a pass called every few minutes."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def texts(self) -> dict[str, str]:
+        """What it writes, by where it goes."""
+        ...
+
+    def check(self) -> None:
+        """Raises TpuctlError where this machine does not have it."""
+        ...
+
+    def found(self) -> list[str]:
+        """What of it is installed here."""
+        ...
+
+    def is_installed(self) -> bool:
+        """Whether exactly what it writes is installed here."""
+        ...
+
+    def install(self) -> bool:
+        """Writes it; False when it is so already."""
+        ...
+
+    def remove(self) -> None:
+        """Removes whatever `found` says."""
+        ...
+
+
+class Cron(Struct, frozen=True):
+    """A line in the crontab of this user; `line` may be empty where it is only looked for or removed."""
+
+    state_dir: Path
+    line: str = ""
+    kind: str = "cron"
+
+    def texts(self) -> dict[str, str]:
+        return {"crontab line:": self.line}
+
+    def check(self) -> None:
+        """Reading the crontab says why it cannot be."""
+
+    def found(self) -> list[str]:
+        return [] if shutil.which("crontab") is None else find_lines(read_crontab(), str(self.state_dir))
+
+    def is_installed(self) -> bool:
+        return self.line in self.found()
+
+    def install(self) -> bool:
+        return edit_crontab(lambda text: put_line(text, self.line, str(self.state_dir)), _crontab_lock())
+
+    def remove(self) -> None:
+        if self.found():
+            edit_crontab(lambda text: drop_line(text, str(self.state_dir)), _crontab_lock())
+
+
+class UserTimer(Struct, frozen=True):
+    """A timer of systemd for this user; `units` may be empty where it is only looked for or removed."""
+
+    folder: Path
+    name: str
+    units: dict[str, str] = {}
+    kind: str = "systemd"
+
+    def texts(self) -> dict[str, str]:
+        return {f"{self.folder / self.name}.{suffix}:": text for suffix, text in self.units.items()}
+
+    def check(self) -> None:
+        check_available()
+
+    def found(self) -> list[str]:
+        return [str(self.folder / f"{self.name}.timer")] if timer_exists(self.folder, self.name) else []
+
+    def is_installed(self) -> bool:
+        return bool(self.found())
+
+    def install(self) -> bool:
+        return install_timer(self.folder, self.name, self.units["service"], self.units["timer"])
+
+    def remove(self) -> None:
+        remove_timer(self.folder, self.name)
+
+
+class Installation(Struct, frozen=True):
+    """The script of a pass, and what calls it in place of every other."""
+
+    script: str
+    path: Path
+    by: Installer
+    others: tuple[Installer, ...]
+
+    def texts(self) -> dict[str, str]:
+        """All that is written, by where it goes."""
+        return {**self.by.texts(), f"{self.path}:": self.script}
+
+    def is_installed(self) -> bool:
+        return self._same_script() and self.by.is_installed()
+
+    def install(self) -> bool:
+        """The script first: nothing may call what is not there. False when all is so already."""
+        self.by.check()
+        changed = not self._same_script()
+        if changed:
+            write_private(self.path, self.script.encode())
+        changed |= self.by.install()
+        for other in self.others:
+            other.remove()
+        return changed
+
+    def _same_script(self) -> bool:
+        return self.path.is_file() and self.path.read_text() == self.script
+
+
+def plan_install(config: Config, every_min: int, *, systemd: bool, ping_url: str | None) -> Installation:
+    """What `watch install` would write. Raises UsageError for what a script, crontab or unit cannot hold."""
+    environ = pick_environment(os.environ, config, str(Path.cwd()))
+    if ping_url is not None:
+        environ["TPUCTL_PING_URL"] = ping_url
+    subject = f"profile {config.profile}, project {config.require_project()}"
+    script = render_script(
+        read_template("watch_pass.sh").decode(),
+        subject=subject,
+        environ=environ,
+        program=[sys.executable, "-P", "-m", "tpuctl", "watch", "once", "--every", str(every_min)],
+        timeout=shutil.which("timeout"),
+    )
+    path = _script_path(config)
+    cron, timer = installers(config)
+    if not systemd:
+        flock = shutil.which("flock")
+        guard = (flock, "-n", "-o", str(path.parent / "cron.lock")) if flock else ()
+        line = render_line(every_min, (*guard, "/bin/sh", str(path)), str(config.state_dir))
+        return Installation(script, path, Cron(cron.state_dir, line), (timer,))
+    units = {
+        suffix: render_unit(
+            read_template(f"tpuctl-watch.{suffix}").decode(),
+            subject=subject,
+            script=str(path),
+            every_min=every_min,
+        )
+        for suffix in ("service", "timer")
+    }
+    return Installation(script, path, UserTimer(timer.folder, timer.name, units), (cron,))
+
+
+def installers(config: Config) -> tuple[Cron, UserTimer]:
+    """All that may be installed for this profile and project, to find and to remove it."""
+    name = unit_name(config.profile, config.require_project())
+    return Cron(config.state_dir), UserTimer(units_dir(os.environ, Path.home()), name)
+
+
+def uninstall(config: Config) -> None:
+    """Removes what `watch install` wrote, and nothing else."""
+    for each in installers(config):
+        each.remove()
+    _script_path(config).unlink(missing_ok=True)
+
+
+def installed_watch(config: Config) -> WatchFacts:
+    """What `watch install` left on this machine."""
+    cron, timer = installers(config)
+    return WatchFacts(
+        installed=_script_path(config).is_file(),
+        in_crontab=bool(cron.found()),
+        timer=bool(timer.found()),
+        cron_runs=cron_runs(),
+    )
+
+
+def _script_path(config: Config) -> Path:
+    return config.state_dir / "watch" / "pass.sh"
+
+
+def _crontab_lock() -> Path:
+    """One for all profiles, projects and state directories of this user, as there is one crontab."""
+    return find_state_base({}, Path.home()) / "crontab.lock"
