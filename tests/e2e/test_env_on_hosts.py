@@ -41,6 +41,12 @@ def alike(session: Session) -> Iterator[Session]:
     session.type("env", "verify", "tiny", "--on", "big")
 
 
+KILL = """for pid in $(pgrep -u $(id -u) -f '[e]nv_install.py'); do
+  case $(readlink /proc/$pid/cwd) in $HOME/*) kill -9 $pid;; esac
+done; true"""
+"""Those of this host: other tests install on theirs meanwhile, as the same user."""
+
+
 def on(session: Session, worker: int, script: str) -> str:
     said = session.type("exec", "big", "--worker", str(worker), "--", "bash", "-c", script).stdout
     return "".join(line.partition("│ ")[2] + "\n" for line in said.splitlines())
@@ -166,7 +172,7 @@ def test_an_installation_that_is_killed_is_completed_by_the_next_apply(session: 
         time.sleep(0.2)
     applying.send_signal(signal.SIGKILL)
     applying.wait()
-    on(session, 1, "kill -9 $(pgrep -f '[e]nv_install.py') || true")  # those of all hosts of this machine
+    on(session, 1, KILL)
     session.type("env", "apply", "slow", "--on", "big")
     session.type("env", "verify", "slow", "--on", "big")
 

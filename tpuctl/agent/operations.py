@@ -62,6 +62,8 @@ class Job:
             complaint = log.read().decode(errors="replace").strip()
         sys.stderr.write(out)
         sys.stderr.flush()
+        if done.returncode < 0:
+            raise Failed("%s was ended by signal %d" % (argv[0], -done.returncode))
         if done.returncode != 0:
             said = (complaint or out.strip()).splitlines()[-1:] or ["exit status %d" % done.returncode]
             raise Failed(said[0], permanent=done.returncode in permanent)
