@@ -17,7 +17,6 @@ FILE = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 NOT_OURS = {
     "cli/commands/NAME.py": "any command",
     "train.py": "a user's program",
-    "sitecustomize.py": "what Python runs at its start",
 }
 
 
