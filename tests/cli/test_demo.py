@@ -13,6 +13,17 @@ import pytest
 from tests.support.require import require_isolated_hosts
 
 
+def play(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "tpuctl"), "demo", *words],
+        env={**environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -24,14 +35,7 @@ def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(
 ) -> None:
     if words:
         require_isolated_hosts()
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("TPUCTL_", "CLOUDSDK_"))}
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "tpuctl"), "demo", *words],
-        env={**environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = play(tmp_path, *words)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     metrics = re.findall(r"^(?:unbroken|preempted): +(final loss .*)$", done.stdout, re.MULTILINE)
     assert len(metrics) == 2
@@ -40,4 +44,26 @@ def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(
     assert resumed is not None
     assert 60 <= int(resumed[1]) < 120
     assert "left in the cloud: 0" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_the_demo_of_disks_shows_the_same_bytes_on_every_host(tmp_path: Path) -> None:
+    require_isolated_hosts()
+    done = play(tmp_path, "disks", "--hosts", "isolated")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "held still on dev" in done.stdout
+    assert "Read-only file system" in done.stdout
+    assert "left in the cloud: 0" in done.stdout
+    assert "the same bytes on every host, before the preemption and after it" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_of_disks_on_other_hosts_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = play(tmp_path, "disks")
+    assert done.returncode == 2
+    assert "disks are mounted on isolated hosts alone" in done.stderr
+    assert "tpuctl demo disks --hosts isolated" in done.stderr
     assert list(tmp_path.iterdir()) == []

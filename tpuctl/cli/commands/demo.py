@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +19,12 @@ import typer
 
 from tpuctl.cli.console import Console, put
 from tpuctl.config.settings import SIM_PROFILE
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.sim.server.options import SimOptions
 
+ZONE = "us-central2-b"
 SLICE = "v4-16"
 STEPS = 120
 PREEMPT_AFTER = "saved step 60"
@@ -98,7 +101,17 @@ class Stage:
         return "".join(lines)
 
 
+class Story(StrEnum):
+    """What can be played."""
+
+    TRAINING = "training"
+    DISKS = "disks"
+
+
 def demo(
+    story: Annotated[
+        Story, typer.Argument(metavar="[STORY]", help="training, or disks (with --hosts isolated).")
+    ] = Story.TRAINING,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory with all files behind.")] = False,
     hosts: Annotated[
         str, typer.Option(metavar="TIER", help="process, or isolated (root on Linux); see `tpuctl sim up`.")
@@ -106,14 +119,20 @@ def demo(
 ) -> None:
     """Show a training run that survives a preemption.
 
-    It runs on the simulated cloud and needs no account and no money. The first time, it downloads JAX from the
+    `disks` shows instead how a disk is cloned to all hosts of a slice, and is back after a preemption. It runs
+    on the simulated cloud and needs no account and no money. The first time, `training` downloads JAX from the
     Python package index.
     """
     began = time.monotonic()
+    options = _simulator(story, hosts)
     root = Path(tempfile.mkdtemp(prefix="tpuctl-demo-"))
     stage = Stage(root)
     try:
-        _play(stage, hosts)
+        stage.start_simulator(options)
+        if story is Story.DISKS:
+            _play_disks(stage)
+        else:
+            _play(stage)
     finally:
         stage.type("sim", "down")
         if keep:
@@ -125,12 +144,51 @@ def demo(
     put(f"done in {time.monotonic() - began:.0f} s")
 
 
-def _play(stage: Stage, hosts: str) -> None:
-    from tpuctl.model.shipped_files import read_template
+def _simulator(story: Story, hosts: str) -> SimOptions:
+    """Raises UsageError where it is not possible."""
     from tpuctl.sim.server.options import SimOptions
 
+    hint = "as root on Linux: tpuctl demo disks --hosts isolated; without: tpuctl demo"
+    if story is Story.DISKS and hosts != "isolated":
+        raise UsageError("disks are mounted on isolated hosts alone", hint=hint)
+    try:
+        return SimOptions(speed=60.0, hosts=hosts)
+    except UsageError as error:
+        raise UsageError(error.message, hint=hint if story is Story.DISKS else error.hint) from error
+
+
+def _play_disks(stage: Stage) -> None:
+    """One dev slice writes a disk, all hosts of another read its clone, also after a preemption."""
+    where = ("--spot", "--pay", "--zone", ZONE)
+    data = "/mnt/data/set"
+    stage.type("up", "v4-8", "dev", *where)
+    stage.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
+    stage.type("disk", "attach", "data", "--to", "dev")
+    stage.type("exec", "dev", "--", "sh", "-c", f"head -c 1000000 /dev/urandom > {data}")
+    stage.type("up", SLICE, "big", *where)
+    stage.type("disk", "clone", "data", "--to", "big")
+    sums = [stage.type("exec", name, "--", "sha256sum", data) for name in ("dev", "big")]
+    stage.type("exec", "big", "--", "sh", "-c", "! touch /mnt/data/new")
+    stage.type("exec", "dev", "--", "sh", "-c", "echo goes on > /mnt/data/word")
+    stage.type("sim", "preempt", "big-1")
+    stage.type("up", SLICE, "big", *where)
+    sums.append(stage.type("exec", "big", "--", "sha256sum", data))
+    stage.type("disk", "ls", "--tree")
+    stage.type("down", "big", "dev", "--yes")
+    stage.type("disk", "gc", "--keep", "0", "--yes")
+    stage.type("disk", "rm", "data", "--yes")
+    rows = json.loads(stage.type("ls", "--json")) + json.loads(stage.type("disk", "ls", "--json"))
+    found = [set(re.findall(r"\b[0-9a-f]{64}\b", text)) for text in sums]
+    put(f"left in the cloud: {len(rows)}")
+    if len(found[0]) != 1 or any(each != found[0] for each in found) or rows:
+        raise TpuctlError("the hosts did not read what was written, or something is left")
+    put("the same bytes on every host, before the preemption and after it, and nobody could change them")
+
+
+def _play(stage: Stage) -> None:
+    from tpuctl.model.shipped_files import read_template
+
     (stage.work / "train.py").write_bytes(read_template("demo_train.py"))
-    stage.start_simulator(SimOptions(speed=60.0, hosts=hosts))
     stage.type("up", SLICE, "--spot", "--pay")
     stage.type("watch", "once")
     unbroken = _final(
