@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tpuctl
-from tests.bench import cold, copying, gcloud, isolated, passes, recovery, startup, streaming
+from tests.bench import cold, copying, environments, gcloud, isolated, passes, recovery, startup, streaming
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
@@ -24,6 +24,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "copying": copying.measure,
     "passes": passes.measure,
     "recovery": recovery.measure,
+    "environments": environments.measure,
     "isolated": isolated.measure,
 }
 

@@ -41,6 +41,12 @@ def installer_wheel(folder: Path) -> Path:
     wheel = folder / "uv-0.13-py3-none-manylinux_2_17_x86_64.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_STORED) as archive:
         archive.write(uv.find_uv_bin(), "uv-0.13.data/scripts/uv")
+        for name, text in {
+            "METADATA": "Metadata-Version: 2.1\nName: uv\nVersion: 0.13\n",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n",
+            "RECORD": "",
+        }.items():
+            archive.writestr(f"uv-0.13.dist-info/{name}", text)
     return wheel
 
 
