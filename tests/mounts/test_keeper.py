@@ -1,0 +1,70 @@
+"""The keeper of a mount where it decides by itself; tests/e2e/test_mounts.py has it at work on hosts."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.model.shipped_files import read_template
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file = tmp_path_factory.mktemp("keeper") / "keeper.py"
+    file.write_bytes(read_template("mount_keeper.py"))
+    return runpy.run_path(str(file))
+
+
+def test_nothing_is_mounted_over_files_and_none_is_removed(keeper: dict[str, Any], tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "file").write_text("kept")
+    for path, said in ((there, "is not empty"), (there / "file", "is not a directory")):
+        with pytest.raises(keeper["Refused"], match=said):
+            keeper["check_point"](str(path))
+    assert (there / "file").read_text() == "kept"
+    keeper["check_point"](str(tmp_path / "new" / "place"))
+    assert list((tmp_path / "new" / "place").iterdir()) == []
+
+
+def test_a_cache_that_may_outgrow_its_disk_is_refused(keeper: dict[str, Any], tmp_path: Path) -> None:
+    keeper["check_cache"]({"cache": [str(tmp_path / "cache"), 1]})
+    keeper["check_cache"]({"cache": [str(tmp_path / "cache"), -1]})
+    keeper["check_cache"]({"cache": None})
+    with pytest.raises(keeper["Refused"], match="--cache-size"):
+        keeper["check_cache"]({"cache": [str(tmp_path / "cache"), 1 << 40]})
+
+
+def test_a_program_with_another_checksum_is_refused(keeper: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "gcsfuse").write_bytes(b"not what was asked for")
+    wanted = hashlib.sha256(b"what was asked for").hexdigest()
+    with pytest.raises(keeper["Refused"], match=wanted[:16]):
+        keeper["install_program"](str(tmp_path / "gcsfuse"), wanted)
+
+
+def test_only_what_a_server_keeps_is_unmounted(keeper: dict[str, Any], tmp_path: Path) -> None:
+    assert keeper["unmount"](str(tmp_path)) == ""
+    assert "is mounted on /proc" in keeper["unmount"]("/proc")
+    assert os.path.ismount("/proc")
+    with pytest.raises(keeper["Refused"], match="not by tpuctl"):
+        keeper["clear_foreign"]("/proc")
+
+
+def test_a_process_is_known_by_its_number_and_when_it_was_started(keeper: dict[str, Any]) -> None:
+    mine = keeper["identity"](os.getpid())
+    assert keeper["alive"](mine)
+    assert not keeper["alive"]([mine[0], mine[1] + 1])
+    assert not keeper["alive"](None)
+
+
+def test_systemd_leaves_gcsfuse_alone_when_it_starts_the_keeper_again() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(read_template("tpuctl-mount.service").decode())
+    service = unit["Service"]
+    assert (service["KillMode"], service["Restart"], service["ExecStart"]) == ("process", "always", "@COMMAND@")
