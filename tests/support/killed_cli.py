@@ -1,7 +1,7 @@
-"""`python -m tests.support.killed_cli K before|after WORDS…`: the real command line, killed at its K-th change.
+"""The real command line, killed at its K-th change.
 
 Counts the calls that change the store, the cloud or a host, and sends this process SIGKILL before or after the
-K-th took effect. K 0 kills nothing and prints the count to stderr at the end.
+K-th took effect.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ def arm(point: KillPoint) -> None:
         setattr(AppContext, attribute, replacement)
 
 
-if __name__ == "__main__":
-    point = KillPoint(int(sys.argv[1]) or None, after=sys.argv[2] == "after")
+def main_until_killed(at: int, when: str) -> None:
+    """`main` of this process, killed "before" or "after" its `at`-th change; 0 kills nothing, and prints how
+    many changes there were."""
+    point = KillPoint(at or None, after=when == "after")
     arm(point)
-    sys.argv = ["tpuctl", *sys.argv[3:]]
     try:
         main()
     finally:

@@ -57,13 +57,7 @@ class Session:
 
     def type_killed(self, at: int, when: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs a command that is killed at its `at`-th change, "before" or "after" it took effect."""
-        launcher = (sys.executable, "-m", "tests.support.killed_cli", str(at), when)
-        environ = self.environ
-        try:
-            self.environ = {**environ, "PYTHONPATH": str(ROOT)}
-            return self.finish(self.start(*words, program=launcher))
-        finally:
-            self.environ = environ
+        return typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=120.0, killed=(at, when))
 
     @staticmethod
     def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:

@@ -16,10 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,14 +46,22 @@ class Typist:
         self._server.wait(timeout=30)
 
     def type(
-        self, words: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout_s: float
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        environ: Mapping[str, str],
+        timeout_s: float,
+        killed: tuple[int, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end. Raises subprocess.TimeoutExpired, after which it is killed."""
+        """Runs a command to its end, or until `killed` (see `killed_cli`). Raises subprocess.TimeoutExpired,
+        after which it is killed."""
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
-        message = json.dumps({"argv": list(words), "cwd": str(cwd), "environ": dict(environ)}).encode()
+        message = json.dumps(
+            {"argv": list(words), "cwd": str(cwd), "environ": dict(environ), "killed": killed}
+        ).encode()
         files = [theirs.fileno(), null, out_write, err_write]
         socket.send_fds(self._line, [len(message).to_bytes(8, "big")], files)
         self._line.sendall(message)
@@ -92,8 +102,8 @@ def _read_all(numbers: Sequence[int], timeout_s: float) -> list[bytes] | None:
     return [bytes(texts[number]) for number in numbers]
 
 
-def _serve(line: socket.socket) -> None:
-    """Forks for each request. Returns in the child, which then runs its command; the server itself exits."""
+def _serve(line: socket.socket) -> Mapping[str, Any]:
+    """Forks for each request. Returns it in the child, which then runs its command; the server itself exits."""
     running: dict[int, socket.socket] = {}
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -127,7 +137,7 @@ def _serve(line: socket.socket) -> None:
                 for number in (line.fileno(), wake_read, wake_write, *(s.fileno() for s in running.values())):
                     os.close(number)
                 _become(request, files)
-                return
+                return request  # type: ignore[no-any-return]
             running[pid] = socket.socket(fileno=files[0])
             for number in files[1:]:
                 os.close(number)
@@ -158,6 +168,34 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
     )
 
 
+def _run(main: Callable[[], None]) -> int:
+    """The exit status of the command, as the interpreter would make it of what `main` raises."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001 - printed as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end_with(status: int) -> None:
+    """Ends as the interpreter does, but for freeing all modules one by one, which takes longer than most
+    commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            status = 120
+    os._exit(status)
+
+
 def _import_everything() -> None:
     """What commands import at their start, so that forks have it."""
     import importlib
@@ -165,6 +203,7 @@ def _import_everything() -> None:
 
     import tpuctl
 
+    importlib.import_module("tests.support.killed_cli")
     for name in ("google.cloud.storage", "google.cloud.tpu_v2", "google.cloud.tpu_v2alpha1", "paramiko"):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
@@ -175,7 +214,8 @@ def _import_everything() -> None:
 
 if __name__ == "__main__":
     _import_everything()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    from tests.support.killed_cli import main_until_killed
     from tpuctl.cli.main import main
 
-    main()
+    _end_with(_run(partial(main_until_killed, *asked["killed"]) if asked["killed"] else main))
