@@ -74,7 +74,7 @@ def test_a_client_that_is_killed_while_hosts_install_is_not_needed(session: Sess
     calling = session.start("up", "dev", "--env", "slow")
     deadline = time.time() + 60
     while session.json("status", "dev")["env"] != "slow" or "slow" not in on_hosts(
-        session, "cat .tpuctl/runs/provision-dev-slice/*/progress.json; true"
+        session, "cat .tpuctl/runs/provision-dev/*/progress.json; true"
     ):
         assert time.time() < deadline
     calling.send_signal(signal.SIGKILL)
@@ -163,9 +163,7 @@ def test_a_failure_names_host_and_step_and_what_to_type(session: Session) -> Non
         r"installing environment broken failed on \d workers?: error: import broken fails.* \(1 try\)", told
     )
     assert named is not None, waits
-    tail = re.search(
-        r"tpuctl (exec --worker [01] dev -- tail -n 50 \.tpuctl/runs/provision-dev-slice/\S+)", waits
-    )
+    tail = re.search(r"tpuctl (exec --worker [01] dev -- tail -n 50 \.tpuctl/runs/provision-dev/\S+)", waits)
     assert tail is not None, waits
     assert "import broken fails" in session.type(*tail[1].split()).stdout
     assert session.json("status", "dev")["state"] == "initializing"
