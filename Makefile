@@ -36,9 +36,10 @@ venv: $(READY) ## make .venv with tpuctl (editable) and the development tools
 demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take it down
 	$(BIN)/tpuctl demo
 
-test: lint docs-check $(READY) ## everything: style, types, import contracts, docs freshness, all tests
+test: lint docs-check $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
 	@# Three workers for two processors: time-outs, cron and training at its own pace leave them idle.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 \
+		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow" $(PYTEST_FLAGS)

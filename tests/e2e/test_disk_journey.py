@@ -55,6 +55,7 @@ def call(session: Session, verb: str, path: str, body: Any = None) -> Any:
     return answer.json()
 
 
+@pytest.mark.long
 def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session: Session) -> None:
     session.type("up", "v4-64", "wide", "--spot", "--pay", "--zone", ZONE)
     said = session.type("disk", "clone", "data", "--to", "wide").stderr

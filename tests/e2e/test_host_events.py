@@ -12,6 +12,7 @@ from tests.support.hosts import require_tier
 from tests.support.jobs import bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
+from tests.support.soak import soak
 from tpuctl.model.records import Cause, RunRecord, RunState
 from tpuctl.model.run_spec import Policy
 from tpuctl.state.repository import list_attempts
@@ -30,7 +31,7 @@ print("attempt", attempt, flush=True)
 while attempt == "1":
     time.sleep(0.05)
 """
-ENDINGS = ("dies", "0", "1", "75")
+ENDINGS = ("dies", "75", "0", "1")
 """What a program does when its host goes down: nothing, or it saves its work and ends with one of these."""
 
 
@@ -62,7 +63,13 @@ def went_on(services: SimServices, run: RunRecord, cause: Cause, incarnations: t
 
 
 @pytest.mark.parametrize(
-    ("sim", "ending"), [*(("process", ending) for ending in ENDINGS), ("isolated", "0")], indirect=["sim"]
+    ("sim", "ending"),
+    [
+        *(("process", ending) for ending in ENDINGS[:2]),
+        *(soak("process", ending) for ending in ENDINGS[2:]),
+        soak("isolated", "0"),
+    ],
+    indirect=["sim"],
 )
 def test_a_run_goes_on_after_all_of_its_hosts_rebooted_in_order(sim, services, ending):
     bring_up(services, "big")
@@ -76,7 +83,7 @@ def test_a_run_goes_on_after_all_of_its_hosts_rebooted_in_order(sim, services, e
     assert all(old["boot_id"] != new["boot_id"] for old, new in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("worker", [0, 1])
+@pytest.mark.parametrize(("sim", "worker"), [("isolated", 1), soak("process", 0)], indirect=["sim"])
 def test_a_run_goes_on_after_one_of_its_hosts_rebooted_in_order(sim, services, worker):
     bring_up(services, "big")
     run = followed(services, lambda: sim.world.reboot("big-1", workers=[worker]), "1")
@@ -87,7 +94,12 @@ def test_a_run_goes_on_after_one_of_its_hosts_rebooted_in_order(sim, services, w
 
 @pytest.mark.parametrize(
     ("sim", "ending", "queued"),
-    [("process", "dies", True), ("process", "0", False), ("process", "1", True), ("isolated", "0", True)],
+    [
+        ("process", "dies", True),
+        soak("process", "0", False),
+        soak("process", "1", True),
+        ("isolated", "0", True),
+    ],
     indirect=["sim"],
 )
 def test_a_run_goes_on_elsewhere_after_a_preemption_with_notice(sim, services, ending, queued):
@@ -96,6 +108,7 @@ def test_a_run_goes_on_elsewhere_after_a_preemption_with_notice(sim, services, e
     assert "big-1 is " in went_on(services, run, Cause.PREEMPTED, (1, 2))
 
 
+@pytest.mark.parametrize("sim", ["process", soak("isolated")], indirect=True)
 def test_a_run_goes_on_after_maintenance(sim, services):
     bring_up(services, "big")
     node = f"projects/{services.project}/locations/us-central2-b/nodes/big-1"

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.session import ROOT, Session, open_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 EXAMPLES = ROOT / "manifests" / "examples"
 PACE = ("--var", "STEPS=60", "--var", "SAVE_EVERY=1000")

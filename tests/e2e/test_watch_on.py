@@ -94,6 +94,7 @@ def laptop_and_far(tmp_path: Path) -> Iterator[tuple[Session, Far, RunningSim]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_small_machine_brings_back_what_the_laptop_made(
     laptop_and_far: tuple[Session, Far, RunningSim],
