@@ -27,7 +27,6 @@ from tpuctl.disks.make import (
     take_snapshot,
     wait_snapshot,
 )
-from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.restore import Restore, plan_restore, restore
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
@@ -50,6 +49,7 @@ from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice
+from tpuctl.transfer.bring_hosts import bring_hosts
 
 
 class CloneRequest(Struct, frozen=True):

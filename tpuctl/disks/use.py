@@ -11,7 +11,6 @@ from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.follow import followed_by, forget, note_mounted, path_of, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
-from tpuctl.disks.mount import bring_hosts
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Warn
@@ -24,6 +23,7 @@ from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice
+from tpuctl.transfer.bring_hosts import bring_hosts
 
 
 def default_path(record: DiskRecord) -> str:

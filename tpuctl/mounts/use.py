@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts, Section
-from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.text import counted, fold_workers
+from tpuctl.lib.text import counted
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
-from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.mounts.follow import (
     check_bucket,
     forget,
@@ -28,30 +25,15 @@ from tpuctl.mounts.follow import (
 from tpuctl.mounts.hosts import WELL, KeeperFiles, Mounted, Unmounted, find_mount, health, mounted
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
 from tpuctl.mounts.spec import check_together
-from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_slice, list_slices
-from tpuctl.transfer.prepare import deliver_files
-
-TRIES = 3
-
-
-def choose_slice(services: Services, name: str | None) -> SliceRecord:
-    """The slice called so; the only one there is where none is named. Raises UsageError."""
-    if name is not None:
-        return get_slice(services, name).record
-    live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
-    if len(live) == 1:
-        return live[0]
-    raise UsageError(
-        f"which slice? there are: {', '.join(each.name for each in live) or 'none'}", hint="--on NAME"
-    )
+from tpuctl.state.repository import list_slices
+from tpuctl.transfer.bring_hosts import bring_hosts
 
 
 def add_mount(
     services: Services,
+    record: SliceRecord,
     text: str,
     *,
-    on: str | None,
     options: Mapping[str, str],
     read_only: bool,
     cross_region: bool,
@@ -61,7 +43,6 @@ def add_mount(
     """Mounts a bucket on all hosts of a slice, or changes how it is mounted."""
     rules = load_rules()
     ref = parse_ref(rules, text, options, read_only=read_only)
-    record = choose_slice(services, on)
     check_owned(services, record)
     others = tuple(each for each in record.spec.mounts if each.path != ref.path)
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
@@ -85,9 +66,8 @@ def add_mount(
     return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
 
 
-def remove_mount(services: Services, path: str, *, on: str | None, dry_run: bool) -> dict[str, Any]:
+def remove_mount(services: Services, record: SliceRecord, path: str, *, dry_run: bool) -> dict[str, Any]:
     """Unmounts a bucket on all hosts of a slice that has hosts; its files stay."""
-    record = choose_slice(services, on)
     check_owned(services, record)
     ref = get_ref(record, path)
     told = {"path": path, "slice": record.name, "said": f"would unmount {path} of {record.name}"}
@@ -112,9 +92,8 @@ def list_mounts(services: Services) -> list[dict[str, Any]]:
     return [{"slice": record.name, **describe(ref)} for record in live for ref in record.spec.mounts]
 
 
-def show_mount(services: Services, path: str, *, on: str | None) -> dict[str, Any]:
+def show_mount(record: SliceRecord, path: str) -> dict[str, Any]:
     """Configuration file and command line of a mount, and what it means."""
-    record = choose_slice(services, on)
     return {"slice": record.name, **describe(get_ref(record, path))}
 
 
@@ -137,9 +116,8 @@ def describe(ref: MountRef) -> dict[str, Any]:
     }
 
 
-def check_mounts(services: Services, *, on: str | None) -> list[dict[str, Any]]:
+def check_mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
     """One row for each mount and host: how it is there, by the word of the host."""
-    record = choose_slice(services, on)
     check_ready(record)
     rules, files = load_rules(), _files(services)
     targets = host_targets(services, record)
@@ -201,40 +179,3 @@ def _unmounted(services: Services, path: str) -> Unmounted:
 
 def _files(services: Services) -> KeeperFiles:
     return KeeperFiles(*services.mount_files)
-
-
-def bring_hosts(services: Services, record: SliceRecord, kinds: Sequence[Kind]) -> None:
-    """Until every host is as `kinds` ask. Raises PartialError for what cannot be."""
-    agent = HostAgent(services.remote, services.agent_source)
-    targets = host_targets(services, record)
-
-    def step() -> Outcome:
-        with take_lease(services, record.name) as held:
-            found = provision(
-                agent,
-                targets,
-                lambda _: kinds,
-                slice_name=record.name,
-                fence=held.fence,
-                deliver=deliver_files(services, agent),
-            )
-        if isinstance(found, Provisioned):
-            return Outcome(Done(), acted=False)
-        if isinstance(found, Unanswered):
-            first = found.replies[0]
-            raise PartialError(f"worker {first.worker} did not answer: {first.message}", hint="tpuctl status")
-        if isinstance(found, Failures):
-            return Outcome(_judge(record.name, found), acted=False)
-        return Outcome(found, acted=False)
-
-    converge(services, record.name, step)
-
-
-def _judge(name: str, found: Failures) -> Failed | Wait:
-    worst = max(found.failures, key=lambda each: (each.permanent, each.tries))
-    if not worst.permanent and worst.tries < TRIES:
-        return Wait(f"{found.why}; it is tried again")
-    workers = [each.worker for each in found.failures]
-    hint = f"tpuctl exec --worker {worst.worker} {name} -- tail -n 50 {worst.log}"
-    why = f"worker {fold_workers(workers)}: {worst.title}: {worst.message}"
-    return Failed(PartialError(why, hint=hint, details={"workers": workers, "log": worst.log}))

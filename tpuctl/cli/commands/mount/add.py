@@ -58,6 +58,7 @@ def add(
     """Mount a bucket on every host, or mount it otherwise."""
     from tpuctl.mounts.spec import said_options
     from tpuctl.mounts.use import add_mount
+    from tpuctl.slices.choose import resolve_slice
 
     options = said_options(
         opt or (),
@@ -73,8 +74,8 @@ def add(
     with open_context(ctx) as context:
         found = add_mount(
             context,
+            resolve_slice(context, on, flag="--on"),
             what,
-            on=on,
             options=options,
             read_only=read_only,
             cross_region=cross_region,
@@ -99,7 +100,9 @@ def rm(
 ) -> None:
     """Unmount a bucket on every host of its slice; its files stay."""
     from tpuctl.mounts.use import remove_mount
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found = remove_mount(context, path, on=on, dry_run=dry_run)
+        record = resolve_slice(context, on, flag="--on")
+        found = remove_mount(context, record, path, dry_run=dry_run)
         context.console.data(found) if context.console.json_mode else context.console.say(found["said"])

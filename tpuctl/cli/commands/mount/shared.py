@@ -7,6 +7,6 @@ from typing import Annotated
 import typer
 
 On = Annotated[
-    str | None, typer.Option("--on", metavar="SLICE", help="The slice; may be left out if there is just one.")
+    str | None, typer.Option("--on", metavar="SLICE", help="The slice; optional if you have just one.")
 ]
 At = Annotated[str, typer.Argument(metavar="PATH", help="Where it is mounted.")]

@@ -46,9 +46,10 @@ def show(
 ) -> None:
     """Show how a mount is configured, and what other hosts see when."""
     from tpuctl.mounts.use import show_mount
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found = show_mount(context, path, on=on)
+        found = show_mount(resolve_slice(context, on, flag="--on"), path)
         if context.console.json_mode:
             context.console.data(found)
             return
@@ -64,9 +65,10 @@ def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noq
     """Ask every host how its mounts are."""
     from tpuctl.errors import PartialError
     from tpuctl.mounts.use import check_mounts
+    from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        rows = check_mounts(context, on=on)
+        rows = check_mounts(context, resolve_slice(context, on, flag="--on"))
         context.console.table(
             rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
         )

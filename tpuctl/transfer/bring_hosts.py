@@ -1,4 +1,4 @@
-"""Brings the hosts of a slice to what is asked of their disks, by the loop of provisioning."""
+"""Brings the hosts of a slice to what a command asks of their disks or mounts, by the loop of provisioning."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tpuctl.errors import PartialError, TransientError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.hosts import Blob, HostTarget
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.leases import take_lease
+from tpuctl.transfer.prepare import deliver_files
 
 TRIES = 3
 """A device may appear some seconds after its attachment; what failed so often fails."""
+LIMIT_S = 1800.0
+"""Where a command sets no limit: an installation alone waits 15 min for the package lock of the boot."""
 
 
 def bring_hosts(
@@ -28,7 +30,7 @@ def bring_hosts(
     deadline: float | None = None,
 ) -> tuple[Mapping[str, str], ...]:
     """Until every host (or some) is as `kinds` ask; what each says of it. Raises PartialError for what cannot
-    be, TpuctlError for what only a person can change."""
+    be, TpuctlError for what only a person can change, PendingError once `deadline` (epoch seconds) passed."""
     agent = HostAgent(services.remote, services.agent_source)
     targets = [each for each in host_targets(services, record) if not workers or each.worker in workers]
     rows: list[tuple[Mapping[str, str], ...]] = [()]
@@ -41,7 +43,7 @@ def bring_hosts(
                 lambda _: kinds,
                 slice_name=record.name,
                 fence=held.fence,
-                deliver=_no_files,
+                deliver=deliver_files(services, agent),
             )
         if isinstance(found, Provisioned):
             rows[0] = found.rows
@@ -49,25 +51,18 @@ def bring_hosts(
         if isinstance(found, Unanswered):
             raise TransientError(f"worker {found.replies[0].worker} did not answer: {found.replies[0].message}")
         if isinstance(found, Failures):
-            return Outcome(_judge(found), acted=False)
+            return Outcome(_judge(record.name, found), acted=False)
         return Outcome(found, acted=False)
 
-    converge(services, record.name, step, deadline=deadline)
+    limit = services.clock.now() + LIMIT_S if deadline is None else deadline
+    converge(services, record.name, step, deadline=limit)
     return rows[0]
 
 
-def _judge(found: Failures) -> Verdict:
-    first = found.failures[0]
-    if any(each.permanent or each.tries >= TRIES for each in found.failures):
-        return Failed(
-            PartialError(
-                found.why, details={"workers": [each.worker for each in found.failures], "log": first.log}
-            )
-        )
-    return Wait(found.why)
-
-
-def _no_files(
-    targets: Sequence[HostTarget], run: str, attempt: str, fence: int, files: Mapping[str, bytes | Blob]
-) -> str:
-    raise AssertionError(f"{run} {attempt} ({fence}) brings {sorted(files)} to worker {targets[0].worker}")
+def _judge(name: str, found: Failures) -> Verdict:
+    worst = max(found.failures, key=lambda each: (each.permanent, each.tries))
+    if not worst.permanent and worst.tries < TRIES:
+        return Wait(f"{found.why}; it is tried again")
+    hint = f"tpuctl exec --worker {worst.worker} {name} -- tail -n 50 {worst.log}"
+    workers = [each.worker for each in found.failures]
+    return Failed(PartialError(found.why, hint=hint, details={"workers": workers, "log": worst.log}))
