@@ -10,7 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tpuctl
-from tests.bench import cold, copying, environments, gcloud, isolated, passes, recovery, startup, streaming
+from tests.bench import (
+    cold,
+    copying,
+    disks,
+    environments,
+    gcloud,
+    isolated,
+    passes,
+    recovery,
+    startup,
+    streaming,
+)
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
 
@@ -25,6 +36,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "passes": passes.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,
+    "disks": disks.measure,
     "isolated": isolated.measure,
 }
 

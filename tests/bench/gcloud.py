@@ -16,6 +16,7 @@ from tests.bench.harness import BenchError, Budget, Contender, Plan, Report, com
 from tests.bench.startup import TPUCTL, sim_environment
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
+from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 
 ZONE = "us-central2-b"
@@ -32,14 +33,7 @@ def measure(plan: Plan) -> list[Report]:
         try:
             ours = sim_environment(folder)
             must([TPUCTL, "up", accelerator, "big", "--spot", "--pay"], ours, folder)
-            (folder / ".ssh").mkdir(mode=0o700)
-            key = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")]
-            must(key, {}, folder)
-            theirs = {
-                **environment(info),
-                "HOME": str(folder),
-                "CLOUDSDK_CONFIG": str(folder / "gcloud"),
-            }
+            theirs = gcloud_environment(info, folder)
             node = next(each["name"].rsplit("/", 1)[-1] for each in control.state(info)["nodes"])
             flags = ["--worker=all", f"--zone={ZONE}", "--command=echo host-${HOSTNAME##*-}"]
             login = f"{getpass.getuser()}@{node}"
@@ -88,6 +82,14 @@ def plain_python() -> Iterator[None]:
         yield
     finally:
         os.environ["PATH"] = before
+
+
+def gcloud_environment(info: SimInfo, folder: Path) -> dict[str, str]:
+    """Variables with which gcloud uses the simulator, `folder` being its home, with the key of its ssh."""
+    (folder / ".ssh").mkdir(mode=0o700)
+    key = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")]
+    must(key, {}, folder)
+    return {**environment(info), "HOME": str(folder), "CLOUDSDK_CONFIG": str(folder / "gcloud")}
 
 
 def must(argv: list[str], env: dict[str, str], folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -162,6 +163,13 @@ def lines(contenders: Sequence[Contender], medians: Mapping[str, Sample]) -> tup
         )
         for each in contenders
     )
+
+
+def unmeasured(title: str, setting: str, why: str, plan: Plan) -> Report:
+    """What stands in the place of a report that this machine cannot make."""
+    floor = Contender("python -c pass", [sys.executable, "-c", "pass"])
+    shown = lines([floor], compare([floor], plan.rounds))
+    return Report(title, setting, floor.name, shown, missing=(why,))
 
 
 @contextmanager

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from dataclasses import replace
 from statistics import median
 
-from tests.bench.harness import Budget, Contender, Line, Plan, Report, compare, lines, scratch
+from tests.bench.harness import Budget, Line, Plan, Report, scratch, unmeasured
 from tpuctl.errors import UsageError
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
@@ -26,9 +25,7 @@ def measure(plan: Plan) -> list[Report]:
     try:
         check_possible()
     except UsageError as error:
-        floor = Contender("python -c pass", [sys.executable, "-c", "pass"])
-        shown = lines([floor], compare([floor], plan.rounds))
-        return [replace(report, baseline=floor.name, lines=shown, missing=(error.message,))]
+        return [unmeasured(report.title, report.setting, error.message, plan)]
     rows, budgets = [], []
     for size, limit_s in zip(SIZES, WALL_LIMITS_S, strict=True):
         count = plan.hosts(size)

@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from tests.bench.gcloud import ZONE, must, plain_python
+from tests.bench.gcloud import ZONE, gcloud_environment, must, plain_python
 from tests.bench.harness import BenchError, Budget, Line, Plan, Report, scratch
 from tests.bench.startup import TPUCTL, sim_environment
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.timeouts import POLL_MAX_S
 from tpuctl.sim.server import control
-from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 
@@ -248,17 +247,9 @@ def _start_passes(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> 
 
 def _start_theirs(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> _Job:
     del hosts
-    (folder / ".ssh").mkdir(mode=0o700)
-    must(
-        ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / ".ssh/google_compute_engine")],
-        {},
-        folder,
-    )
     version = load_accelerators().get(accelerator).runtime_version
     env = {
-        **environment(info),
-        "HOME": str(folder),
-        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        **gcloud_environment(info, folder),
         "ZONE": ZONE,
         "TYPE": accelerator,
         "VERSION": version,

@@ -9,7 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
+from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch, unmeasured
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
@@ -58,7 +58,7 @@ def _help(plan: Plan) -> Report:
 
 def _list(plan: Plan) -> Report:
     if shutil.which("gcloud") is None:
-        return _without_gcloud(plan)
+        return unmeasured("List", "the real gcloud is needed on PATH", "gcloud is not installed", plan)
     with scratch() as folder:
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         try:
@@ -89,17 +89,6 @@ def _list(plan: Plan) -> Report:
         baseline=contenders[0].name,
         lines=lines(contenders, found),
         budgets=(Budget("CPU of ls --json, of gcloud's list", ratio, 0.8),),
-    )
-
-
-def _without_gcloud(plan: Plan) -> Report:
-    only = Contender("python -c pass", [sys.executable, "-c", "pass"])
-    return Report(
-        title="List",
-        setting="the real gcloud is needed on PATH",
-        baseline=only.name,
-        lines=lines([only], compare([only], plan.rounds)),
-        missing=("gcloud is not installed",),
     )
 
 
