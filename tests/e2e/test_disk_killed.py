@@ -44,6 +44,11 @@ WRITER = (
     " dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; sleep 0.05; done"
 )
 """It always has a file open, so its file system can only be frozen; it leaves time for others in between."""
+NOSY = (
+    "echo $$ > /tmp/nosy; while :; do"
+    ' for each in $(grep -o "/[^ ]*/work/look" /proc/mounts); do cd $each && sleep 3; cd /; done; done'
+)
+"""It stays for a while in whatever is mounted in the folder of a job."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -228,6 +233,17 @@ def test_killed_at_every_step_in_turn_the_same_command_comes_to_its_end(lab: Lab
                 lab.on(services, "dev", f"while sudo pkill -o -x -f 'sleep {hosts.HOLD_S}'; do sleep 0.1; done")
                 held.check_goes_on(30.0)
     lab.finish()
+    lab.clear()
+
+
+def test_whoever_goes_into_every_mount_does_not_stop_a_clone(lab: Lab) -> None:
+    with lab.process() as services:
+        lab.on(services, "big", f"setsid -f sh -c '{NOSY}' </dev/null >/dev/null 2>&1")
+        try:
+            clone(services, RULES, CloneRequest("data", to="big"), deadline=services.clock.now() + 900)
+        finally:
+            lab.on(services, "big", "kill $(cat /tmp/nosy)")
+        lab.on(services, "big", "! grep /work/look /proc/mounts && grep -q ' /mnt/data ext4 ro' /proc/mounts")
     lab.clear()
 
 
