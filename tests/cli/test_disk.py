@@ -448,7 +448,7 @@ def test_keep_says_what_it_cannot_keep(session: Session) -> None:
     both = session.type("keep", "any", "--until", "9d", "--release", status=2)
     assert "--until and --release exclude each other" in both.stderr
     (session.work / "job.py").write_text("print(1)\n")
-    session.finish(session.start("run", "job.py", "--on", "dev", "--no-checkpoint", "--detach"))
+    session.type("run", "job.py", "--on", "dev", "--no-checkpoint", "--detach")
     none = session.type("keep", "last", status=2)
     assert "has no disks" in none.stderr
     assert "tpuctl manifest" in none.stderr

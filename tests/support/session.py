@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.support.typist import typist
+
+if TYPE_CHECKING:
+    from tests.support.wheels import Project
 
 TPUCTL = str(Path(sys.executable).parent / "tpuctl")
 SIM_FIRST = 'eval "$(tpuctl sim env)"; '
@@ -27,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class Session:
     """Types commands in an empty directory, with a HOME and a state directory of its own."""
+
+    project: Project
+    """The environments in its directory, where a fixture made some."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
