@@ -69,6 +69,10 @@ def everything(session: Session) -> tuple[str, str]:
         (("up", "v4-8", "--spot", "--label", "tpuctl-slice=x"), "tpuctl-slice"),
         (("up", "v4-8", "--spot", "--label", "nothing"), "nothing"),
         (("up", "v4-8", "--spot", "--tag", "Bad_Tag"), "Bad_Tag"),
+        (
+            ("up", "v4-8", "--spot", "--description", "x" * 513),
+            "--description has 513 characters; the API takes 512",
+        ),
         (("up", "v4-8", "--spot", "--metadata", "ssh-keys=x"), "ssh-keys"),
         (("up", "v4-8", "--spot", "--network", "Not A Network"), "Not A Network"),
         (("up", "v4-8", "--spot", "--boot-disk", "5"), "--boot-disk"),

@@ -15,6 +15,8 @@ MAX_METADATA_TOTAL = 512 * 1024
 MIN_BOOT_DISK_GIB = 100
 MAX_BOOT_DISK_GIB = 65_536
 """The images are for 100 GiB; Compute Engine has no larger disk than 64 TiB."""
+MAX_DESCRIPTION = 512
+"""Characters (google.cloud.tpu_v2.Node.description)."""
 MAX_TAGS = 64
 MAX_LABELS = 64
 OWN_LABELS = 4
@@ -47,10 +49,19 @@ def check_values(spec: SliceSpec, script: bytes | None) -> None:
     with_field("slices", lambda: _check_slices(spec.slices))
     with_field("boot_disk", lambda: _check_boot_disk(spec.boot_disk_gib))
     with_field("reservation", lambda: _check_reservation(spec.reservation, spec.zone))
+    with_field("description", lambda: _check_description(spec.description))
     with_field("tag", lambda: _check_tags(spec.tags))
     with_field("label", lambda: _check_labels(spec.labels))
     with_field("startup_script", lambda: _check_script(script))
     with_field("metadata", lambda: _check_metadata(spec.metadata, script))
+
+
+def _check_description(text: str | None) -> None:
+    if text is not None and len(text) > MAX_DESCRIPTION:
+        raise UsageError(
+            f"--description has {len(text)} characters; the API takes {MAX_DESCRIPTION}",
+            hint="a shorter --description",
+        )
 
 
 def _check_network(network: str | None) -> None:
