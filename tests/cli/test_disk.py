@@ -210,6 +210,8 @@ def test_a_copy_elsewhere_goes_through_a_snapshot(session: Session) -> None:
     before = disk_calls(session)
     session.type("disk", "clone", copy["name"], "--zone", ZONE)
     assert disk_calls(session) == before
+    parents = {row["name"]: row["parent"] for row in session.json("disk", "ls")}
+    assert parents == {"data": "", "data-g1": "", f"data-g1-{ZONE}": "data-g1"}
     session.type("disk", "rm", f"data-g1-{ZONE}", "--yes")
     session.type("disk", "rm", copy["name"], "--yes")
     assert named(session) == ["data"]

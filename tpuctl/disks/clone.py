@@ -9,269 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
+from tpuctl.disks.clone_plan import CloneRequest, plan_clone
 from tpuctl.disks.collect import remove_snapshot
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once
 from tpuctl.disks.make import (
     ask_for,
     bring_about,
-    find_record,
     get_record,
-    list_records,
     new_record,
     save_record,
     take_snapshot,
     wait_snapshot,
 )
-from tpuctl.disks.restore import Restore, plan_restore, restore
-from tpuctl.disks.rules import DiskRules, refuse, warnings
-from tpuctl.disks.slices import holders, place_of
+from tpuctl.disks.restore import Restore, restore
+from tpuctl.disks.rules import DiskRules, refuse
+from tpuctl.disks.slices import holders, place_of, writer_of
 from tpuctl.disks.use import repair_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, TpuctlError, UsageError
-from tpuctl.lib.names import check_disk_name
-from tpuctl.lib.time import parse_timestamp
-from tpuctl.model.disks import (
-    MASTER_LABEL,
-    SHARED,
-    DataDisk,
-    DiskInfo,
-    DiskMode,
-    DiskRecord,
-    DiskRequest,
-)
+from tpuctl.errors import TpuctlError
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
-
-
-class CloneRequest(Struct, frozen=True):
-    """What `disk clone` was told. Empty and None: what follows from the slice and the master. A copy that goes
-    `to` no slice is attached nowhere."""
-
-    master: str
-    to: str | None = None
-    name: str = ""
-    path: str = ""
-    zone: str = ""
-    type: str = ""
-    throughput_mib_s: int | None = None
-    snapshot_only: bool = False
-    from_snapshot: str = ""
-    rw: bool = False
-    """A master of its own comes of it, called `name`."""
-    crash_consistent: bool = False
-    """The file system goes on meanwhile; the clone is repaired `on` a slice of one host, that which writes the
-    master where none is said."""
-    on: str | None = None
-
-
-class Plan(Struct, frozen=True):
-    """What comes of it, before anything is changed. `target` is None where the copy is attached nowhere, `on`
-    where it is repaired, if it has to be."""
-
-    record: DiskRecord
-    master: DiskRecord
-    disk: DiskInfo
-    target: SliceRecord | None
-    path: str
-    said: tuple[str, ...] = ()
-    on: str = ""
-
-
-def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> Plan:
-    """Reads and decides; changes nothing. Raises UsageError for what cannot be."""
-    master = get_record(services, request.master)
-    disk = services.disks.find_disk(master.request.zone, master.name)
-    if disk is None:
-        raise NotFoundError(f"disk {master.name} is not in {master.request.zone}", hint="tpuctl disk ls")
-    if master.generation:
-        return _plan_elsewhere(services, rules, master, disk, request)
-    _check_together(request)
-    target = None if request.to is None else get_slice(services, request.to).record
-    place = place_of(services, target) if target is not None else None
-    zone = place.zone if place is not None else request.zone or disk.zone
-    generation = place.generation if place is not None else ""
-    kind = request.type or (disk.type if request.rw else rules.shared_type(disk.type, generation))
-    if kind is None:
-        raise UsageError(f"no copy of a {disk.type} disk can be shared on {generation}", hint="--type")
-    readers = place.hosts if place is not None else 1
-    throughput = request.throughput_mib_s or rules.throughput_for(kind, disk.size_gib, readers)
-    by_snapshot = kind != disk.type or zone != disk.zone or request.snapshot_only or bool(request.from_snapshot)
-    if request.rw:
-        record = _next_master(services, master, request, zone)
-    else:
-        record = _unfinished(services, master, zone) or _new(services, master, request, zone)
-    snapshot = request.from_snapshot or (f"{record.name}-s" if by_snapshot else "")
-    wanted = DiskRequest(
-        record.name,
-        zone,
-        kind,
-        disk.size_gib,
-        {},
-        throughput,
-        "" if request.rw else rules.access_mode_for(kind),
-        "" if snapshot else disk.name,
-        snapshot,
-    )
-    record = replace(record, request=wanted, snapshot=snapshot)
-    findings = rules.check_new(kind, disk.size_gib, throughput)
-    findings += rules.check_master(kind) if request.rw else []
-    born = DiskInfo(record.name, zone, "", kind, disk.size_gib, "READY", wanted.access_mode)
-    if place is not None:
-        findings += rules.check_attach(born, DiskMode.READ_ONLY, place)
-    refuse(findings)
-    on = ""
-    if request.crash_consistent and not request.rw:
-        on = _repaired_on(services, rules, master, born, request)
-    if services.disks.find_disk(zone, record.name) is None and (
-        request.from_snapshot or request.crash_consistent
-    ):
-        word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
-        record = replace(record, token="" if request.crash_consistent else word)
-    _check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
-    path = request.path or f"/mnt/{master.name}"
-    return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
-
-
-def _check_together(request: CloneRequest) -> None:
-    """Raises UsageError for what does not go together."""
-    if request.name:
-        check_disk_name(request.name)
-    if request.rw and not request.name:
-        hint = f"tpuctl disk clone {request.master} --rw --name {request.master}-2"
-        raise UsageError("a master of its own needs a name", hint=hint)
-    if request.rw and request.to is not None:
-        hint = f"without --to; then tpuctl disk attach {request.name} --to {request.to}"
-        raise UsageError("with --rw the clone is attached nowhere", hint=hint)
-    if request.snapshot_only and (request.rw or request.crash_consistent):
-        flag = "--rw" if request.rw else "--crash-consistent"
-        raise UsageError(f"--snapshot-only and {flag} exclude each other", hint="one of them")
-    if request.on is not None and (request.rw or not request.crash_consistent):
-        raise UsageError("--on says where a clone is repaired, and this one is not", hint="--crash-consistent")
-
-
-def _repaired_on(
-    services: Services, rules: DiskRules, master: DiskRecord, born: DiskInfo, request: CloneRequest
-) -> str:
-    """The slice on which the clone is repaired. Raises UsageError where it cannot be."""
-    if born.access_mode == SHARED:
-        why = f"a {born.type} clone is read-only from its birth on, and a repair writes to it"
-        raise UsageError(why, hint=f"tpuctl disk clone {master.name}, which holds the file system still")
-    writer = _writer(services, master)
-    name = request.on or (writer.name if writer is not None else "")
-    if not name:
-        raise UsageError(
-            "on which slice is the clone repaired?", hint=f"--on SLICE, of one host in {born.zone}"
-        )
-    place = place_of(services, get_slice(services, name).record)
-    if place.zone != born.zone:
-        why = f"the clone is in {born.zone}, and slice {name} in {place.zone}"
-        raise UsageError(why, hint=f"--on SLICE, of one host in {born.zone}")
-    refuse(rules.check_attach(born, DiskMode.READ_WRITE, place))
-    return name
-
-
-def _word_of(services: Services, master: DiskRecord, disk: DiskInfo, snapshot: str) -> str:
-    """What the file system holds in an older snapshot; empty where nobody knows. Raises UsageError for one that
-    is not of this disk."""
-    found = services.disks.find_snapshot(snapshot)
-    if found is None:
-        raise NotFoundError(f"no snapshot called {snapshot}", hint=f"tpuctl disk show {master.name}")
-    if found.labels.get(MASTER_LABEL) != master.name and found.source_uid != disk.uid:
-        why = f"snapshot {snapshot} is not of disk {master.name}"
-        raise UsageError(why, hint=f"one of `tpuctl disk show {master.name}`")
-    return next((each.token for each in list_records(services) if each.name == snapshot.removesuffix("-s")), "")
-
-
-def _plan_elsewhere(
-    services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
-) -> Plan:
-    """The same clone in another zone: all that can be made of a clone."""
-    if not request.zone or request != CloneRequest(copy.name, zone=request.zone):
-        hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
-        raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)
-    found = plan_restore(services, rules, copy, request.zone)
-    refuse(found.findings)
-    return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
-
-
-def _unfinished(services: Services, master: DiskRecord, zone: str) -> DiskRecord | None:
-    """A copy that was begun and did not come to its end."""
-    return next(
-        (
-            each
-            for each in list_records(services)
-            if each.master == master.name
-            and each.generation
-            and each.wanted
-            and not each.complete
-            and not each.parent
-            and each.request.zone == zone
-        ),
-        None,
-    )
-
-
-def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: str) -> DiskRecord:
-    known = [each.generation for each in list_records(services) if each.master == master.name]
-    generation = max(known, default=0) + 1
-    name = request.name or f"{master.name}-g{generation}"
-    found = find_record(services, name)
-    if found is not None and found[0].wanted:
-        raise _taken(name)
-    record = new_record(
-        services,
-        DiskRequest(name, zone, "", 0, {}),
-        master=master.name,
-        generation=generation,
-        label=master.fs_label,
-    )
-    return replace(record, blank=False, token=f"{name}-{int(record.created_at)}")
-
-
-def _next_master(services: Services, master: DiskRecord, request: CloneRequest, zone: str) -> DiskRecord:
-    """The intent of a master with the content of another, new or begun before."""
-    name = request.name
-    found = find_record(services, name)
-    if found is not None and found[0].wanted:
-        known = found[0]
-        if known.complete or (known.parent, known.request.zone) != (master.name, zone):
-            raise _taken(name)
-        return known
-    empty = DiskRequest(name, zone, "", 0, {})
-    record = new_record(services, empty, master=name, generation=0, label=master.fs_label)
-    return replace(record, blank=False, parent=master.name, token=f"{name}-{int(record.created_at)}")
-
-
-def _taken(name: str) -> UsageError:
-    return UsageError(f"there is a disk {name} already", hint="another --name")
-
-
-def _check_rate(services: Services, rules: DiskRules, disk: DiskInfo, snapshot: str) -> None:
-    """Raises UsageError where a snapshot would be one too many, and says until when."""
-    if not snapshot or services.disks.find_snapshot(snapshot) is not None:
-        return
-    now = services.clock.now()
-    times = [
-        parse_timestamp(each.create_time)
-        for each in services.disks.list_snapshots()
-        if each.source_uid == disk.uid
-    ]
-    wait_s = rules.copy_wait_s([at for at in times if at is not None], now)
-    if wait_s > 0:
-        minutes = int(wait_s // 60) + 1
-        raise UsageError(
-            f"disk {disk.name} was copied six times within an hour, as often as it can be",
-            hint=f"in {minutes} min; or --from-snapshot with one of `tpuctl disk show {disk.name}`",
-        )
 
 
 def clone(
@@ -355,7 +120,7 @@ def attach_copy(
 def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Callable[[], object]) -> None:
     """Does `copy` while the file system of the master is held still, and lets it go on at once. A master that
     nobody writes needs no holding, and its copies hold no word."""
-    writer = _writer(services, master)
+    writer = writer_of(services, master)
     if writer is None:
         disk = services.disks.find_disk(master.request.zone, master.name)
         if disk is not None and disk.users and not holders(services, master.request.zone, master.name):
@@ -381,16 +146,10 @@ def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Cal
 
 def _let_go(services: Services, master: DiskRecord, record: DiskRecord) -> None:
     """Ends what is held for this copy, also by a command that died before it did."""
-    writer = _writer(services, master)
+    writer = writer_of(services, master)
     if writer is not None and record.token:
         once = Once("release_disk", master.fs_label, record.token, services.ids.new_id())
         bring_hosts(services, writer, [once], workers=[0])
-
-
-def _writer(services: Services, master: DiskRecord) -> SliceRecord | None:
-    """The slice of ours that writes a disk."""
-    found = holders(services, master.request.zone, master.name)
-    return next((slice_ for slice_, entry in found if entry.mode is DiskMode.READ_WRITE), None)
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:

@@ -25,6 +25,7 @@ def _row(record: DiskRecord, disk: DiskInfo | None) -> dict[str, Any]:
         "name": record.name,
         "master": record.master,
         "generation": record.generation,
+        "parent": record.parent,
         "zone": record.request.zone,
         "type": kind,
         "size_gib": size,

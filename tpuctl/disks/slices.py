@@ -9,7 +9,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.lib.names import node_names
 from tpuctl.model.cloud import NodeInfo
-from tpuctl.model.disks import DataDisk
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.state.repository import list_slices
@@ -50,3 +50,9 @@ def holders(services: Services, zone: str, disk: str) -> Sequence[tuple[SliceRec
         if entry is not None:
             found.append((record, entry))
     return found
+
+
+def writer_of(services: Services, disk: DiskRecord) -> SliceRecord | None:
+    """The slice of ours that writes a disk."""
+    found = holders(services, disk.request.zone, disk.name)
+    return next((slice_ for slice_, entry in found if entry.mode is DiskMode.READ_WRITE), None)

@@ -60,8 +60,8 @@ def clone(
     Freezes the file system while the snapshot is taken, for two minutes at most. After an interruption the same
     command continues. A clone of a clone is the same one in another zone: --zone.
     """
-    from tpuctl.disks.clone import CloneRequest, plan_clone
     from tpuctl.disks.clone import clone as make_clone
+    from tpuctl.disks.clone_plan import CloneRequest, plan_clone
     from tpuctl.disks.costs import monthly_cost
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name
