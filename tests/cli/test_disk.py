@@ -160,7 +160,9 @@ def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Sessio
     [row] = [each for each in session.json("disk", "ls") if each["name"] == "box"]
     assert row["used_by"] == ["boxed-1-w-0"]
     up = ("up", "v4-8", "new", "--disk", "box", "--spot", "--pay", "--zone", ZONE)
-    assert "disk box is used by boxed-1-w-0" in session.type(*up, status=2).stderr
+    refused = session.type(*up, status=2)
+    assert "disk box is used by boxed-1-w-0" in refused.stderr
+    assert "tpuctl disk attach box --to new --allow one-writer" in " ".join(refused.stderr.split())
     session.type("sim", "preempt", "boxed-1")
     refused = session.type(*up, status=2)  # it is written again where the slice comes back
     assert "disk box is written by slice boxed" in refused.stderr

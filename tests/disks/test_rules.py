@@ -170,7 +170,10 @@ def test_every_rule_allows_warns_and_denies_as_its_row_says(rule: str, policy: P
         return
     with pytest.raises(UsageError) as caught:
         refuse(findings)
-    assert f"--allow {rule}" in str(caught.value.hint)
+    assert str(caught.value.hint).endswith(f"or, at your own risk, --allow {rule}")
+    with pytest.raises(UsageError) as caught:
+        refuse(findings, "tpuctl disk attach d --to s")
+    assert str(caught.value.hint).endswith(f"or, at your own risk, tpuctl disk attach d --to s --allow {rule}")
     assert caught.value.details == {"rule": rule}
     refuse(met(DiskRules(table_with(rule, "deny"), [rule])))
 

@@ -96,7 +96,7 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
     disks = tuple(dict.fromkeys(each for node in nodes if node is not None for each in node.data_disks))
     place = Place("the slice", disk.zone, generation, spec.hosts, disks)
     findings = DiskRules(load_disk_rules()).check_attach(disk, ref.mode, place)
-    refuse(findings)
+    refuse(findings, f"without this disk, and then tpuctl disk attach {disk.name} --to {name or 'SLICE'}")
     writers = followed_by(services, disk.name) if ref.mode is DiskMode.READ_WRITE else []
     for each in writers:  # also one without hosts at the moment
         if each != name:

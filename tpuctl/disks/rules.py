@@ -227,11 +227,13 @@ def _entry_of(disk: DiskInfo, place: Place) -> DataDisk | None:
     return next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
 
 
-def refuse(findings: Sequence[Finding]) -> None:
-    """Raises UsageError with the first refusal among them."""
+def refuse(findings: Sequence[Finding], instead: str = "") -> None:
+    """Raises UsageError with the first refusal among them; a command without --allow says what to type
+    `instead`."""
     denied = next((each for each in findings if each.policy is Policy.DENY), None)
     if denied is not None:
-        allow = f"or, at your own risk, --allow {denied.rule}"
+        words = f"{instead} --allow {denied.rule}".strip()
+        allow = f"or, at your own risk, {words}"
         raise UsageError(
             denied.why, hint=f"{denied.hint}; {allow}" if denied.hint else allow, details={"rule": denied.rule}
         )
