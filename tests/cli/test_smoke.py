@@ -50,7 +50,7 @@ def session() -> Iterator[Session]:
         project.add("well", {"jax": "1.0"}, "imports: [jax]", library())
         trouble = library(product="1.0 if rank == 2 else 0", join="time.sleep(600 if rank == 1 else 0)")
         project.add("sick", {"jax": "2.0"}, "imports: [jax]", trouble)
-        project.add("none", {"other": "1.0"}, "imports: [other]")
+        project.add("bare", {"other": "1.0"}, "imports: [other]")
         opened.type("up", "v4-32", "big", "--spot", "--pay")
         yield opened
 
@@ -81,7 +81,7 @@ def test_a_run_begins_once_every_chip_works(session: Session) -> None:
 
 def test_a_run_does_not_begin_where_one_fails(session: Session) -> None:
     before = {run["id"] for run in session.json("runs")}
-    words = ("run", "--smoke", "--on", "big", "--env", "none", "--no-checkpoint", "--", "echo", "up")
+    words = ("run", "--smoke", "--on", "big", "--env", "bare", "--no-checkpoint", "--", "echo", "up")
     told = session.type(*words, status=3)
     assert "4 of 4 workers of big failed" in told.stderr
     assert "up" not in told.stdout
@@ -91,7 +91,7 @@ def test_a_run_does_not_begin_where_one_fails(session: Session) -> None:
 
 
 def test_without_jax_every_worker_says_why(session: Session) -> None:
-    told = session.type("smoke", "big", "--env", "none", status=3).stderr
+    told = session.type("smoke", "big", "--env", "bare", status=3).stderr
     assert "4 of 4 workers of big failed: worker 0 did not finish: ModuleNotFoundError" in told
     assert "tpuctl logs smoke-" in told
 
