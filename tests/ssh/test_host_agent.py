@@ -303,6 +303,30 @@ def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, 
     assert {content for content in left if len(content) < 20} == {b"1", b"running", b"last"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_files_that_are_mounted_into_an_attempt_are_not_cleared_away_with_it(runs: Runs, home: Path) -> None:
+    folder = home / ".tpuctl/runs/r1"
+    for number in ("0", "1"):
+        runs.prepare(number)
+        runs.start("true", attempt=number)
+        runs.ended(number)
+    for number in range(2, 12):
+        shutil.copytree(folder / "1", folder / str(number))
+    os.utime(folder / "0", (1, 1))
+    bucket = folder / "0/work/my data"
+    bucket.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(bucket)], check=True)
+    try:
+        (bucket / "precious").touch()
+        os.utime(folder / "0", (1, 1))
+        runs.prepare("12")
+        assert (bucket / "precious").exists()
+    finally:
+        subprocess.run(["umount", str(bucket)], check=True)
+    runs.prepare("13")
+    assert not (folder / "0").exists()
+
+
 def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home: Path) -> None:
     tree = bundle_of(a="1")
     runs.prepare("1", bundle=tree)

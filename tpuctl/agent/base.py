@@ -25,6 +25,33 @@ def make_dir(path):
     return path
 
 
+ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in mountinfo, proc(5)
+
+
+def unescape(text):
+    return ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), text)
+
+
+def mount_points():
+    """Where something is mounted on this host; nothing where that cannot be known."""
+    try:
+        with open("/proc/self/mountinfo") as file:
+            return [unescape(line.split(" ")[4]) for line in file]
+    except OSError:
+        return []
+
+
+def remove_tree(path):
+    """Removes a folder of ours. Refused where something is mounted in it: those files are somebody's."""
+    import shutil
+
+    top = os.path.realpath(path)
+    for mounted in mount_points():
+        if mounted == top or mounted.startswith(top + os.sep):
+            raise Refused("mounted", "%s is mounted: umount it, then the same again" % mounted)
+    shutil.rmtree(path)
+
+
 def sync_dir(path):
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from base import COPY, ENDED, SHA256, read_json, root
+from base import COPY, ENDED, SHA256, Refused, read_json, remove_tree, root
 from contents import blobs_of, find_tree
 from state import list_attempts, look
 
@@ -42,20 +42,24 @@ def aged_files(folder, older_than):
                 yield name
 
 
+def remove_ended(folder):
+    """What cannot be removed now, such as where a program left a mount, stays."""
+    with contextlib.suppress(OSError, Refused):
+        remove_tree(folder)
+
+
 def sweep(current):
     """Keeps the home directory from filling up: old attempts that are over, and content nobody uses."""
-    import shutil
-
     over = []
     for attempt in list(list_attempts()):
         age = time.time() - os.stat(attempt.dir).st_mtime
         state = look(attempt)["state"]
         if state in ENDED and attempt.run.startswith(COPY):
-            shutil.rmtree(attempt.dir, ignore_errors=True)  # what it was for is here
+            remove_ended(attempt.dir)  # what it was for is here
         elif attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
             over.append((age, attempt.dir))
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_ended(folder)
     remove_blobs(SPARE_S)
     for area in ("blobs", "incoming"):
         for name in list(aged_files(root(area), STALE_S)):

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, write_json
+from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, remove_tree, write_json
 from state import look
 from supervisor import launch
 
@@ -34,9 +34,7 @@ def copy(request, _stdin):
     attempt.check_fence(fence)
     state = look(attempt)["state"]
     if state in ENDED and request.get("anew"):
-        import shutil
-
-        shutil.rmtree(attempt.dir)
+        remove_tree(attempt.dir)
         state = "absent"
     if state in ("absent", "prepared"):
         work = make_dir(attempt.path("work"))

@@ -11,6 +11,7 @@ import select
 import signal
 import time
 
+from base import unescape
 from rooted import as_root, output_of
 
 PROBE_S = 2.0
@@ -22,7 +23,6 @@ PSEUDO = re.compile(
 SPARE_DEVICE = re.compile(r"(ram|zram|sr|fd)\d+\Z")
 UDEV = {"ID_FS_TYPE": "fs", "ID_FS_UUID": "uuid", "ID_FS_LABEL": "label"}
 BLKID = {"TYPE": "fs", "UUID": "uuid", "LABEL": "label"}
-ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in mountinfo, proc(5)
 
 
 def probe_all(paths, seconds=PROBE_S, listing=False):
@@ -97,17 +97,13 @@ def parse_mount(line):
     words, (kind, source, more) = before.split(" "), after.split(" ")[:3]
     options = list(dict.fromkeys(words[5].split(",") + more.split(",")))
     return {
-        "path": plain(words[4]),
-        "source": plain(source),
+        "path": unescape(words[4]),
+        "source": unescape(source),
         "fs": kind,
         "options": options,
         "device": words[2],
         "read_only": "ro" in words[5].split(","),
     }
-
-
-def plain(text):
-    return ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), text)
 
 
 def blocks_facts(_request):

@@ -2,7 +2,7 @@
 
 import os
 
-from base import SCHEMA, Attempt, Refused, make_dir, need, need_sha, read_json, write_json
+from base import SCHEMA, Attempt, Refused, make_dir, need, need_sha, read_json, remove_tree, write_json
 from cleaning import sweep
 from contents import blobs_of, check_links, check_tree, find_tree, has_blob, materialise
 
@@ -62,7 +62,7 @@ def make_work(attempt, entries):
     make_dir(attempt.dir)
     for name in os.listdir(attempt.dir):
         if name == "work" or name.startswith("work.tmp"):
-            shutil.rmtree(attempt.path(name))
+            remove_tree(attempt.path(name))
     temp = attempt.path("work.tmp.%d" % os.getpid())
     os.mkdir(temp, 0o700)
     try:

@@ -12,11 +12,10 @@ import functools
 import importlib
 import json
 import os
-import shutil
 import sys
 import time
 
-from base import ENDED, SCHEMA, Attempt, Refused, need, read_json, write_json
+from base import ENDED, SCHEMA, Attempt, Refused, need, read_json, remove_tree, write_json
 from operations import Failed, Job
 from prepare import make_prepared, read_bundle
 from state import list_attempts, look
@@ -57,7 +56,7 @@ def provision(request, _stdin):
     state, tries = look(attempt)["state"], 1
     if state in ENDED and request.get("anew"):
         tries += tries_of(attempt)
-        shutil.rmtree(attempt.dir)
+        remove_tree(attempt.dir)
         state = "absent"
     if state in ("absent", "prepared"):
         refuse_second(attempt)
