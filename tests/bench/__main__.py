@@ -13,6 +13,7 @@ import tpuctl
 from tests.bench import (
     cold,
     copying,
+    datasets,
     disks,
     environments,
     gcloud,
@@ -33,6 +34,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "gcloud": gcloud.measure,
     "streaming": streaming.measure,
     "copying": copying.measure,
+    "datasets": datasets.measure,
     "passes": passes.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,

@@ -44,7 +44,7 @@ def arm(point: KillPoint) -> None:
         "local_store": lambda name, _: name in STORE_CHANGES,
         "cloud": lambda name, _: name in CLOUD_CHANGES,
         "disks": lambda name, _: name in DISK_CHANGES,
-        "objects": lambda name, _: name in {"write", "delete"},
+        "objects": lambda name, _: name in {"write", "upload", "delete"},
         "remote": remote_changes,
     }
     for attribute, test in changes.items():

@@ -14,7 +14,16 @@ from msgspec import Struct, field
 
 from tpuctl.cli.console import Console, wants_colour
 from tpuctl.cli.wrapping import cell_len, cut, terminal_width
-from tpuctl.engine.events import Note, StepDone, StepStarted, Transfer, Waiting, Warn, WorkerOutput
+from tpuctl.engine.events import (
+    DataProgress,
+    Note,
+    StepDone,
+    StepStarted,
+    Transfer,
+    Waiting,
+    Warn,
+    WorkerOutput,
+)
 from tpuctl.lib.text import counted, fold_label, sized
 from tpuctl.lib.time import render_clock, render_seconds, render_timer
 
@@ -127,6 +136,21 @@ class LineFolder(Struct):
         self.write(stream, prefix + block.replace(b"\n", b"\n" + prefix) + b"\n")
 
 
+def _transfer_text(event: Transfer) -> str:
+    moved = "received" if event.back else "sent"
+    return (
+        f"{event.subject}: {moved} {sized(event.sent_bytes)} of {sized(event.total_bytes)}, "
+        f"{sized(int(event.bytes_per_s))}/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
+    )
+
+
+def _data_text(event: DataProgress) -> str:
+    return (
+        f"{event.subject}: {event.action} {sized(event.done_bytes)} of {sized(event.total_bytes)}, "
+        f"{sized(int(event.bytes_per_s))}/s, {event.done_files} of {counted(event.files, 'file')}"
+    )
+
+
 class Renderer:
     """The `EventSink` of a command.
 
@@ -179,7 +203,9 @@ class Renderer:
                 self._show_waiting(event)
                 self._start_ticker()
             elif isinstance(event, Transfer):
-                self._show_transfer(event)
+                self._show_progress(_transfer_text(event))
+            elif isinstance(event, DataProgress):
+                self._show_progress(_data_text(event))
             else:
                 self._show_event(event)
 
@@ -221,12 +247,7 @@ class Renderer:
             self._said_at = self._now()
             self._console.say(self._waiting_text(event))
 
-    def _show_transfer(self, event: Transfer) -> None:
-        moved = "received" if event.back else "sent"
-        text = (
-            f"{event.subject}: {moved} {sized(event.sent_bytes)} of {sized(event.total_bytes)}, "
-            f"{sized(int(event.bytes_per_s))}/s, {event.hosts_done} of {counted(event.hosts, 'worker')} done"
-        )
+    def _show_progress(self, text: str) -> None:
         self._waiting = None
         if self._live:
             self._set_status(self._console.mark + text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http.client import HTTPException
@@ -39,7 +40,10 @@ GONE = 410
 """An upload in several parts that the server gave up; it is begun anew
 (https://cloud.google.com/storage/docs/resumable-uploads#handle-error)."""
 TOO_FAST = 429
-_LISTED = "items(name,generation,size,updated),nextPageToken"
+UPLOAD_PIECE = 8 << 20
+"""Bytes of an upload or download in memory; for uploads a multiple of 256 KiB
+(https://cloud.google.com/storage/docs/performing-resumable-uploads#chunked-upload)."""
+_LISTED = "items(name,generation,size,updated,crc32c),nextPageToken"
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
 STATUS_HINT = "try again in a minute; https://status.cloud.google.com tells of outages"
@@ -103,6 +107,29 @@ def _denied_hint(message: str, what: str) -> str | None:
     )
 
 
+class _Stream:
+    """The file object that the client reads an upload from, over pieces of any size."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._buffer = bytearray()
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._buffer += piece
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        self._position += len(taken)
+        return taken
+
+    def tell(self) -> int:
+        return self._position
+
+
 class GoogleObjects:
     """Implements `ports.Objects`."""
 
@@ -155,6 +182,34 @@ class GoogleObjects:
             raise translate(error, f"write {uri}") from error
         return int(blob.generation)
 
+    def upload(
+        self, uri: str, pieces: Iterable[bytes], size: int, *, if_generation: int | None = None
+    ) -> ObjectInfo:
+        blob = self._blob(uri)
+        blob.chunk_size = UPLOAD_PIECE
+        try:
+            # Parts of an upload may be sent twice; the client compares the checksum of all at the end.
+            blob.upload_from_file(
+                _Stream(pieces),
+                size=size,
+                timeout=CALL_TIMEOUT_S,
+                if_generation_match=if_generation,
+                checksum="crc32c",
+            )
+        except TpuctlError:
+            raise  # where the pieces come from
+        except Exception as error:
+            raise translate(error, f"write {uri}") from error
+        return _info(blob)
+
+    def read_pieces(self, uri: str) -> Iterator[bytes]:
+        try:
+            with self._blob(uri).open("rb", chunk_size=UPLOAD_PIECE, timeout=READ_TIMEOUT_S) as file:
+                while piece := file.read(UPLOAD_PIECE):
+                    yield piece
+        except Exception as error:
+            raise translate(error, f"read {uri}") from error
+
     def delete(self, uri: str, *, if_generation: int | None = None) -> None:
         try:
             self._blob(uri).delete(timeout=CALL_TIMEOUT_S, if_generation_match=if_generation, retry=None)
@@ -163,26 +218,24 @@ class GoogleObjects:
             if not isinstance(ours, NotFoundError):
                 raise ours from error
 
-    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
+    def list(self, prefix_uri: str, *, limit: int | None = None, glob: str = "") -> tuple[ObjectInfo, ...]:
         bucket, prefix = split_uri(prefix_uri)
 
         def ask() -> list[Any]:
             return list(
                 self._client.list_blobs(
-                    bucket, prefix=prefix, timeout=READ_TIMEOUT_S, retry=None, fields=_LISTED
+                    bucket,
+                    prefix=prefix,
+                    max_results=limit,
+                    match_glob=glob or None,
+                    timeout=READ_TIMEOUT_S,
+                    retry=None,
+                    fields=_LISTED,
                 )
             )
 
         blobs = read(f"list {prefix_uri}", ask, translate)
-        return tuple(
-            ObjectInfo(
-                blob.name,
-                int(blob.generation),
-                int(blob.size),
-                blob.updated.isoformat() if blob.updated else "",
-            )
-            for blob in blobs
-        )
+        return tuple(map(_info, blobs))
 
     def server_time(self, bucket: str) -> float:
         """By the Date of an answer. It has whole seconds (RFC 9110 §6.6.1), cut off: up to a second late and
@@ -200,3 +253,8 @@ class GoogleObjects:
             return parsedate_to_datetime(answer.headers["Date"]).timestamp()
         except (KeyError, ValueError) as error:
             raise TransientError(f"could not {what}: the answer has no Date") from error
+
+
+def _info(blob: Any) -> ObjectInfo:
+    updated = blob.updated.isoformat() if blob.updated else ""
+    return ObjectInfo(blob.name, int(blob.generation), int(blob.size), updated, blob.crc32c or "")

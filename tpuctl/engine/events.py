@@ -86,4 +86,21 @@ class Transfer(Struct, frozen=True):
         return (self.sent_bytes + self.relayed_bytes) / max(self.seconds, 0.001)
 
 
-Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput | Transfer
+class DataProgress(Struct, frozen=True):
+    """Files on their way to or from shards in a bucket; `action` is what happens to them, as `packed`.
+    `seconds` since it began."""
+
+    subject: str
+    action: str
+    done_bytes: int
+    total_bytes: int
+    done_files: int
+    files: int
+    seconds: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.done_bytes / max(self.seconds, 0.001)
+
+
+Event = StepStarted | StepDone | Waiting | Note | Warn | WorkerOutput | Transfer | DataProgress

@@ -7,7 +7,7 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, Unpack
 
 from msgspec import Struct
@@ -223,9 +223,22 @@ class Objects(Protocol):
         """Returns the new generation; ConflictError when the precondition failed."""
         ...
 
+    def upload(
+        self, uri: str, pieces: Iterable[bytes], size: int, *, if_generation: int | None = None
+    ) -> ObjectInfo:
+        """Writes `size` bytes that need not be in memory together; there is no object before the last came.
+        ConflictError when the precondition failed."""
+        ...
+
+    def read_pieces(self, uri: str) -> Iterator[bytes]:
+        """The content in pieces of some megabytes; NotFoundError if missing."""
+        ...
+
     def delete(self, uri: str, *, if_generation: int | None = None) -> None: ...
 
-    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]: ...
+    def list(self, prefix_uri: str, *, limit: int | None = None, glob: str = "") -> tuple[ObjectInfo, ...]:
+        """The first `limit` objects; with `glob`, such as `**/name`, those whose whole name it is."""
+        ...
 
     def server_time(self, bucket: str) -> float:
         """The server's clock, in seconds since the epoch, to about a second."""

@@ -227,9 +227,11 @@ class Listing(Struct, Generic[T], frozen=True):
 
 
 class ObjectInfo(Struct, frozen=True):
-    """One object of a bucket. `generation` is the server's version of its content."""
+    """One object of a bucket. `generation` is the server's version of its content; `crc32c` is big-endian in
+    base64 (https://cloud.google.com/storage/docs/json_api/v1/objects#resource)."""
 
     name: str
     generation: int
     size: int
     updated: str = ""
+    crc32c: str = ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.text import counted
+from tpuctl.lib.text import counted, sized
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.follow import (
@@ -27,6 +28,10 @@ from tpuctl.mounts.render import command_line, options_of, render_configuration,
 from tpuctl.mounts.spec import check_together
 from tpuctl.state.repository import list_slices
 from tpuctl.transfer.bring_hosts import bring_hosts
+
+MANY_OBJECTS = 5_000
+"""Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""
+SMALL_BYTES = 1 << 20
 
 
 def add_mount(
@@ -47,6 +52,7 @@ def add_mount(
     others = tuple(each for each in record.spec.mounts if each.path != ref.path)
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
     check_bucket(services, rules, ref, record.requested_zones, cross_region=cross_region)
+    note_small_objects(services, ref)
     ref = with_program((ref,), program)[0]
     told = describe(ref) | {"slice": record.name, "dry_run": dry_run}
     if dry_run:
@@ -64,6 +70,19 @@ def add_mount(
     remember(services, record.name, ref)
     hosts = counted(record.spec.hosts, "host")
     return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
+
+
+def note_small_objects(services: Services, ref: MountRef) -> None:
+    """Says of a prefix with very many small objects that it is the wrong shape for a mount."""
+    try:
+        found = services.objects.list(f"{ref.source}/", limit=MANY_OBJECTS)
+    except TpuctlError:
+        return  # whether they may be listed is for the mount to find out
+    if len(found) < MANY_OBJECTS or sum(info.size for info in found) > SMALL_BYTES * len(found):
+        return
+    mean = sized(sum(info.size for info in found) // len(found))
+    why = f"{ref.source} has {len(found)} objects and more, of {mean} on average: slow through any mount"
+    services.emit(Note("", f"{why}. As shards: tpuctl data pack DIR gs://{ref.bucket}/PREFIX"))
 
 
 def remove_mount(services: Services, record: SliceRecord, path: str, *, dry_run: bool) -> dict[str, Any]:

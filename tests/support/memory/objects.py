@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import google_crc32c
 
 from tpuctl.engine.ports import Clock
 from tpuctl.errors import ConflictError, NotFoundError
@@ -39,7 +43,8 @@ class MemoryObjects:
         bucket, name = _split(uri)
         self._expect(uri, if_generation)
         generation = next(self._generations)
-        info = ObjectInfo(name, generation, len(content), rfc3339(self._clock.now()))
+        checksum = b64encode(google_crc32c.Checksum(content).digest()).decode()
+        info = ObjectInfo(name, generation, len(content), rfc3339(self._clock.now()), checksum)
         self._buckets.setdefault(bucket, {})[name] = _Object(content, info)
         return generation
 
@@ -48,10 +53,24 @@ class MemoryObjects:
         self._expect(uri, if_generation)
         self._buckets.get(bucket, {}).pop(name, None)
 
-    def list(self, prefix_uri: str) -> tuple[ObjectInfo, ...]:
+    def upload(
+        self, uri: str, pieces: Iterable[bytes], size: int, *, if_generation: int | None = None
+    ) -> ObjectInfo:
+        content = b"".join(pieces)
+        assert len(content) == size
+        self.write(uri, content, if_generation=if_generation)
+        bucket, name = _split(uri)
+        return self._buckets[bucket][name].info
+
+    def read_pieces(self, uri: str) -> Iterator[bytes]:
+        yield self.read(uri)[0]
+
+    def list(self, prefix_uri: str, *, limit: int | None = None, glob: str = "") -> tuple[ObjectInfo, ...]:
         bucket, prefix = _split(prefix_uri)
         found = self._buckets.get(bucket, {})
-        return tuple(found[name].info for name in sorted(found) if name.startswith(prefix))
+        ends = glob.removeprefix("**")
+        names = [name for name in sorted(found) if name.startswith(prefix) and name.endswith(ends)]
+        return tuple(found[name].info for name in names[:limit])
 
     def server_time(self, bucket: str) -> float:
         del bucket

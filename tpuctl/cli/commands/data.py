@@ -1,0 +1,126 @@
+"""`tpuctl data`: many small files as tar shards in a bucket."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet
+
+__all__ = ["app"]
+
+app = new_group("Pack small files into shards in a bucket.")
+Uri = Annotated[str, typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where the pack is.")]
+SHARDS = (
+    Column("name", "SHARD"),
+    Column("size", "SIZE", right=True),
+    Column("files", "FILES", right=True),
+    Column("samples", "SAMPLES", right=True),
+    Column("crc32c", "CRC32C", give=1),
+)
+PACKS = (
+    Column("uri", "PACK", give=1),
+    Column("shards", "SHARDS", right=True),
+    Column("files", "FILES", right=True),
+    Column("content_bytes", "CONTENT", right=True),
+    Column("state", "STATE"),
+)
+
+
+@app.callback()
+def data() -> None:
+    """Pack small files into shards in a bucket."""
+
+
+@app.command("pack")
+def pack(
+    ctx: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the files.")],
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where to: empty, or the same pack begun earlier."),
+    ],
+    shard_size: Annotated[
+        int | None, typer.Option("--shard-size", metavar="MB", min=1, help="Size of a shard; 150.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Pack the files of a folder into tar shards in a bucket.
+
+    The layout is that of webdataset: files that are called alike up to the first dot are one sample and stay
+    together. The same command again sends what is missing or differs, and nothing else.
+    """
+    from tpuctl.datasets.pack import pack as pack_folder
+    from tpuctl.datasets.plan import SHARD_MB
+
+    with open_context(ctx) as context:
+        found = pack_folder(context, folder, uri, shard_mb=shard_size or SHARD_MB, dry_run=dry_run)
+        context.emit.close()
+        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+
+
+@app.command("verify")
+def verify(
+    ctx: typer.Context,
+    uri: Uri,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="By the checksums that the bucket has, without reading the shards.")
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Compare the shards of a pack with its manifest."""
+    from tpuctl.datasets.verify import check_rows
+    from tpuctl.datasets.verify import verify as verify_pack
+    from tpuctl.lib.text import counted
+
+    with open_context(ctx) as context:
+        rows = verify_pack(context, uri, quick=quick)
+        context.emit.close()
+        bad = [row for row in rows if row["problem"] is not None]
+        if bad and not context.console.json_mode:
+            context.console.table(bad, (Column("shard", "SHARD"), Column("problem", "PROBLEM", give=1)))
+        check_rows(uri, rows)
+        if context.console.json_mode:
+            context.console.data(rows)
+        context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
+
+
+@app.command("ls")
+def ls(
+    ctx: typer.Context,
+    uri: Annotated[
+        str, typer.Argument(metavar="gs://BUCKET[/PREFIX]", help="A pack, or what packs are below of.")
+    ],
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """List the shards of a pack, or the packs below a prefix."""
+    from tpuctl.datasets.verify import list_packs
+    from tpuctl.lib.text import counted, sized
+
+    with open_context(ctx) as context:
+        found, rows = list_packs(context, uri)
+        if context.console.json_mode:
+            context.console.data({"pack": found, "shards": rows} if found is not None else {"packs": rows})
+            return
+        if found is None:
+            shown = [
+                {
+                    **row,
+                    "content_bytes": sized(row["content_bytes"]),
+                    "state": "complete" if row["complete"] else "not complete",
+                }
+                for row in rows
+            ]
+            context.console.table(shown, PACKS, empty=f"no packs: tpuctl data pack DIR {uri.rstrip('/')}/NAME")
+            return
+        context.console.table([{**row, "size": sized(row["size"])} for row in rows], SHARDS)
+        if not found["complete"]:
+            hint = f"tpuctl data pack DIR {uri}"
+            context.console.warn(f"not complete: {counted(found['shards'], 'shard')} in all; go on: {hint}")

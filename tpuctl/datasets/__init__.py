@@ -1,0 +1,1 @@
+"""Folders of many small files as tar shards in a bucket."""

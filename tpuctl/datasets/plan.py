@@ -1,0 +1,230 @@
+"""Which file goes into which shard, what a shard is byte by byte, and the manifest of a pack.
+
+The layout is that of webdataset (https://github.com/webdataset/webdataset#the-webdataset-format): plain tar
+files in which the files of one sample stand one after the other, their names being equal up to the first dot.
+The same files make the same bytes: names in order, and nothing of owners or times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tpuctl.lib.codec import from_data
+from tpuctl.lib.text import sized
+
+FORMAT = "tpuctl-pack/1"
+MANIFEST = "manifest.json"
+MEGABYTE = 1_000_000
+SHARD_MB = 150
+"""Shards of 100 to 200 MB: large enough to be read at full speed, and enough of them for many readers."""
+FULLEST = 4 / 3
+"""A shard is full from its size on, and takes no sample that brings it beyond this times its size."""
+_LONGEST_PLAIN_NAME = tarfile.LENGTH_NAME
+_LARGEST_PLAIN_FILE = 8**11
+"""Bytes; from here on a header of ustar has no place for the size (POSIX.1, pax, ustar Interchange Format)."""
+_PLAIN = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
+_PLAIN_SUM = int(_PLAIN[148:154], 8)
+
+File = tuple[str, int]
+"""Name below the folder, with slashes, and size in bytes."""
+
+
+class Shard(Struct, frozen=True):
+    """What goes into one tar file; `size` is that of the tar file, in bytes."""
+
+    index: int
+    names: Sequence[str]
+    sizes: Sequence[int]
+    samples: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"shard-{self.index:06d}.tar"
+
+    @property
+    def content_bytes(self) -> int:
+        return sum(self.sizes)
+
+
+class PackedShard(Struct, frozen=True):
+    """A shard as the manifest has it; `crc32c` as Cloud Storage writes it, big-endian in base64."""
+
+    name: str
+    size: int
+    files: int
+    samples: int
+    sha256: str
+    crc32c: str
+
+
+class Manifest(Struct, frozen=True):
+    """What a pack is. Not `complete`: it is being made, and its shards are not known yet. `listing_sha256` is
+    over names and sizes of all files, so that a pack is continued with the same folder only."""
+
+    format: str
+    complete: bool
+    listing_sha256: str
+    shard_mb: int
+    files: int
+    samples: int
+    content_bytes: int
+    shard_count: int
+    shards: tuple[PackedShard, ...] = ()
+
+
+class Plan(Struct, frozen=True):
+    """All shards of a folder. `odd`: files without key or extension, which readers of webdataset pass over."""
+
+    shards: Sequence[Shard]
+    listing_sha256: str
+    shard_mb: int
+    odd: int
+
+    def manifest(self, packed: Sequence[PackedShard] = ()) -> Manifest:
+        """The manifest before there are shards, and with all of them."""
+        return Manifest(
+            format=FORMAT,
+            complete=bool(packed),
+            listing_sha256=self.listing_sha256,
+            shard_mb=self.shard_mb,
+            files=sum(len(each.names) for each in self.shards),
+            samples=sum(each.samples for each in self.shards),
+            content_bytes=sum(each.content_bytes for each in self.shards),
+            shard_count=len(self.shards),
+            shards=tuple(packed),
+        )
+
+
+def sample_key(name: str) -> str:
+    """What the files of one sample have in common: the name up to the first dot after the last slash."""
+    folder, slash, base = name.rpartition("/")
+    key = base.partition(".")[0]
+    return f"{folder}{slash}{key}" if key else name
+
+
+def is_odd(name: str) -> bool:
+    """Whether readers of webdataset pass over a file: it has no key, or no extension."""
+    key, dot, _ = name.rpartition("/")[2].partition(".")
+    return not (key and dot)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The files of one folder so that those of a sample stand together."""
+    return sorted(names, key=lambda name: (sample_key(name), name))
+
+
+def plan_pack(files: Iterable[File], shard_mb: int = SHARD_MB) -> Plan:
+    """`files` come folder by folder, each in order. No sample is split; one that is larger than a shard has a
+    shard for itself."""
+    listing, odd = hashlib.sha256(), 0
+
+    def counted() -> Iterator[File]:
+        nonlocal odd
+        for name, size in files:
+            listing.update(b"%d %s\0" % (size, name.encode()))
+            odd += is_odd(name)
+            yield name, size
+
+    shards = list(_fill(counted(), shard_mb * MEGABYTE))
+    return Plan(shards, listing.hexdigest(), shard_mb, odd)
+
+
+def _fill(files: Iterable[File], full: int) -> Iterator[Shard]:
+    names: list[str] = []
+    sizes = array("Q")
+    samples = index = used = 0
+    for _, group in groupby(files, key=lambda file: sample_key(file[0])):
+        sample = list(group)
+        more = sum(_space(name, size) for name, size in sample)
+        if names and (used >= full or used + more > full * FULLEST):
+            yield Shard(index, tuple(names), sizes, samples, _whole(used))
+            names, sizes = [], array("Q")
+            samples, used, index = 0, 0, index + 1
+        names += [name for name, _ in sample]
+        sizes.extend(size for _, size in sample)
+        samples, used = samples + 1, used + more
+    if names:
+        yield Shard(index, tuple(names), sizes, samples, _whole(used))
+
+
+def _space(name: str, size: int) -> int:
+    head = tarfile.BLOCKSIZE if _is_plain(name, size) else len(header(name, size))
+    return head + size + len(padding(size))
+
+
+def _whole(used: int) -> int:
+    return used + len(ending(used))
+
+
+def header(name: str, size: int) -> bytes:
+    """What stands before the content of a file: what tarfile makes, for usual names at a tenth of its time."""
+    if not _is_plain(name, size):
+        info = tarfile.TarInfo(name)
+        info.size = size
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    raw, octal = name.encode(), b"%011o" % size
+    checksum = _PLAIN_SUM + sum(raw) + sum(octal) - 11 * ord("0")
+    field = _LONGEST_PLAIN_NAME
+    return b"".join(
+        (raw.ljust(field, b"\0"), _PLAIN[field:124], octal, _PLAIN[135:148], b"%06o" % checksum, _PLAIN[154:])
+    )
+
+
+def _is_plain(name: str, size: int) -> bool:
+    return len(name) <= _LONGEST_PLAIN_NAME and name.isascii() and size < _LARGEST_PLAIN_FILE
+
+
+def padding(size: int) -> bytes:
+    """What fills the last block of a file."""
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def ending(used: int) -> bytes:
+    """What ends a tar file: two empty blocks, and more up to a whole record."""
+    return bytes(2 * tarfile.BLOCKSIZE + -(used + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE)
+
+
+def render_manifest(manifest: Manifest) -> bytes:
+    """As JSON for people, too."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def parse_manifest(content: bytes) -> Manifest | None:
+    """None for what is no manifest of a pack."""
+    try:
+        data: Any = msgspec.json.decode(content)
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            return None
+        return from_data(Manifest, data)
+    except ValueError:
+        return None
+
+
+def difference(expected: PackedShard, size: int, crc32c: str) -> str | None:
+    """In what an object differs from its line in the manifest, by what the bucket says of it."""
+    if size != expected.size:
+        return f"it has {sized(size)} instead of {sized(expected.size)}"
+    if crc32c != expected.crc32c:
+        return f"its crc32c is {crc32c or 'unknown'} instead of {expected.crc32c}"
+    return None
+
+
+def describe(manifest: Manifest) -> Mapping[str, Any]:
+    """A pack in one row."""
+    return {
+        "complete": manifest.complete,
+        "shards": manifest.shard_count,
+        "files": manifest.files,
+        "samples": manifest.samples,
+        "content_bytes": manifest.content_bytes,
+        "listing_sha256": manifest.listing_sha256,
+    }

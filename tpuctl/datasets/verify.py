@@ -1,0 +1,112 @@
+"""`data verify` and `data ls`: packs in a bucket against their manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tpuctl.datasets.pack import AT_ONCE, Digest, list_objects, parse_place
+from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference, parse_manifest
+from tpuctl.datasets.progress import Meter
+from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError, PartialError
+from tpuctl.lib.codec import to_data
+from tpuctl.model.cloud import ObjectInfo
+from tpuctl.state.retry import patiently
+
+
+def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]:
+    """One row for each shard, and for what is there besides; `problem` is None where it is as the manifest
+    says. `quick`: by what the bucket says of the objects, without reading them."""
+    place = parse_place(uri)
+    manifest = read_manifest(services, place)
+    if not manifest.complete:
+        raise PartialError(f"the pack {place} is not complete", hint=f"tpuctl data pack DIR {place}")
+    prefix = f"{place.split('/', 3)[3]}/"
+    there = {info.name.removeprefix(prefix): info for info in list_objects(services.objects, place)}
+    total = sum(each.size for each in manifest.shards)
+    meter = Meter(services.clock, services.emit, place, "verified", manifest.files, total)
+
+    def row(expected: PackedShard) -> dict[str, Any]:
+        problem = _said(expected, there.get(expected.name))
+        if problem is None and not quick:
+            problem = _content(services, f"{place}/{expected.name}", expected, meter)
+        return {"shard": expected.name, "size": expected.size, "files": expected.files, "problem": problem}
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verify") as pool:
+        rows = list(pool.map(row, manifest.shards))
+    known = {MANIFEST, *(each.name for each in manifest.shards)}
+    strange = [there[name] for name in sorted(there.keys() - known)]
+    why = "it is not in the manifest"
+    return rows + [
+        {"shard": info.name.removeprefix(prefix), "size": info.size, "files": None, "problem": why}
+        for info in strange
+    ]
+
+
+def _said(expected: PackedShard, info: ObjectInfo | None) -> str | None:
+    return "it is missing" if info is None else difference(expected, info.size, info.crc32c)
+
+
+def _content(services: Services, uri: str, expected: PackedShard, meter: Meter) -> str | None:
+    def read() -> str:
+        digest = Digest()
+        try:
+            for piece in digest.of(services.objects.read_pieces(uri)):
+                meter.add(len(piece), 0)
+        except BaseException:
+            meter.take_back(digest.size, 0)
+            raise
+        return digest.sha256
+
+    try:
+        found = patiently(read, services.clock.sleep)
+    except NotFoundError:
+        return "it is missing"
+    meter.add(0, expected.files)
+    return None if found == expected.sha256 else f"its sha256 is {found} instead of {expected.sha256}"
+
+
+def check_rows(uri: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Raises PartialError where a row has a problem."""
+    bad = [row for row in rows if row["problem"] is not None]
+    if bad:
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        what = f"{bad[0]['shard']} of {uri}: {bad[0]['problem']}{more}"
+        hint = f"from the same folder: tpuctl data pack DIR {uri}"
+        raise PartialError(what, hint=hint, details={"shards": bad})
+
+
+def read_manifest(services: Services, place: str) -> Manifest:
+    """Raises NotFoundError where there is no pack."""
+    found = _find_manifest(services, place)
+    if found is None:
+        list_objects(services.objects, place, limit=1)  # names a bucket that is not there
+        raise NotFoundError(f"there is no pack at {place}", hint=f"tpuctl data ls {place}")
+    return found
+
+
+def _find_manifest(services: Services, place: str) -> Manifest | None:
+    if place.count("/") < 3:
+        return None
+    try:
+        return parse_manifest(services.objects.read(f"{place}/{MANIFEST}")[0])
+    except NotFoundError:
+        return None
+
+
+def list_packs(services: Services, uri: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The pack at `uri` and its shards; without one there, None and the packs below."""
+    place = parse_place(uri, whole_bucket=True)
+    manifest = _find_manifest(services, place)
+    if manifest is not None:
+        return {"uri": place, **describe(manifest)}, [to_data(each) for each in manifest.shards]
+    bucket = place.split("/", 3)[2]
+    found = []
+    for info in list_objects(services.objects, place, glob=f"**/{MANIFEST}"):
+        below = f"gs://{bucket}/{info.name.removesuffix('/' + MANIFEST)}"
+        manifest = _find_manifest(services, below)
+        if manifest is not None:
+            found.append({"uri": below, **describe(manifest)})
+    return None, found
