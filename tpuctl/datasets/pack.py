@@ -28,7 +28,6 @@ from tpuctl.datasets.plan import (
 )
 from tpuctl.datasets.progress import Meter
 from tpuctl.engine.events import Note
-from tpuctl.engine.ports import Objects
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InterruptedByUserError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted, sized
@@ -75,17 +74,28 @@ def parse_place(uri: str, *, whole_bucket: bool = False) -> str:
 
 
 def list_objects(
-    objects: Objects, place: str, limit: int | None = None, glob: str = ""
+    services: Services, place: str, limit: int | None = None, glob: str = ""
 ) -> Sequence[ObjectInfo]:
     """What is below `place`. Raises NotFoundError for a bucket that is not there."""
     bucket = place.removeprefix("gs://").partition("/")[0]
     try:
-        found = objects.list(f"{place}/", limit=limit, glob=glob)
+        found = patiently(
+            lambda: services.objects.list(f"{place}/", limit=limit, glob=glob), services.clock.sleep
+        )
     except NotFoundError as error:
         hint = f"gcloud storage buckets create gs://{bucket}"
         raise NotFoundError(f"bucket gs://{bucket} does not exist", hint=hint) from error
     # A folder that somebody made in the console is an object without a name of its own.
     return [info for info in found if not info.name.endswith("/")]
+
+
+def find_manifest(services: Services, place: str) -> Manifest | None:
+    """The manifest of the pack at `place`; None where there is none."""
+    uri = f"{place}/{MANIFEST}"
+    try:
+        return parse_manifest(patiently(lambda: services.objects.read(uri), services.clock.sleep)[0])
+    except NotFoundError:
+        return None
 
 
 def pack(services: Services, folder: str, uri: str, *, shard_mb: int, dry_run: bool) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def pack(services: Services, folder: str, uri: str, *, shard_mb: int, dry_run: b
     if plan.odd:
         why = "no extension or no name before it: readers of webdataset pass over them"
         services.emit(Note("", f"{counted(plan.odd, 'file')} with {why}"))
-    there = _look(services.objects, place, plan)
+    there = _look(services, place, plan)
     wanted = plan.manifest()
     told = {"folder": folder, "uri": place, "dry_run": dry_run, **describe(wanted)}
     shards = counted(len(plan.shards), "shard")
@@ -109,14 +119,14 @@ def pack(services: Services, folder: str, uri: str, *, shard_mb: int, dry_run: b
     return {**told, "complete": True, "sent": sent, "said": said}
 
 
-def _look(objects: Objects, place: str, plan: Plan) -> Mapping[str, ObjectInfo]:
+def _look(services: Services, place: str, plan: Plan) -> Mapping[str, ObjectInfo]:
     """The objects of this very pack that are there, by their names. Raises UsageError for anything else."""
     expected = {MANIFEST, *(shard.name for shard in plan.shards)}
-    found = list_objects(objects, place, limit=len(expected) + _SHOWN + 1)
+    found = list_objects(services, place, limit=len(expected) + _SHOWN + 1)
     there = {info.name.removeprefix(f"{place.split('/', 3)[3]}/"): info for info in found}
     if not there:
         return {}
-    manifest = parse_manifest(objects.read(f"{place}/{MANIFEST}")[0]) if MANIFEST in there else None
+    manifest = find_manifest(services, place) if MANIFEST in there else None
     hint = f"another prefix, or if nobody needs what is there: gcloud storage rm -r {place}"
     if manifest is not None and (manifest.listing_sha256, manifest.shard_mb) != (
         plan.listing_sha256,
@@ -138,7 +148,7 @@ def _bring(
     services: Services, folder: str, place: str, plan: Plan, there: Mapping[str, ObjectInfo]
 ) -> tuple[int, Sequence[PackedShard]]:
     """How many shards were sent, and all of them."""
-    objects, uri = services.objects, f"{place}/{MANIFEST}"
+    uri = f"{place}/{MANIFEST}"
     generation = there[MANIFEST].generation if MANIFEST in there else 0
     if not generation:
         generation = _write(services, uri, plan.manifest(), 0)
@@ -161,7 +171,7 @@ def _bring(
         pool.shutdown(cancel_futures=True)
     rows = [packed[index] for index in sorted(packed)]
     complete = plan.manifest(rows)
-    if parse_manifest(patiently(lambda: objects.read(uri), services.clock.sleep)[0]) != complete:
+    if find_manifest(services, place) != complete:
         _write(services, uri, complete, generation)
     return sent, rows
 
@@ -174,7 +184,7 @@ def _write(services: Services, uri: str, manifest: Manifest, generation: int) ->
         )
     except ConflictError as error:
         # The answer to our own write may have been lost.
-        found, now = services.objects.read(uri)
+        found, now = patiently(lambda: services.objects.read(uri), services.clock.sleep)
         if found == content:
             return now
         raise ConflictError(f"somebody else packs into {uri}", hint="wait for them, then pack again") from error
@@ -223,8 +233,8 @@ class _Shards:
             digest = Digest()
             for _ in self._stream(shard, digest):
                 pass
-            found = [info for info in objects.list(uri, limit=1) if info.crc32c == digest.crc32c]
-            if not found:
+            found = patiently(lambda: objects.list(uri, limit=1), self._services.clock.sleep)
+            if not any(info.crc32c == digest.crc32c for info in found):
                 raise ConflictError(
                     f"somebody else writes {uri}", hint="pack again when they are done"
                 ) from error

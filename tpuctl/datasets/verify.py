@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tpuctl.datasets.pack import AT_ONCE, Digest, list_objects, parse_place
-from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference, parse_manifest
+from tpuctl.datasets.pack import AT_ONCE, Digest, find_manifest, list_objects, parse_place
+from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference
 from tpuctl.datasets.progress import Meter
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, PartialError
+from tpuctl.errors import InterruptedByUserError, NotFoundError, PartialError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.state.retry import patiently
@@ -24,18 +25,23 @@ def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]
     if not manifest.complete:
         raise PartialError(f"the pack {place} is not complete", hint=f"tpuctl data pack DIR {place}")
     prefix = f"{place.split('/', 3)[3]}/"
-    there = {info.name.removeprefix(prefix): info for info in list_objects(services.objects, place)}
+    there = {info.name.removeprefix(prefix): info for info in list_objects(services, place)}
     total = sum(each.size for each in manifest.shards)
     meter = Meter(services.clock, services.emit, place, "verified", manifest.files, total)
+
+    stopped = threading.Event()
 
     def row(expected: PackedShard) -> dict[str, Any]:
         problem = _said(expected, there.get(expected.name))
         if problem is None and not quick:
-            problem = _content(services, f"{place}/{expected.name}", expected, meter)
+            problem = _content(services, f"{place}/{expected.name}", expected, meter, stopped)
         return {"shard": expected.name, "size": expected.size, "files": expected.files, "problem": problem}
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verify") as pool:
-        rows = list(pool.map(row, manifest.shards))
+        try:
+            rows = list(pool.map(row, manifest.shards))
+        finally:
+            stopped.set()
     known = {MANIFEST, *(each.name for each in manifest.shards)}
     strange = [there[name] for name in sorted(there.keys() - known)]
     why = "it is not in the manifest"
@@ -49,11 +55,15 @@ def _said(expected: PackedShard, info: ObjectInfo | None) -> str | None:
     return "it is missing" if info is None else difference(expected, info.size, info.crc32c)
 
 
-def _content(services: Services, uri: str, expected: PackedShard, meter: Meter) -> str | None:
+def _content(
+    services: Services, uri: str, expected: PackedShard, meter: Meter, stopped: threading.Event
+) -> str | None:
     def read() -> str:
         digest = Digest()
         try:
             for piece in digest.of(services.objects.read_pieces(uri)):
+                if stopped.is_set():
+                    raise InterruptedByUserError("verifying was ended")
                 meter.add(len(piece), 0)
         except BaseException:
             meter.take_back(digest.size, 0)
@@ -80,33 +90,24 @@ def check_rows(uri: str, rows: Sequence[dict[str, Any]]) -> None:
 
 def read_manifest(services: Services, place: str) -> Manifest:
     """Raises NotFoundError where there is no pack."""
-    found = _find_manifest(services, place)
+    found = find_manifest(services, place)
     if found is None:
-        list_objects(services.objects, place, limit=1)  # names a bucket that is not there
+        list_objects(services, place, limit=1)  # names a bucket that is not there
         raise NotFoundError(f"there is no pack at {place}", hint=f"tpuctl data ls {place}")
     return found
-
-
-def _find_manifest(services: Services, place: str) -> Manifest | None:
-    if place.count("/") < 3:
-        return None
-    try:
-        return parse_manifest(services.objects.read(f"{place}/{MANIFEST}")[0])
-    except NotFoundError:
-        return None
 
 
 def list_packs(services: Services, uri: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The pack at `uri` and its shards; without one there, None and the packs below."""
     place = parse_place(uri, whole_bucket=True)
-    manifest = _find_manifest(services, place)
+    bucket, _, prefix = place.removeprefix("gs://").partition("/")
+    manifest = find_manifest(services, place) if prefix else None
     if manifest is not None:
         return {"uri": place, **describe(manifest)}, [to_data(each) for each in manifest.shards]
-    bucket = place.split("/", 3)[2]
     found = []
-    for info in list_objects(services.objects, place, glob=f"**/{MANIFEST}"):
+    for info in list_objects(services, place, glob=f"**/{MANIFEST}"):
         below = f"gs://{bucket}/{info.name.removesuffix('/' + MANIFEST)}"
-        manifest = _find_manifest(services, below)
+        manifest = find_manifest(services, below)
         if manifest is not None:
             found.append({"uri": below, **describe(manifest)})
     return None, found
