@@ -125,7 +125,7 @@ class MountRules:
                 raise UsageError.of(
                     "mount",
                     f"bucket gs://{ref.bucket} is in {where}, the slice in {region}: slow, and {cost}",
-                    f"a bucket in {region}, or --cross-region",
+                    f"a bucket in {region}, or tpuctl mount add {ref.source}:{ref.path} --cross-region",
                 )
             return f"gs://{ref.bucket} is in {where}, away from {region}: {cost}"
         if place.location.lower() == region:
