@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from tpuctl.datasets.plan import File, Shard, ending, header, in_order, padding
 from tpuctl.errors import TpuctlError, UsageError
 
+_READABLE_BY_ALL = 0o444
 PIECE = 1 << 20
 """Bytes that are handed on at once; a shard is never in memory."""
 
@@ -54,7 +55,8 @@ def _size(entry: os.DirEntry[str]) -> int:
     if not stat.S_ISREG(found.st_mode):
         kind = "a link to a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
         raise UsageError(f"{entry.path} is {kind}", hint=f"take it away: rm {shlex.quote(entry.path)}")
-    if not os.access(entry.path, os.R_OK):
+    readable = found.st_mode & _READABLE_BY_ALL == _READABLE_BY_ALL
+    if not readable and not os.access(entry.path, os.R_OK):
         raise UsageError(f"{entry.path} cannot be read", hint=f"chmod u+r {shlex.quote(entry.path)}")
     return found.st_size
 
@@ -94,11 +96,14 @@ def _contents(path: str, size: int) -> Iterator[bytes]:
         # Cheaper than a file object, and one is opened for each of millions of files.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            while piece := os.read(handle, min(left + 1, PIECE)):
+            # One byte more is asked for than there should be; less than that is the end of a file (read(2)).
+            while piece := os.read(handle, asked := min(left + 1, PIECE)):
                 left -= len(piece)
                 if left < 0:
                     break
                 yield piece
+                if left == 0 and len(piece) < asked:
+                    break
         finally:
             os.close(handle)
     except OSError as error:
