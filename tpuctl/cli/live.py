@@ -144,7 +144,8 @@ def _transfer_text(event: Transfer) -> str:
     )
 
 
-def _data_text(event: DataProgress) -> str:
+def data_text(event: DataProgress) -> str:
+    """The line of a pack that is made or read."""
     return (
         f"{event.subject}: {event.action} {sized(event.done_bytes)} of {sized(event.total_bytes)}, "
         f"{sized(int(event.bytes_per_s))}/s, {event.done_files} of {counted(event.files, 'file')}"
@@ -205,7 +206,7 @@ class Renderer:
             elif isinstance(event, Transfer):
                 self._show_progress(_transfer_text(event))
             elif isinstance(event, DataProgress):
-                self._show_progress(_data_text(event))
+                self._show_progress(data_text(event))
             else:
                 self._show_event(event)
 
