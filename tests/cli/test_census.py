@@ -60,4 +60,4 @@ def test_a_slice_whose_record_was_lost_is_reaped_after_a_yes(session):
     done = session.type("reap", "--yes")
     assert "mine-1: gone" in done.stderr
     assert session.json("ls") == []
-    assert session.json("reap", "--yes") == {"found": [], "not_read": []}
+    assert session.json("reap", "--yes") == {"found": [], "unused_disks": [], "not_read": []}

@@ -62,7 +62,8 @@ def wait_for_record(store: Path) -> None:
     import sqlite3
     import time
 
-    for _ in range(600):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if store.exists():
             with sqlite3.connect(store) as db:
                 found = db.execute("SELECT name FROM sqlite_master WHERE name = 'documents'").fetchall()

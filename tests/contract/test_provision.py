@@ -234,9 +234,12 @@ def test_a_host_that_has_the_files_of_a_job_says_so_and_is_sent_nothing(loop: Lo
 def test_another_plan_waits_for_the_job_that_is_at_work(loop: Loop):
     slow, quick = Said("sleep 60"), Said()
     assert isinstance(loop.step(slow), Wait)
-    waits = loop.step(quick)
-    assert isinstance(waits, Wait)
-    assert "saying 0 (0 of 1 done)" in waits.why
+
+    def waits_for_it() -> bool:
+        waits = loop.step(quick)
+        return isinstance(waits, Wait) and "saying 0 (0 of 1 done)" in waits.why
+
+    loop.lab.until(waits_for_it, "the name of what is at work")
     request = {"run": "provision-st", "attempt": job_id(quick.operations()), "fence": 1, "deadline_s": 60}
     [answer] = loop.agent.provision(
         loop.targets, {**request, "operations": render_operations(quick.operations())}

@@ -52,7 +52,7 @@ def test_what_is_remembered_is_bounded() -> None:
     door = ComputeDoor(sim.world)
     disks = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
     statuses = Counter(
-        door.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}"}}'.encode())).status
+        door.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}", "sizeGb": "10"}}'.encode())).status
         for number in range(MAX_RESOURCES + 10)
     )
     assert statuses == {200: MAX_RESOURCES, 429: 10}

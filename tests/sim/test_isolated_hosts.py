@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 import json
 import os
@@ -258,6 +259,16 @@ def namespaces(pids: list[int]) -> set[str]:
     return found - {os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt", "pid", "uts", "ipc")}
 
 
+def network_of(world: str) -> ipaddress.IPv4Network:
+    """The network of a simulator's hosts, by the address of their bridge."""
+    words = ["ip", "-j", "address", "show", "dev", f"tpb{tag_of(world)}"]
+    [bridge] = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    [address] = [each for each in bridge["addr_info"] if each["family"] == "inet"]
+    network = ipaddress.IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
+    assert any(line.startswith(f"blackhole {network} ") for line in blackholes())
+    return network
+
+
 def blackholes() -> list[str]:
     shown = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
     return [line for line in shown.splitlines() if line.startswith("blackhole")]
@@ -274,10 +285,9 @@ def attach_loop(processes: list[int]) -> Path:
 
 @pytest.mark.parametrize("how", ["down", "kill -9", "kill -9 of all"])
 def test_nothing_is_left_of_a_simulator_with_hosts(tmp_path, how):
-    before = set(blackholes())
     info = control.up(tmp_path, SimOptions(delays="instant", hosts="isolated"))
     try:
-        mine = set(blackholes()) - before
+        mine = network_of(info.world_id)
         create_node(info)
         theirs = descendants(info.pid)
         used = namespaces(theirs)
@@ -300,7 +310,7 @@ def test_nothing_is_left_of_a_simulator_with_hosts(tmp_path, how):
         assert attached_loops().get(device) != held  # others may have it by now
         shown = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
         assert f"tpb{tag_of(info.world_id)}" not in shown
-        assert not mine & set(blackholes())
+        assert not [line for line in blackholes() if line.startswith(f"blackhole {mine} ")]
     finally:
         control.down(tmp_path)
 

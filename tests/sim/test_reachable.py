@@ -646,11 +646,11 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "A disk is used by another machine": attach_fails("is already being used by"),
     "A disk cannot be attached": attach_fails("internal error"),
     "A disk was copied too often": disk_operation_fails("/data/createSnapshot", {"name": "s"}, RATE),
+    "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
     "Quota of GB of disks": disk_operation_fails(
         "", {"name": "more", "sizeGb": "20", "type": f"zones/{ZONE}/diskTypes/pd-ssd"}, "QUOTA_EXCEEDED"
     ),
     "Quota of snapshots": disk_operation_fails("/data/createSnapshot", {"name": "s"}, "QUOTA_EXCEEDED"),
-    "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
     "No host key was published": absent_attributes,
     "Hosts know their users late": late_keys,
     "The organisation wants OS Login": os_login,
