@@ -11,6 +11,7 @@ from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.follow import followed_by, forget, note_mounted, path_of, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
+from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Warn
@@ -86,11 +87,11 @@ def _check_label(
 
 def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> dict[str, Any]:
     """Mounts a disk that is attached."""
-    record = get_record(services, name)
-    target, entry = _holder(services, record, to)
+    record, target, entry = _held(services, name, to)
     where = path or path_on(services, record, target)
     _mount(services, record, target, entry.mode, where)
-    return {"name": name, "to": target.name, "path": where, "said": f"{name} is at {where} of {target.name}"}
+    said = f"{record.name} is at {where} of {target.name}"
+    return {"name": record.name, "to": target.name, "path": where, "said": said}
 
 
 def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: DiskMode, path: str) -> None:
@@ -113,11 +114,15 @@ def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: Di
     remember(services, target.name, ref)
 
 
-def _holder(services: Services, record: DiskRecord, to: str | None) -> tuple[SliceRecord, DataDisk]:
-    """The slice that has the disk. Raises UsageError for none, or several of which none was named."""
+def _held(services: Services, name: str, to: str | None) -> tuple[DiskRecord, SliceRecord, DataDisk]:
+    """The disk, by any of the names that it has in several zones, the slice that has it, and how. Raises
+    UsageError for none, or several of which none was named."""
+    record = get_record(services, name)
+    if to is not None:
+        record = find_in_zone(services, name, get_slice(services, to).record.spec.zone) or record
     found = [each for each in holders(services, record.request.zone, record.name) if to in (None, each[0].name)]
     if len(found) == 1:
-        return found[0]
+        return record, *found[0]
     names = ", ".join(each[0].name for each in found)
     if found:
         raise UsageError(f"{record.name} is attached to {names}", hint="--to SLICE")
@@ -131,8 +136,8 @@ def leave_disk(
     services: Services, name: str, *, to: str | None, detached: bool, dry_run: bool = False
 ) -> dict[str, Any]:
     """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node."""
-    record = get_record(services, name)
-    target, entry = _holder(services, record, to)
+    record, target, entry = _held(services, name, to)
+    name = record.name
     verb = "detach" if detached else "unmount"
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
