@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,9 +32,7 @@ def send_event(hook: Hook, event: Mapping[str, Any], log: Callable[[str], None])
         url = hook.webhook or _read_url(hook.webhook_file or "")
     except (OSError, UsageError) as error:
         return f"webhook_file cannot be used: {getattr(error, 'strerror', None) or error}"
-    headers = {"Content-Type": "application/json", "User-Agent": "tpuctl"}
-    request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
-    return call_url(request, hook.timeout_s)
+    return call_url(url, hook.timeout_s, body)
 
 
 def unusable(hook: Hook) -> str:
