@@ -15,9 +15,9 @@ from tpuctl.money.grants import Grant
 from tpuctl.notify.events import Cursor
 from tpuctl.slices.lifetime import IdleWatch
 from tpuctl.slices.liveness import Heartbeats
-from tpuctl.state.gc_plan import Retired
 from tpuctl.state.leases import LeaseRecord
 from tpuctl.state.repository import decode
+from tpuctl.state.tombstones import Retired
 from tpuctl.watch.heartbeat import Heartbeat
 from tpuctl.watch.pause import Pause
 

@@ -155,10 +155,8 @@ PRUNE_AFTER_S = 14 * 86400.0
 """Default age from which a blob that nothing refers to is removed."""
 PRUNE_AFTER_LEAST_S = 2 * BLOB_FRESH_S
 """The least such age: from the renewal of a blob to the record that refers to it there is a day at least."""
-RETIRE_AFTER_S = 90 * 86400.0
-"""A slice that is gone and was left alone for so long is kept only as its numbers."""
 JOURNAL_KEPT_S = 90 * 86400.0
-"""Entries of the journal of slices whose records are gone stay for so long."""
+"""Entries of the journal of slices that are gone stay for so long."""
 RUN_JOURNAL_KEPT_S = 180 * 86400.0
 """So long after a run ended its journal stays; its record, attempts and manifests stay until somebody asks."""
 RUNS_KEPT_LEAST_S = 30 * 86400.0

@@ -17,7 +17,6 @@ from tpuctl.lib.text import counted, sized
 from tpuctl.model import timeouts
 from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
 from tpuctl.state.old_records import OldRecords, find_old, remove_old
-from tpuctl.state.tombstones import find_expired, retire
 
 KEY = "pruned"
 HANDFUL = 100
@@ -25,11 +24,10 @@ HANDFUL = 100
 
 
 class Waste(Struct, frozen=True):
-    """What may go: blobs, and names of slices whose records go. `blobs_kept` are all the others."""
+    """What may go: blobs and old records. `blobs_kept` are all the other blobs."""
 
     blobs: tuple[StoredBlob, ...] = ()
     blobs_kept: int = 0
-    slices: tuple[str, ...] = ()
     old: OldRecords = field(default_factory=OldRecords)
 
     @property
@@ -39,38 +37,25 @@ class Waste(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """`3 blobs (1.2 MiB) and the record of big`."""
+        """`3 blobs (1.2 MiB) and 7 journal entries`."""
         found = [f"{counted(len(self.blobs), 'blob')} ({sized(self.size)})"] if self.blobs else []
-        if self.slices:
-            found.append(f"the record{'' if len(self.slices) == 1 else 's'} of {', '.join(self.slices)}")
         entries = sum(map(len, self.old.journals.values()))
         found += [counted(entries, "journal entry", "journal entries")] if entries else []
         found += [f"{counted(len(self.old.runs), 'run')} with all manifests"] if self.old.runs else []
         return " and ".join(found) or "nothing"
 
 
-def find_waste(
-    store: Store,
-    age_s: float,
-    retire_after_s: float = timeouts.RETIRE_AFTER_S,
-    runs_after_s: float | None = None,
-) -> Waste:
+def find_waste(store: Store, age_s: float, runs_after_s: float | None = None) -> Waste:
     """What `prune` would remove now, except for what only goes because of that. Raises rather than judge from
     what could not be read."""
     listed = store.list_blobs()
     doomed = _find_doomed(store, listed, age_s)
-    slices = find_expired(store, retire_after_s)
-    return Waste(doomed, len(listed) - len(doomed), slices, find_old(store, runs_after_s))
+    return Waste(doomed, len(listed) - len(doomed), find_old(store, runs_after_s))
 
 
-def prune(
-    store: Store,
-    age_s: float,
-    retire_after_s: float = timeouts.RETIRE_AFTER_S,
-    runs_after_s: float | None = None,
-) -> Waste:
-    """Removes blobs that nothing refers to and that are older than `age_s`, retires slices that are gone, and
-    removes old journals; runs that ended `runs_after_s` ago, too, if that is given.
+def prune(store: Store, age_s: float, runs_after_s: float | None = None) -> Waste:
+    """Removes blobs that nothing refers to and that are older than `age_s`, and old journals; runs that ended
+    `runs_after_s` ago, too, if that is given. Records of slices stay: a name that comes back goes on counting.
 
     Safe beside every other command, and beside another prune; after a crash the next call goes on. Returns what
     was removed.
@@ -85,8 +70,7 @@ def prune(
         still = _References(store, listed).without(some) if start else some
         removed += [blob for blob in still if store.remove_blob(blob)]
     store.clear_leftovers(store.now() - age_s)
-    slices = tuple(retire(store, retire_after_s))
-    return Waste(tuple(removed), len(listed) - len(removed), slices, old)
+    return Waste(tuple(removed), len(listed) - len(removed), old)
 
 
 def prune_if_due(store: Store, age_s: float) -> Waste | None:

@@ -1,4 +1,4 @@
-"""What of a store nobody needs any more: blobs without a reference, and slices that are only a number.
+"""What of a store nobody needs any more: blobs without a reference.
 
 A reference is anything in a document that looks like the sha256 of a blob, wherever it stands: a record of a
 newer tpuctl, with fields that this one does not know, counts too.
@@ -10,9 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from msgspec import Struct, field
-from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.time import parse_duration, render_duration
@@ -84,48 +81,3 @@ def other_referrers(keys: Iterable[str]) -> tuple[str, ...]:
             if group not in WITHOUT_REFERENCES and not (below and group in main)
         )
     )
-
-
-# Slices that are gone.
-
-
-class Numbers(Struct, frozen=True):
-    """Where counting goes on when a name comes back: the last incarnation, and the fence of its lease."""
-
-    incarnation: int = 0
-    fence: int = 0
-
-    def with_at_least(self, other: Numbers) -> Numbers:
-        return Numbers(max(self.incarnation, other.incarnation), max(self.fence, other.fence))
-
-
-class Resting(Struct, frozen=True):
-    """A slice that is gone, and since when (by the store's clock) its record is in this generation."""
-
-    generation: int
-    since: float
-
-
-class Retired(Struct, frozen=True):
-    """The document that stands for all slices whose records were removed, and for those that will be."""
-
-    numbers: Mapping[str, Numbers] = field(default_factory=dict)
-    resting: Mapping[str, Resting] = field(default_factory=dict)
-
-    def watch(self, gone: Mapping[str, int], now: float) -> Retired:
-        """`gone`: the generation of the record of each slice that is gone and that nothing needs."""
-        resting = {}
-        for name, generation in gone.items():
-            known = self.resting.get(name)
-            same = known is not None and known.generation == generation
-            resting[name] = known if known is not None and same else Resting(generation, now)
-        return replace(self, resting=resting)
-
-    def ripe(self, now: float, after_s: float) -> tuple[str, ...]:
-        """The slices that were left alone for so long."""
-        return tuple(sorted(name for name, each in self.resting.items() if each.since <= now - after_s))
-
-    def keep_numbers(self, numbers: Mapping[str, Numbers]) -> Retired:
-        """Numbers only grow, whoever wrote them first."""
-        merged = {name: each.with_at_least(self.numbers.get(name, Numbers())) for name, each in numbers.items()}
-        return replace(self, numbers={**self.numbers, **merged})

@@ -1,9 +1,9 @@
 """What of the records of runs and of the journal may go, and its removal.
 
-A journal goes with what it tells of: of slices whose records are gone, entries older than `JOURNAL_KEPT_S`; of
-runs, when they ended `RUN_JOURNAL_KEPT_S` ago. Runs themselves, with attempts and manifests, go only when a
-person asks for it, and then neither those of a slice that is there nor those of a fleet file: `apply` would
-take them for new. The record of a run is removed last, so that after a crash the next call finds it.
+A journal goes with what it tells of: of slices that are gone, entries older than `JOURNAL_KEPT_S`; of runs,
+when they ended `RUN_JOURNAL_KEPT_S` ago. Runs themselves, with attempts and manifests, go only when a person
+asks for it, and then neither those of a slice that is there nor those of a fleet file: `apply` would take them
+for new. The record of a run is removed last, so that after a crash the next call finds it.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ def _doomed(store: Store, ended: Sequence[RunRecord], before: float) -> list[Run
 def _gone_slices(
     store: Store, journals: Mapping[str, tuple[str, ...]], before: float
 ) -> Mapping[str, tuple[str, ...]]:
-    """Entries older than `before` of slices that have no record any more. Who makes one under the name now
-    writes entries that are young."""
+    """Entries older than `before` of slices that are gone, or have no record. Who brings one up under the name
+    now writes entries that are young."""
+    records = {document.key: load_slice(document).record for document in store.list("slices/")}
+    there = {key for key, record in records.items() if record.state is not SliceState.GONE}
     found = {}
     for subject in journals:
-        if subject.startswith("slices/") and store.get(subject) is None:
+        if subject.startswith("slices/") and subject not in there:
             entries = store.list(f"journal/{subject}/")
             old = tuple(entry.key for entry in entries if float(entry.data.get("at", before)) < before)
             if old:

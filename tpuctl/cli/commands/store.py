@@ -70,7 +70,7 @@ def prune(
         if dry_run:
             _show(context, waste, removed=False)
             return
-        if waste.blobs or waste.slices or waste.old.journals or waste.old.runs:
+        if waste.blobs or waste.old.journals or waste.old.runs:
             if not context.console.json_mode:
                 _show(context, waste, removed=False)
             confirm(context, f"remove {waste.words} from the store?", yes=yes)
@@ -101,7 +101,6 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
         }
         for blob in waste.blobs
     ]
-    slices = [{"kind": "slice", "name": name, "size": None, "why": "gone for 90 days"} for name in waste.slices]
     journals = [
         {
             "kind": "journal",
@@ -115,7 +114,7 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
         {"kind": "run", "name": run_id, "size": None, "why": "ended before that; manifests go too"}
         for run_id in waste.old.runs
     ]
-    rows = [*blobs, *slices, *journals, *runs]
+    rows = [*blobs, *journals, *runs]
     if context.console.json_mode:
         context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": rows})
         return

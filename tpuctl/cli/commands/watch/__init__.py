@@ -105,7 +105,7 @@ def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
     except (TpuctlError, OSError) as error:
         log.write(render_time(now) or "", f"- store: not pruned: {error}")
         return
-    if removed is not None and (removed.blobs or removed.slices):
+    if removed is not None and (removed.blobs or removed.old.journals):
         log.write(render_time(now) or "", f"- store: pruned: {removed.words}")
 
 
