@@ -10,6 +10,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -471,18 +472,28 @@ def absent_attributes(lab: Lab, run: Callable[[], None]) -> None:
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 
 
+NO_ANSWER = 52
+"""curl's word for a connection that was closed before an answer came."""
+
+
 def log_in(lab: Lab, name: str = "big-1") -> bool:
     """Whether the first host takes the key of the node's metadata."""
+    return on_host(lab, "true", name) is not None
+
+
+def on_host(lab: Lab, command: str, name: str = "big-1") -> tuple[int | None, str] | None:
+    """Exit status and output of a command on the first host; None where it does not take the key."""
     address = lab.shown(name)["networkEndpoints"][0]["ipAddress"]
     how: Any = {"known_hosts": None, "config": None, "agent_path": None, "login_timeout": 30}
 
-    async def attempt() -> bool:
+    async def attempt() -> tuple[int | None, str] | None:
         try:
             port = lab.simulator.ssh_port
-            async with asyncssh.connect(address, port, username="ada", client_keys=[KEY], **how):
-                return True
+            async with asyncssh.connect(address, port, username="ada", client_keys=[KEY], **how) as line:
+                done = await line.run(command)
+                return done.exit_status, str(done.stdout)
         except asyncssh.PermissionDenied:
-            return False
+            return None
 
     return asyncio.run(attempt())
 
@@ -551,6 +562,50 @@ def storage_lost_response(lab: Lab, run: Callable[[], None]) -> None:
     with pytest.raises(requests.ConnectionError):
         lab.call("POST", f"/upload{BUCKET}/o?uploadType=media&name=a", {})
     assert lab.get(f"{BUCKET}/o/a")["name"] == "a"
+
+
+def storage_slow_reads(lab: Lab, run: Callable[[], None]) -> None:
+    paused: list[float] = []
+    lab.clock.pause = paused.append  # type: ignore[method-assign]  # what a real clock sleeps
+    lab.get(BUCKET)
+    run()
+    lab.get(BUCKET)
+    lab.call("POST", f"/upload{BUCKET}/o?uploadType=media&name=a", {})
+    assert paused == [0.5]
+
+
+def storage_hangs(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    headers = {"Authorization": f"Bearer {lab.simulator.token}"}
+    with pytest.raises(requests.ReadTimeout):
+        requests.get(f"{lab.simulator.endpoint}{BUCKET}", headers=headers, timeout=0.5)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lab.call, "GET", BUCKET)
+        assert not wait([waiting], timeout=0.5).done
+        lab.run("tpuctl sim fault --clear")
+        assert isinstance(waiting.exception(timeout=30), requests.ConnectionError)
+    assert lab.call("GET", BUCKET)[0] == 200
+
+
+def bucket_deleted(lab: Lab, run: Callable[[], None]) -> None:
+    assert lab.call("POST", "/storage/v1/b?project=sim-project", {"name": "other"})[0] == 200
+    run()
+    status, body = lab.call("GET", f"{BUCKET}/o/a")
+    assert (status, body["error"]["message"]) == (404, "The specified bucket does not exist.")
+    assert lab.call("POST", f"/upload{BUCKET}/o?uploadType=media&name=a", {})[0] == 404
+    assert lab.call("GET", "/storage/v1/b/other")[0] == 200
+
+
+def no_metadata(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready(**ssh_keys())
+    ask = "curl -s -H 'Metadata-Flavor: Google' http://$GCE_METADATA_HOST/computeMetadata/v1/instance/id"
+    first = on_host(lab, ask)
+    assert first is not None
+    assert (first[0], first[1].isdecimal()) == (0, True)
+    run()
+    assert on_host(lab, ask) == (NO_ANSWER, "")
+    lab.run("tpuctl sim fault --clear")
+    assert on_host(lab, ask) == first
 
 
 def compute_waits(lab: Lab, run: Callable[[], None]) -> None:
@@ -660,6 +715,10 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Cloud Storage slows down": storage_refuses(429),
     "Cloud Storage is unavailable for a moment": storage_refuses(503),
     "The answer to a write is lost": storage_lost_response,
+    "Reads of a bucket are slow": storage_slow_reads,
+    "Cloud Storage does not answer": storage_hangs,
+    "A bucket is deleted": bucket_deleted,
+    "The metadata server of hosts does not answer": no_metadata,
     "A Compute operation waits": compute_waits,
     "A Compute operation fails": compute_fails,
 }

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tpuctl.errors import BugError
-from tpuctl.sim.gcs.iam import permission_of, unauthenticated
+from tpuctl.sim.gcs.iam import bucket_of, permission_of, unauthenticated
 from tpuctl.sim.gcs.server import JSON_PATHS, GcsDoor
 from tpuctl.sim.gcs.uploads import is_session
 from tpuctl.sim.gcs.wire import GcsError
@@ -51,14 +51,9 @@ class Storage:
         """Refusals become answers as Cloud Storage words them; DroppedConnectionError passes when a fault says
         so."""
         method = f"storage.{request.method.lower()}"
-        path = ResourcePath(self._world.options.project, "global")
+        path = self._path(bucket_of(request))
         try:
-            if self.needs_token(request):
-                self._world.access.check_token()
-            self._world.access.check_service(STORAGE)
-            fault = self._world.faults.take(FaultKind.ERROR, method, path)
-            if fault is not None:
-                raise fault.error(path)
+            self.admit(method, path.id, token=self.needs_token(request))
             needed = permission_of(request)
             if needed is not None:
                 self._world.access.check_permission(*needed)
@@ -70,6 +65,26 @@ class Storage:
         if self._world.faults.take(FaultKind.DROP, method, path) is not None:
             raise DroppedConnectionError(method)
         return answer
+
+    def _path(self, bucket: str) -> ResourcePath:
+        """What faults match by its name."""
+        return ResourcePath(self._world.options.project, "global", "buckets", bucket)
+
+    def admit(self, method: str, bucket: str, *, token: bool = True) -> None:
+        """Raises ApiError, or DroppedConnectionError, for a call that goes no further."""
+        path, faults = self._path(bucket), self._world.faults
+        if token:
+            self._world.access.check_token()
+        self._world.access.check_service(STORAGE)
+        slow = faults.take(FaultKind.SLOW_ANSWER, method, path)
+        if slow is not None and not slow.seconds:
+            faults.wait_cleared(slow)
+            raise DroppedConnectionError(method)
+        if slow is not None:
+            self._world.clock.pause(slow.seconds)
+        fault = faults.take(FaultKind.ERROR, method, path)
+        if fault is not None:
+            raise fault.error(path)
 
     @staticmethod
     def needs_token(request: Request) -> bool:

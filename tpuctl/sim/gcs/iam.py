@@ -31,6 +31,15 @@ _FREE = ("testIamPermissions", "getStorageLayout")
 _XML_VERBS: Mapping[str, str] = {"PUT": "create", "POST": "create", "DELETE": "delete"}
 
 
+def bucket_of(request: Request) -> str:
+    """The bucket that a request names; empty where it names none."""
+    prefix = next((each for each in _JSON_PREFIXES if request.path.startswith(each)), None)
+    if prefix is None:
+        return "" if request.path.startswith("/batch/") else decode(request.path.split("/")[1])
+    collection, _, below = request.path.removeprefix(prefix).partition("/")
+    return decode(below.partition("/")[0]) if collection == "b" else ""
+
+
 def permission_of(request: Request) -> tuple[str, str] | None:
     """The permission and the resource it is asked for; None for calls that need none of those known here."""
     prefix = next((each for each in _JSON_PREFIXES if request.path.startswith(each)), None)

@@ -35,7 +35,7 @@ IDLE_LIMIT_S = 60.0
 Value = str | int | Mapping[str, Any] | tuple[str, ...] | list[str]
 """A tuple is lines of text and a JSON list; a list or mapping is JSON in both."""
 Values = Mapping[str, Value]
-"""Everything below `ROOT`, by its path."""
+"""Everything below `ROOT`, by its path. Nothing at all: the server does not answer."""
 Lookup = Callable[[], Awaitable[Values]]
 Publish = Callable[[str, str | None], Awaitable[bool]]
 Query = Mapping[str, list[str]]
@@ -126,7 +126,10 @@ def _camel(name: str) -> str:
 
 
 async def _value(lookup: Lookup, path: str, query: Query, host: str) -> Answer:
-    answer = find(await lookup(), path, query, host)
+    values = await lookup()
+    if not values:
+        raise ConnectionResetError("cut off")
+    answer = find(values, path, query, host)
     if query.get("wait_for_change", [""])[0].lower() != "true":
         return answer
     known = query.get("last_etag", [etag_of(answer.text)])[0]
@@ -219,6 +222,6 @@ async def serve_connection(
             if headers.get("connection", "").lower() == "close":
                 return
     except ConnectionError:
-        return  # the client went away in the middle of an answer
+        return  # the client went away in the middle of an answer, or gets none
     finally:
         writer.close()

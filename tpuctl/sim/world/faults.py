@@ -60,6 +60,12 @@ class FaultKind(StrEnum):
     """The project has no billing account. Stands until it is cleared."""
     NO_ATTRIBUTES = "no-attributes"
     """Guest attributes are read, and there are none."""
+    SLOW_ANSWER = "slow-answer"
+    """Cloud Storage answers `seconds` late (0: not before the fault is cleared, and then the connection is
+    cut)."""
+    NO_METADATA = "no-metadata"
+    """A matching node's hosts get no answer from their metadata servers; `method` plays no part. Stands until
+    it is cleared."""
 
 
 STANDING = frozenset(
@@ -72,6 +78,7 @@ STANDING = frozenset(
         FaultKind.BILLING_OFF,
         FaultKind.NO_NETWORK,
         FaultKind.NO_INTERNET,
+        FaultKind.NO_METADATA,
     }
 )
 """Kinds that are never used up."""
@@ -230,6 +237,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "message": "We encountered an internal error. Please try again.",
     },
     "storage-lost-response": {"kind": "drop", "method": "storage.post"},
+    "storage-slow-reads": {"kind": "slow-answer", "method": "storage.get", "times": 0, "seconds": 2.0},
+    "storage-hang": {"kind": "slow-answer", "method": "storage.*", "times": 0},
+    "bucket-deleted": {
+        "kind": "error",
+        "method": "storage.*",
+        "code": 5,
+        "times": 0,
+        "message": "The specified bucket does not exist.",
+    },
+    "no-metadata": {"kind": "no-metadata"},
     "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
     "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
     "expired-token": {"kind": "expired-token"},
@@ -353,7 +370,7 @@ class FaultPlan:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._number = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     def add(self, spec: Mapping[str, Any]) -> Fault:
         """Plans one fault; raises UsageError for a spec that makes no sense."""
@@ -369,10 +386,17 @@ class FaultPlan:
     def clear(self) -> None:
         with self._lock:
             self._faults.clear()
+            self._lock.notify_all()
 
     def remove(self, id: int) -> None:
         with self._lock:
             self._faults = [each for each in self._faults if each.id != id]
+            self._lock.notify_all()
+
+    def wait_cleared(self, fault: Fault) -> None:
+        """Comes back when somebody has cleared it."""
+        with self._lock:
+            self._lock.wait_for(lambda: fault not in self._faults)
 
     def take(
         self, kind: FaultKind, method: str, path: ResourcePath, *, in_operation: bool = False

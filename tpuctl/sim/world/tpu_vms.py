@@ -5,7 +5,7 @@ Nothing here runs under the world's lock: reads of the world never wait for host
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
@@ -137,9 +137,14 @@ class Machines:
             worker=worker,
             hostname=node.hostname(worker),
             environment=lambda: host_environment(self._kernel),
-            metadata=lambda: metadata_values(self._kernel, node, worker),
+            metadata=lambda: self._metadata(node, worker),
             publish=lambda path, value: publish_attribute(self._kernel, node, worker, path, value),
         )
+
+    def _metadata(self, node: Node, worker: int) -> Mapping[str, Value]:
+        if self._kernel.faults.standing(FaultKind.NO_METADATA, node.path.id):
+            return {}
+        return metadata_values(self._kernel, node, worker)
 
     def create(self, node: Node) -> bool:
         """Boots all workers with the node's keys; False when the node was deleted meanwhile."""
