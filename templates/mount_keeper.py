@@ -28,6 +28,7 @@ PROBE_S = 10.0
 MISSES = 2  # probes in a row without an answer: then it counts as dead
 MOUNT_S = 90.0
 STOP_S = 15.0
+BUSY_S = 6.0  # longer than whoever only looks at a mount, such as the agent, has it open
 RECENT_S = 600.0
 RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
 PATIENCE_S = 300.0
@@ -88,12 +89,17 @@ def alive(process):
 
 
 def probe(path, seconds=PROBE_S):
-    """0 for a mount that answers, else its errno; None for one that does not answer in time."""
+    """0 for a mount whose server answers, else its errno; None for one that does not answer in time.
+
+    gcsfuse answers statfs by itself. For all else it may wait for the bucket, and sits out what passes there:
+    mounted anew it would lose what programs have open, and wait for the same bucket.
+    """
     told, tell = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            os.stat(path)
+            os.closerange(0, tell)  # one that hangs keeps nobody's pipe open, and no lock
+            os.closerange(tell + 1, 1024)
             os.statvfs(path)
             os.write(tell, b"0")
         except OSError as error:
@@ -453,7 +459,10 @@ def release(folder, path):
     """Ends a mount that nobody has open. Raises Refused, and leaves it as it is, for one that somebody has."""
     status = stop(folder)
     dead = not alive(status.get("gcsfuse")) or probe(path) != 0
-    busy = unmount(path, lazy=dead)
+    busy, until = unmount(path, lazy=dead), time.monotonic() + BUSY_S
+    while busy and time.monotonic() < until:
+        time.sleep(0.2)
+        busy = unmount(path, lazy=dead)
     if busy:
         raise Refused("%s; who has it open: sudo fuser -vm %s" % (busy, path))
     end(status.get("gcsfuse"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -105,14 +106,79 @@ def test_the_same_again_changes_nothing(session: Session) -> None:
     assert on(session, 0, look) == before
 
 
+@contextmanager
+def trouble(session: Session, fault: str, *more: str) -> Iterator[None]:
+    """The simulator's fault for as long as this lasts."""
+    session.type("sim", "fault", fault, *more)
+    try:
+        yield
+    finally:
+        session.type("sim", "fault", "--clear")
+
+
+def healths(session: Session) -> set[str]:
+    """What is said of all mounts of all hosts."""
+    done = session.start("mount", "check", "--json")
+    out, err = done.communicate(timeout=60)
+    assert done.returncode in (0, 3), err
+    found = json.loads(out)
+    return {row["health"] for row in (found if done.returncode == 0 else found["error"]["details"]["mounts"])}
+
+
+def restarts(session: Session) -> dict[tuple[str, int], int]:
+    """How often each mount was made anew, by path and worker."""
+    return {(row["path"], row["worker"]): row["restarts"] for row in rows(session)}
+
+
+SITS_OUT = "the bucket does not answer: nothing within 5 s"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "lasts_s"),
+    [
+        soak("storage-unavailable", SITS_OUT, 30.0),
+        soak("storage-rate-limit", SITS_OUT, 30.0),
+        ("storage-hang", SITS_OUT, 0.0),
+        ("bucket-deleted", "the bucket does not answer: there is no such bucket", 0.0),
+    ],
+)
+def test_trouble_of_the_bucket_is_told_of_and_sat_out(
+    session: Session, fault: str, said: str, lasts_s: float
+) -> None:
+    """A gcsfuse that waits for its bucket is not mounted again: programs would lose what they have open."""
+    on(session, 0, f"echo there > {CKPT}/t")
+    before = restarts(session)
+    with trouble(session, fault, "--set", "times=0"):
+        began = time.monotonic()
+        if said == SITS_OUT:  # from a bucket that is gone a program has its answer
+            reader = session.start("exec", "big", "--worker", "1", "--", "cat", f"{CKPT}/t")
+        assert healths(session) == {said}
+        while time.monotonic() < began + lasts_s:
+            time.sleep(0.5)
+    if said == SITS_OUT:
+        done = session.finish(reader)
+        assert (done.returncode, done.stdout.split()[-1:]) == (0, ["there"]), done
+    wait_until(lambda: well(session))
+    assert restarts(session) == before
+
+
+def test_a_host_without_its_metadata_server_is_told_of_and_comes_back(session: Session) -> None:
+    """gcsfuse has its token for a while: one that is started has none."""
+    with trouble(session, "no-metadata"):
+        assert healths(session) == {"mounted"}
+        on(session, 0, f"sudo pkill -9 -f '[g]csfuse.*{CKPT}$'")
+        wait_until(lambda: "mounting: gcsfuse died" in healths(session))
+    wait_until(lambda: well(session))
+
+
 @pytest.mark.parametrize("signal", ["-9", soak("-STOP")])
 def test_a_gcsfuse_that_dies_or_hangs_is_mounted_again(session: Session, signal: str) -> None:
-    before = max(row["restarts"] for row in rows(session))
+    before = restarts(session)
     on(session, 1, f"sudo pkill {signal} -f '[g]csfuse.*{CKPT}$'")
     writes = f"timeout 5 sh -c 'echo well > {CKPT}/w; cat {CKPT}/w'; true"
     wait_until(lambda: "well" in on(session, 1, writes))
     wait_until(lambda: well(session))
-    assert max(row["restarts"] for row in rows(session)) == before + 1
+    assert restarts(session) == {**before, (CKPT, 1): before[CKPT, 1] + 1}
 
 
 def test_a_mount_whose_keeper_died_too_is_brought_back_by_a_pass(session: Session) -> None:

@@ -3,6 +3,8 @@
 What needs root is in the keeper, one file that comes with the job (templates/mount_keeper.py).
 """
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -22,20 +24,45 @@ PASSED_ON = re.compile(
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
+GETDENTS = {"x86_64": 217, "aarch64": 61}  # getdents64(2)
 
 
 def gcsfuse_facts(request):
-    """gcsfuse itself, and the mounts that tpuctl made: each is listed by a child that has `probe_s` seconds."""
+    """gcsfuse itself, and the mounts that tpuctl made: each is looked at and then listed, by children that have
+    `probe_s` seconds. The first gcsfuse answers by itself, the second the bucket."""
     found = [each for each in map(read_status, folders()) if each]
-    probed = probe_all([each["path"] for each in found], float(request.get("probe_s") or 5.0), listing=True)
+    probe_s = float(request.get("probe_s") or 5.0)
+    alive = probe_all([each["path"] for each in found], probe_s, look_at_server)
+    listed = probe_all([path for path in alive if not alive[path]["error"]], probe_s, look_at_files)
     with open("/proc/self/mountinfo") as file:
         kernel = {mount["path"]: mount for mount in map(parse_mount, file)}
     return {
         "version": version_on_path(),
         "programs": sorted(os.listdir(PROGRAMS)) if os.path.isdir(PROGRAMS) else [],
         "fuse": os.path.exists("/dev/fuse"),
-        "mounts": [judged(each, probed.get(each["path"]), kernel.get(each["path"])) for each in found],
+        "mounts": [
+            judged(each, alive.get(each["path"]), listed.get(each["path"]), kernel.get(each["path"]), probe_s)
+            for each in found
+        ],
     }
+
+
+def look_at_server(path):
+    os.statvfs(path)
+    return {}
+
+
+def look_at_files(path):
+    """By the kernel's own call: of a bucket that is gone gcsfuse says ENOENT, which readdir(3) of glibc takes
+    for the end of an empty folder."""
+    number = GETDENTS.get(os.uname().machine)
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    if number and libc.syscall(number, handle, ctypes.create_string_buffer(4096), 4096) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    os.close(handle)
+    return {}
 
 
 def folders():
@@ -51,19 +78,30 @@ def read_status(folder):
         return None  # it is being made, or removed
 
 
-def judged(status, said, mount):
-    up = status["state"] == "up" and mount is not None and mount["fs"].startswith("fuse")
-    error = (said or {}).get("error", "no answer")
-    for what in ("keeper", "gcsfuse"):
-        if up and not runs(status.get(what)):
-            up, error = False, "%s is not running" % what
+def judged(status, server, files, mount, probe_s):
+    """`alive`: gcsfuse answers; `error` is then what the bucket has answered."""
+    dead = [what for what in ("keeper", "gcsfuse") if not runs(status.get(what))]
+    alive, error = False, "it is not mounted"
+    if status["state"] != "up":
+        error = status.get("detail") or error
+    elif mount is not None and mount["fs"].startswith("fuse"):
+        if dead:
+            error = "%s is not running" % dead[0]
+        elif server is None:
+            error = "gcsfuse does not answer"
+        elif server["error"]:
+            error = server["error"]
+        else:
+            alive, error = True, files["error"] if files else "nothing within %d s" % probe_s
+            if error == os.strerror(errno.ENOENT):
+                error = "there is no such bucket"
     return {
         "path": status["path"],
         "bucket": status["bucket"],
         "digest": status["digest"],
         "state": status["state"],
-        "alive": up and said is not None,
-        "error": error if up else status.get("detail") or error or "it is not mounted",
+        "alive": alive,
+        "error": error,
         "restarts": status.get("restarts", 0),
         "version": status.get("version", ""),
         "program": status.get("program", ""),

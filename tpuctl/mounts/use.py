@@ -65,7 +65,10 @@ def add_mount(
     except PartialError:
         if ref.path not in {each.path for each in record.spec.mounts}:
             # On some hosts it may be mounted: of what was refused nothing is left.
-            bring_hosts(services, record, [_unmounted(services, ref.path)])
+            try:
+                bring_hosts(services, record, [_unmounted(services, ref.path)])
+            except PartialError as error:  # what it was refused for counts
+                services.emit(Note("", str(error)))
         raise
     remember(services, record.name, ref)
     hosts = counted(record.spec.hosts, "host")

@@ -69,11 +69,14 @@ def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noq
 
     with open_context(ctx) as context:
         rows = check_mounts(context, resolve_slice(context, on, flag="--on"))
-        context.console.table(
-            rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
-        )
         bad = [row for row in rows if not row["well"]]
+        if not (bad and context.console.json_mode):
+            context.console.table(
+                rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
+            )
         if bad:
             workers = sorted({row["worker"] for row in bad})
             why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
-            raise PartialError(why, hint="tpuctl up SLICE mounts again", details={"workers": workers})
+            raise PartialError(
+                why, hint="tpuctl up SLICE mounts again", details={"workers": workers, "mounts": rows}
+            )
