@@ -60,6 +60,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/environment-file.md": reference.render_environment_file,
     "manifests/fleet.schema.json": reference.render_schema,
     "manifests/environment.schema.json": reference.render_environment_schema,
+    "manifests/run.schema.json": reference.render_run_schema,
 }
 """Files that are generated as a whole."""
 

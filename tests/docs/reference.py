@@ -27,6 +27,7 @@ from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.provenance.manifest import json_schema as run_schema
 from tpuctl.slices.rules import EXCLUDES, NEEDS
 from tpuctl.slices.states import FINAL_STATES, STATE_NOTES
 
@@ -245,6 +246,11 @@ def _example(option: Option) -> str:
 def render_environment_schema() -> str:
     """The schema of environment files, as it is published."""
     return json.dumps(environment_schema(), indent=2) + "\n"
+
+
+def render_run_schema() -> str:
+    """The schema of manifests of runs, as it is published."""
+    return json.dumps(run_schema(), indent=2) + "\n"
 
 
 def render_schema() -> str:

@@ -33,6 +33,7 @@ from tpuctl.model.records import SliceState
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run
+from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.state.repository import get_slice
@@ -309,7 +310,7 @@ def test_a_copy_comes_back_after_a_preemption_and_stays_while_a_run_is_kept(lab:
 def check_kept(services: SimServices) -> None:
     """The copy of `big` stays while a run that used it is kept, and goes then."""
     run = run_to_end(services, "big", "print(open('/mnt/data/set', 'rb').read() != b'')")
-    manifest = services.store.list(f"manifests/{run.id}/")[0].data
+    [manifest] = load_manifest(services, run.id)["attempts"]
     assert [(row["name"], row["generation"]) for row in manifest["disks"]] == [("data-g1", 1)]
     leave_disk(services, "data-g1", to="big", detached=True)
     assert keep_run(services, run, services.store.now() + 3600).disks == ("data-g1",)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import require_tier
-from tests.support.jobs import bring_up, meanwhile, submit
+from tests.support.jobs import attempt_row, bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.model.records import Cause, RunRecord, RunState
 from tpuctl.model.run_spec import Policy
 from tpuctl.state.repository import list_attempts
-from tpuctl.views.slices import manifest_of
 
 PROGRAM = """
 import os, signal, sys, time
@@ -56,10 +55,10 @@ def went_on(services: SimServices, run: RunRecord, cause: Cause, incarnations: t
     first, second = list_attempts(services, run.id)
     assert (first.cause, second.cause) == (cause, Cause.SUCCEEDED)
     assert (first.incarnation, second.incarnation) == incarnations
-    manifest = manifest_of(services, run.id, 1)
-    assert manifest["run"]["cause"] == cause
+    manifest = attempt_row(services, run.id, 1)
+    assert manifest["cause"] == cause
     assert [entry["event"] for entry in manifest["timeline"]][-2:] == [cause, "ended"]
-    return str(manifest["run"]["why"])
+    return str(manifest["why"])
 
 
 @pytest.mark.parametrize(
@@ -75,11 +74,11 @@ def test_a_run_goes_on_after_all_of_its_hosts_rebooted_in_order(sim, services, e
     bring_up(services, "big")
     run = followed(services, lambda: sim.world.reboot("big-1"), ending)
     assert went_on(services, run, Cause.HOST_LOST, (1, 1)) == "workers 0-1 lost their host to a reboot"
-    exits = manifest_of(services, run.id, 1)["exits"]
+    exits = attempt_row(services, run.id, 1)["exits"]
     assert [each["note"] for each in exits] == ["host rebooted", "host rebooted"]
     ended = {(each["exit_status"], each["signal"]) for each in exits}
     assert ended == {(None, 15) if ending == "dies" else (int(ending), None)}
-    before, after = (manifest_of(services, run.id, attempt)["hosts"] for attempt in (1, 2))
+    before, after = (attempt_row(services, run.id, attempt)["hosts"] for attempt in (1, 2))
     assert all(old["boot_id"] != new["boot_id"] for old, new in zip(before, after, strict=True))
 
 
@@ -89,7 +88,7 @@ def test_a_run_goes_on_after_one_of_its_hosts_rebooted_in_order(sim, services, w
     run = followed(services, lambda: sim.world.reboot("big-1", workers=[worker]), "1")
     why = went_on(services, run, Cause.HOST_LOST, (1, 1))
     assert why.startswith(f"worker {worker} lost its host to a reboot")
-    assert manifest_of(services, run.id, 1)["exits"][worker]["note"] == "host rebooted"
+    assert attempt_row(services, run.id, 1)["exits"][worker]["note"] == "host rebooted"
 
 
 @pytest.mark.parametrize(

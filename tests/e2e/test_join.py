@@ -57,7 +57,7 @@ def refused(session: Session, name: str, *words: str) -> str:
     assert programs_of(name) == []
     row = next(row for row in session.json("runs") if row["id"] == name)
     assert row["state"] == "failed"
-    assert session.json("manifest", name)["run"]["cause"] == "not-joined"
+    assert session.json("manifest", name)["attempts"][-1]["cause"] == "not-joined"
     return told
 
 
@@ -88,7 +88,7 @@ def test_what_is_wanted_is_recorded_and_goes_on(session: Session) -> None:
 def test_a_run_on_all_chips_says_so_once(session: Session) -> None:
     session.type(*RUN, "--name", "well", "--var", "TRAINS=3", "train.py")
     found = session.json("manifest", "well")
-    joined = [entry["detail"] for entry in found["timeline"] if entry["event"] == "joined"]
+    joined = [entry["detail"] for entry in found["attempts"][0]["timeline"] if entry["event"] == "joined"]
     assert joined == ["8 chips, 2 workers"]
     assert json.dumps(found).count("allow_cpu") == 1
 
@@ -99,5 +99,5 @@ def test_what_was_compiled_is_there_for_the_next_run(session: Session) -> None:
     said = []
     for name in ("first", "second"):
         session.type(*RUN, "--name", name, "--env", "cached", "--", "python3", "-c", program)
-        said.append({row["compile_cache"] for row in session.json("manifest", name)["hosts"]})
+        said.append({row["compile_cache"] for row in session.json("manifest", name)["attempts"][-1]["hosts"]})
     assert said == [{"cold: 0 of 1 programs loaded"}, {"warm: 1 of 1 programs loaded"}]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import alive, require_tier, shared_folder
-from tests.support.jobs import bring_up, meanwhile, run_to_end, submit
+from tests.support.jobs import attempt_row, bring_up, meanwhile, run_to_end, submit
 from tests.support.real_lab import RealClock
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
@@ -23,7 +23,6 @@ from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.stops import stop_error
 from tpuctl.state.repository import get_run, get_slice, list_attempts
-from tpuctl.views.slices import manifest_of
 from tpuctl.workers.exec import execute
 
 
@@ -89,7 +88,7 @@ def test_a_program_whose_supervisor_died_is_ended_before_another_starts_beside_i
     assert (ended.state, ended.failures, ended.preemptions) == (RunState.SUCCEEDED, 0, 1), ended.reason
     first, second = list_attempts(services, run.id)
     assert (first.cause, second.cause) == (Cause.HOST_LOST, Cause.SUCCEEDED)
-    assert "worker 1 lost its supervisor" in manifest_of(services, run.id, 1)["run"]["why"]
+    assert "worker 1 lost its supervisor" in attempt_row(services, run.id, 1)["why"]
 
 
 def test_a_stop_ends_a_program_whose_supervisor_died(services, tmp_path):
@@ -130,7 +129,7 @@ def test_what_a_stop_cannot_end_is_shown_and_named_until_a_person_ends_it(servic
     assert "worker 1: " in error.message
     assert "sleep of root" in error.message
     assert error.hint.startswith("tpuctl exec --worker 1 big -- sudo kill -9 ")
-    assert "of root" in manifest_of(services, run.id, 1)["exits"][1]["note"]
+    assert "of root" in attempt_row(services, run.id, 1)["exits"][1]["note"]
     with pytest.raises(
         TpuctlError, match=rf"worker 1 has what outlived attempt 1 of {run.id}: \d+ .*of root"
     ) as stuck:
@@ -156,7 +155,7 @@ def test_a_full_disk_keeps_no_end_from_being_reported_and_is_named(services):
     run = run_to_end(services, "big", FILLS_THE_DISK)
     assert (run.state, run.failures) == (RunState.FAILED, 1)
     assert "worker 1 exited with 1 (its disk is full)" in run.reason
-    assert "disk is full" in manifest_of(services, run.id, 1)["exits"][1]["note"]
+    assert "disk is full" in attempt_row(services, run.id, 1)["exits"][1]["note"]
     again = run_to_end(services, "big", "print(2)")
     assert again.state is RunState.FAILED
     assert "worker 1: OSError: [Errno 28] No space left on device" in again.reason

@@ -190,7 +190,7 @@ def test_a_mount_whose_keeper_died_too_is_brought_back_by_a_pass(session: Sessio
 def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session: Session) -> None:
     words = ("run", "--on", "big", "--no-checkpoint", "--name", "reads")
     session.type(*words, "--", "sh", "-c", f"echo $TPUCTL_WORKER > {CKPT}/run; cat {CKPT}/run")
-    manifest = session.json("manifest", "reads")
+    [manifest] = session.json("manifest", "reads")["attempts"]
     assert {row["path"] for row in manifest["mounts"]} == {CKPT, SLOW}
     assert all("gcsfuse 3.11.2" in host[f"mount {CKPT}"] for host in manifest["hosts"])
     refused = session.type(*words[:-1], "other", "--var", f"HF_HOME={CKPT}/hf", "--", "true", status=2)

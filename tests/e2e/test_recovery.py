@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.hosts import shared_folder
-from tests.support.jobs import SPEC, bring_up, run_to_end, submit
+from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError
@@ -20,13 +20,14 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
 from tpuctl.model.run_spec import Policy
 from tpuctl.model.verdict import Blocked
+from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts, save
-from tpuctl.views.slices import decisions, manifest_of
+from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 
@@ -77,7 +78,7 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
     assert (first.cause, first.incarnation) == (Cause.PREEMPTED, 1)
     assert (second.cause, second.incarnation) == (Cause.SUCCEEDED, 2)
     assert first.coordinator != second.coordinator
-    assert manifest_of(services, run.id, 1)["run"]["cause"] == "preempted"
+    assert attempt_row(services, run.id, 1)["cause"] == "preempted"
     assert [node.name for node in services.cloud.list_nodes().items] == ["big-2"]
     assert [q.name for q in services.cloud.list_queued().items] == (["big-2"] if queued else [])
     # The output of the lost attempt outlived its hosts.
@@ -109,7 +110,7 @@ def test_a_program_that_fails_at_once_ends_quickly_whatever_its_budget(services)
     run = run_to_end(services, "big", "import nosuch", policy=Policy(max_failures=50, grace_s=1.0))
     assert (run.state, run.attempt.number) == (RunState.FAILED, 2)
     assert "exited with 1, for the second time within 60 s of its start" in run.reason
-    assert manifest_of(services, run.id, 2)["exits"][0]["ran_s"] < 60
+    assert attempt_row(services, run.id, 2)["exits"][0]["ran_s"] < 60
 
 
 def test_exit_status_75_starts_the_run_again(services):
@@ -174,7 +175,7 @@ def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second
     assert "'s3cret-é\\n' a 'b' \"c\" $d ; é" in services.output()
     stored = "".join(str(dict(document.data)) for document in services.store.list(""))
     assert "s3cret" not in stored
-    assert "'secrets': ['TOKEN']" in str(manifest_of(services, run.id))
+    assert "'secrets': ['TOKEN']" in str(load_manifest(services, run.id))
 
 
 def test_a_slice_that_a_person_deleted_stays_deleted(sim, services):

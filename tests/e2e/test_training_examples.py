@@ -102,6 +102,6 @@ def test_an_example_that_is_asked_to_leave_ends_like_an_unbroken_one(name: str) 
         assert broken.process.wait(timeout=60) == 0, broken.text()
 
         manifests = [session.json("manifest", "broken", "--attempt", str(number)) for number in (1, 2)]
-        assert [each["run"]["cause"] for each in manifests] == ["restart-asked", "succeeded"]
+        assert [each["attempts"][0]["cause"] for each in manifests] == ["restart-asked", "succeeded"]
         row = next(row for row in session.json("runs") if row["id"] == "broken")
         assert (row["failures"], row["preemptions"]) == (0, 0)

@@ -15,6 +15,7 @@ from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits, RunRecord, SliceRecord
 from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import check_request, freeze_run
@@ -61,6 +62,12 @@ def submit(services: SimServices, slice_name: str, program: str, **request: Any)
 def run_to_end(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
     run = submit(services, slice_name, program, **request)
     return follow_run(services, run.id, deadline=services.clock.now() + 3600)
+
+
+def attempt_row(services: SimServices, run_id: str, number: int) -> dict[str, Any]:
+    """What the manifest of a run says of one attempt."""
+    rows = load_manifest(services, run_id)["attempts"]
+    return next(row for row in rows if row["number"] == number)
 
 
 def meanwhile(services: SimServices, run: RunRecord, act: Callable[[], object]) -> RunRecord:

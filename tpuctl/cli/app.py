@@ -50,7 +50,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("attach", "Follow a run that was started earlier."),
         Entry("stop", "Stop a run."),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
-        Entry("manifest", "Show what an attempt ran, where, and with which versions."),
+        Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("keep", "Keep the disks of a run."),
     ),
     "Slices": (
@@ -161,6 +161,15 @@ class SubGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class ShowGroup(SubGroup):
+    """A noun whose verb `show` may be left out: `manifest RUN` is `manifest show RUN`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        named = first in self.commands or first in ctx.help_option_names
+        return super().parse_args(ctx, args if named else ["show", *args])
+
+
 class Noun(typer.Typer):
     """A group whose verbs have the same help as other commands."""
 
@@ -185,15 +194,15 @@ on every worker.
 MORE_HELP = "`tpuctl --help` shows all commands, `tpuctl up --help` one of them."
 
 
-def new_group(help_text: str) -> typer.Typer:
+def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> typer.Typer:
     """A noun for other modules to hang their verbs on."""
     return Noun(
-        cls=SubGroup,
+        cls=cls,
         help=help_text,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
-        no_args_is_help=True,
+        no_args_is_help=cls is SubGroup,
     )
 
 

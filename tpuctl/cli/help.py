@@ -43,6 +43,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "capacity": ("tpuctl capacity v4-32", "tpuctl capacity --plot capacity.svg"),
     "quota": ("tpuctl quota --zone us-central2-b",),
     "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
+    "manifest show": (
+        "tpuctl manifest RUN",
+        "tpuctl manifest RUN --attempt 1",
+        "tpuctl manifest show run.json",
+    ),
+    "manifest diff": ("tpuctl manifest diff RUN OTHER",),
+    "manifest verify": ("tpuctl manifest verify RUN",),
     "keep": ("tpuctl keep last --until 90d", "tpuctl keep RUN --release"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
     "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),

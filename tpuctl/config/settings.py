@@ -22,6 +22,7 @@ DEFAULT_PROFILE = "default"
 SIM_PROFILE = "sim"
 PINNED = "pinned"
 FIRST_USE = "first-use"
+DEFAULT_ORIGIN = "default"
 PROJECT_FILE = "tpuctl.yaml"
 """The file of a project with its settings and its fleet."""
 
@@ -321,7 +322,7 @@ def resolve(layers: Sequence[Layer], state_base: Path) -> Config:
                 values[key], origins[key] = parsed, layer.origin
     for setting in SETTINGS:
         values.setdefault(setting.name, setting.default)
-        origins.setdefault(setting.name, "default")
+        origins.setdefault(setting.name, DEFAULT_ORIGIN)
     return Config(**values, state_base=state_base, origins=origins)
 
 

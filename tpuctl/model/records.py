@@ -321,6 +321,13 @@ class Attempt(Struct, frozen=True):
     """What devices the program has, once all its workers said so."""
     hosts: tuple[Mapping[str, str], ...] = ()
     """What each worker said of itself when it acknowledged, by worker."""
+    node_uid: str | None = None
+    """Of its incarnation, as are `zone` and when it was requested, ready in the cloud, and had all
+    hosts answer: the record of the slice may tell of the next one when this attempt ends."""
+    zone: str | None = None
+    requested_at: float | None = None
+    provisioned_at: float | None = None
+    ready_at: float | None = None
 
     @property
     def attempt_id(self) -> str:

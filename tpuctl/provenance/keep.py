@@ -7,6 +7,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.disks import KeptRun
 from tpuctl.model.records import RunRecord
+from tpuctl.provenance.parts import load_parts
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice
 
@@ -15,8 +16,8 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
     """Keeps the disks of a run, for good or `until` (epoch seconds). Raises UsageError where it has none."""
     names = {
         str(row["name"])
-        for document in services.store.list(f"manifests/{run.id}/")
-        for row in document.data.get("disks") or ()
+        for document in load_parts(services, run.id).attempts
+        for row in document.data.get("content", document.data).get("disks") or ()
     }
     stored = None if run.state.final else find_slice(services, run.spec.slice_name)
     if stored is not None:

@@ -1,105 +1,363 @@
-"""The manifest of one attempt: enough to tell what ran, where, and how it ended. Write-once, no secrets."""
+"""The manifest of a run, `tpuctl.run/1`: what was asked for, what happened in each attempt, how it ended.
+
+It is kept in parts, each written once and never changed: the start, one for each attempt when it has ended, and
+the end. The digest of a part covers its content and the digest of the part before it, so that whoever has the
+last digest can tell whether anything in front of it was changed. No secrets, only their names.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpuctl.lib.time import render_time
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord, TimelineEntry
+import msgspec
+from msgspec import Struct, field
 
-SCHEMA = "tpuctl.attempt/1"
+from tpuctl.errors import BadManifestError
+from tpuctl.lib.codec import from_data, to_data
+
+SCHEMA = "tpuctl.run/1"
+ATTEMPT_SCHEMA = "tpuctl.attempt/1"
+"""What versions before this one kept: one document for each attempt, without digests."""
+SCHEMA_ID = "https://tpuctl.dev/schemas/run.schema.json"
+
+Row = Mapping[str, Any]
 
 
-def build_manifest(
-    run: RunRecord,
-    slice_: SliceRecord | None,
-    attempt: Attempt,
-    *,
-    version: str,
-    story: Sequence[TimelineEntry] = (),
-    disks: Sequence[Mapping[str, Any]] = (),
-    mounts: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
-    """The manifest as plain data. `story` is what happened to the slice during the attempt,
-    `disks` and `mounts` what was mounted on its hosts."""
+class RunSection(Struct, frozen=True):
+    """Whose run it is, and since when."""
+
+    id: str
+    owner: str
+    project: str = ""
+    created: str | None = None
+    tpuctl_version: str = ""
+    rerun_of: str | None = None
+    """The run whose manifest this one repeats."""
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class CommandSection(Struct, frozen=True):
+    """What the workers start. `cwd` is below the top of the code."""
+
+    argv: tuple[str, ...]
+    cwd: str = "."
+    workers: tuple[int, ...] = ()
+    """Those that take part; empty means all."""
+    secrets: tuple[str, ...] = ()
+    """Names of the variables, never values."""
+    checkpoint_dir: str | None = None
+    no_checkpoint: bool = False
+    allow_cpu: bool = False
+    max_failures: int | None = None
+    max_preemptions: int | None = None
+
+
+class SettingSection(Struct, frozen=True):
+    """One setting of tpuctl, and which file, variable or flag it came from."""
+
+    value: Any
+    origin: str
+
+
+class CodeSection(Struct, frozen=True):
+    """The code: by the digest of its frozen tree, and where it came from. `diff_sha256` is that of the changes
+    that were not committed; untracked files are in the tree like all others."""
+
+    bundle_sha256: str
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool = False
+    remote: str | None = None
+    """Without user, password and query."""
+    diff_sha256: str | None = None
+
+
+class EnvironmentSection(Struct, frozen=True):
+    """The pinned environment: the digest of its definition, and the versions in it by package."""
+
+    name: str
+    spec_sha256: str
+    pins: Mapping[str, str] = field(default_factory=dict)
+    allowed_drift: tuple[str, ...] = ()
+
+
+class VariablesSection(Struct, frozen=True):
+    """Variables of the program. `requested` are those of `--var`; `pinned` those of the environment."""
+
+    requested: Mapping[str, str] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict)
+
+
+class SliceSection(Struct, frozen=True):
+    """The slice as it was asked for."""
+
+    name: str
+    accelerator_type: str | None = None
+    topology: str | None = None
+    hosts: int | None = None
+    chips: int | None = None
+    slices: int = 1
+    zone: str | None = None
+    tier: str | None = None
+    runtime_version: str | None = None
+    disks: tuple[Row, ...] = ()
+    mounts: tuple[Row, ...] = ()
+
+
+class AttemptSlice(Struct, frozen=True):
+    """The slice under one attempt, and when the cloud had it ready and all hosts had answered."""
+
+    incarnation: int
+    cloud_name: str | None = None
+    node_uid: str | None = None
+    zone: str | None = None
+    requested: str | None = None
+    provisioned: str | None = None
+    ready: str | None = None
+
+
+class ExitRow(Struct, frozen=True):
+    """How one worker ended."""
+
+    worker: int
+    exit_status: int | None = None
+    signal: int | None = None
+    ran_s: float | None = None
+    note: str | None = None
+
+
+class EventRow(Struct, frozen=True):
+    """One event of an attempt."""
+
+    at: str | None
+    event: str
+    detail: str | None = None
+
+
+class Phases(Struct, frozen=True):
+    """Seconds by what they went into; None where nobody can tell. `waiting` for capacity, `provisioning` until
+    all hosts answered, `preparing` code and environment, `first_step` until all workers had their devices,
+    `training` from then on. `running` is the whole life of the program. `lost` was done after the last
+    checkpoint, and is part of it."""
+
+    waiting_s: float | None = None
+    provisioning_s: float | None = None
+    preparing_s: float | None = None
+    first_step_s: float | None = None
+    training_s: float | None = None
+    running_s: float | None = None
+    lost_s: float | None = None
+
+
+class AttemptSection(Struct, frozen=True):
+    """One attempt: where, with what on each host, and how it ended."""
+
+    number: int
+    slice: AttemptSlice
+    created: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    cause: str | None = None
+    why: str | None = None
+    joined: str | None = None
+    """What devices the program had."""
+    failure: Mapping[str, Any] | None = None
+    hosts: tuple[Row, ...] = ()
+    disks: tuple[Row, ...] = ()
+    mounts: tuple[Row, ...] = ()
+    exits: tuple[ExitRow, ...] = ()
+    phases: Phases = Phases()
+    timeline: tuple[EventRow, ...] = ()
+
+
+class EndSection(Struct, frozen=True):
+    """How the run ended, and what went into it. `usd` is by list prices, of the hours from when the cloud had
+    the slice ready, for all chips of it; None where no price is known."""
+
+    state: str
+    reason: str
+    ended: str | None = None
+    attempts: int = 0
+    failures: int = 0
+    preemptions: int = 0
+    restarts: int = 0
+    phases: Phases = Phases()
+    chips: int | None = None
+    chip_hours: float | None = None
+    usd: float | None = None
+
+
+class RunManifest(Struct, frozen=True):
+    """A whole manifest. `end` is None while the run goes on. `chain` has the digests of the start, of each
+    attempt and of the end; it is empty for runs of versions that kept none."""
+
+    schema: str
+    run: RunSection
+    command: CommandSection
+    code: CodeSection
+    slice: SliceSection
+    configuration: Mapping[str, SettingSection] = field(default_factory=dict)
+    environment: EnvironmentSection | None = None
+    variables: VariablesSection = VariablesSection()
+    data: tuple[Row, ...] = ()
+    """Receipts of the data."""
+    synthetic: bool = False
+    """It was said to run on made-up data."""
+    checks: tuple[Row, ...] = ()
+    """What was checked before it began."""
+    attempts: tuple[AttemptSection, ...] = ()
+    end: EndSection | None = None
+    chain: tuple[str, ...] = ()
+
+
+NOT_OF_START = ("schema", "attempts", "end", "chain")
+"""What of a whole manifest is no section of its start."""
+
+
+def canonical(data: Any) -> bytes:
+    """The one way in which data is written to be digested: keys sorted, no spaces, UTF-8."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def chain_digest(previous: str, content: Any) -> str:
+    """The digest of a part that follows the part with digest `previous` (empty for the first)."""
+    return hashlib.sha256(canonical({"previous": previous, "content": content})).hexdigest()
+
+
+def render_part(previous: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A part as it is stored."""
     return {
         "schema": SCHEMA,
-        "run": {
-            "id": run.id,
-            "attempt": attempt.number,
-            "owner": run.owner,
-            "created": render_time(run.created_at),
-            "started": render_time(attempt.started_at),
-            "ended": render_time(attempt.ended_at),
-            "cause": attempt.cause,
-            "why": attempt.suspect_why or None,
-            "tpuctl_version": version,
-        },
-        "command": {
-            "argv": list(run.spec.argv),
-            "cwd": run.spec.cwd,
-            "variables": dict(sorted(run.spec.variables.items())),
-            "secrets": sorted(run.spec.secrets),
-            "checkpoint_dir": run.checkpoint_place,
-            "allow_cpu": run.spec.allow_cpu,
-        },
-        "code": _code(run),
-        "environment": None
-        if run.spec.environment is None
-        else {
-            "name": run.spec.environment.name,
-            "spec_sha256": run.spec.environment.spec,
-            "allowed_drift": list(run.spec.allow_drift),
-        },
-        "slice": _slice(slice_, attempt),
-        "disks": [dict(row) for row in disks],
-        "mounts": [dict(row) for row in mounts],
-        "hosts": [dict(row) for row in attempt.hosts],
-        "exits": [
-            {
-                "worker": e.worker,
-                "exit_status": e.exit_status,
-                "signal": e.signal,
-                "ran_s": None if e.ran_s is None else round(e.ran_s, 1),
-                "note": e.note or None,
-            }
-            for e in attempt.ends
-        ],
-        "timeline": [
-            {"at": render_time(entry.at), "event": entry.event, "detail": entry.detail or None}
-            for entry in sorted([*story, *attempt.timeline], key=lambda entry: entry.at)
-        ],
+        "previous": previous,
+        "sha256": chain_digest(previous, content),
+        "content": json.loads(canonical(content)),
     }
 
 
-def _code(run: RunRecord) -> Mapping[str, Any]:
-    code = run.code
+def assemble(start: Row | None, attempts: Sequence[Row], end: Row | None, run_id: str = "") -> dict[str, Any]:
+    """The whole manifest from its parts as they are stored; attempts of earlier versions are converted.
+
+    Raises BadManifestError for parts of a newer schema, and where there is nothing.
+    """
+    if start is None and not attempts:
+        raise BadManifestError(f"run {run_id} has no manifest", hint="tpuctl runs")
+    for part in (start, *attempts, end):
+        if part is not None:
+            check_schema(str(part.get("schema")), f"the manifest of run {run_id}")
+    old = [part for part in attempts if part["schema"] == ATTEMPT_SCHEMA]
+    first = dict(start["content"]) if start is not None else _start_of_old(old[0]) if old else {}
+    new = [part for part in (start, *attempts, end) if part is not None and part["schema"] == SCHEMA]
     return {
-        "bundle_sha256": code.bundle,
-        "commit": code.commit,
-        "branch": code.branch,
-        "dirty": code.dirty,
-        "remote": code.remote_url,
-        "diff_sha256": code.diff,
+        "schema": SCHEMA,
+        **first,
+        "attempts": [_old_attempt(part) if part in old else part["content"] for part in attempts],
+        "end": None if end is None else end["content"],
+        "chain": [] if old else [part["sha256"] for part in new],
     }
 
 
-def _slice(slice_: SliceRecord | None, attempt: Attempt) -> Mapping[str, Any]:
-    if slice_ is None:
-        return {"incarnation": attempt.incarnation}
-    spec = slice_.spec
-    current = slice_.incarnation
-    same = current is not None and current.number == attempt.incarnation
+def check_schema(schema: str, what: str) -> None:
+    """Raises BadManifestError for a schema that this tpuctl does not read, saying whether it is a newer one."""
+    if schema in (SCHEMA, ATTEMPT_SCHEMA):
+        return
+    kind, _, version = schema.partition("/")
+    if kind == SCHEMA.partition("/")[0] and version.isdigit():
+        raise BadManifestError(
+            f"{what} is of schema {schema}, newer than this tpuctl reads ({SCHEMA})",
+            hint="use the tpuctl that wrote it, or a newer one",
+        )
+    raise BadManifestError(f"{what} is no manifest of a run: its schema is {schema!r}, not {SCHEMA}")
+
+
+def parse_manifest(content: bytes, what: str) -> dict[str, Any]:
+    """A whole manifest from a file as `export` and `show --json` write it, as plain data that was checked.
+
+    Raises BadManifestError that tells a file that is cut off from one that is something else.
+    """
+    try:
+        data = json.loads(content)
+    except ValueError as error:
+        cut = not content.rstrip().endswith(b"}")
+        why = f"is cut off after {len(content)} bytes" if cut else f"is not JSON: {error}"
+        raise BadManifestError(f"{what} {why}", hint="tpuctl manifest export RUN writes it again") from error
+    if not isinstance(data, dict):
+        raise BadManifestError(f"{what} is no manifest: it is not a JSON object")
+    check_schema(str(data.get("schema")), what)
+    typed(data, what)
+    return data
+
+
+def typed(data: Row, what: str = "the manifest") -> RunManifest:
+    """The manifest as records. Raises BadManifestError naming the field that is not as it should be."""
+    try:
+        return from_data(RunManifest, data)
+    except ValueError as error:
+        raise BadManifestError(f"{what} is damaged: {error}") from error
+
+
+def verify_chain(data: Row) -> list[str]:
+    """What is wrong with the digests of a whole manifest; nothing where every part is as it was written."""
+    chain = data.get("chain") or []
+    if not chain:
+        return ["it has no digests: an earlier version of tpuctl wrote it"]
+    start = {key: value for key, value in data.items() if key not in NOT_OF_START}
+    parts: list[tuple[str, Any]] = [("the start", start)]
+    parts += [(f"attempt {row.get('number')}", row) for row in data.get("attempts") or ()]
+    if data.get("end") is not None:
+        parts.append(("the end", data["end"]))
+    if len(parts) != len(chain):
+        return [f"it has {len(parts)} parts and {len(chain)} digests"]
+    wrong, previous = [], ""
+    for (name, content), written in zip(parts, chain, strict=True):
+        if chain_digest(previous, content) != written:
+            wrong.append(f"{name} was changed after it was written")
+        previous = written
+    return wrong
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a whole manifest, from the shapes above."""
+    _, definitions = msgspec.json.schema_components([RunManifest], ref_template="#/$defs/{name}")
+    own = definitions.pop("RunManifest")
     return {
-        "name": slice_.name,
-        "incarnation": attempt.incarnation,
-        "cloud_name": f"{slice_.name}-{attempt.incarnation}",
-        "node_uid": current.node_uid if current is not None and same else None,
-        "accelerator_type": spec.accelerator_type,
-        "hosts": spec.hosts,
-        "chips": spec.chips,
-        "zone": spec.zone,
-        "tier": spec.tier,
-        "runtime_version": spec.runtime_version,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        **own,
+        "properties": {**own["properties"], "schema": {"const": SCHEMA}},
+        "$defs": {name: definitions[name] for name in sorted(definitions)},
     }
+
+
+def _start_of_old(part: Row) -> dict[str, Any]:
+    """The start of a run of which only manifests of attempts were kept, as far as these tell."""
+    run, command, slice_ = part.get("run") or {}, part.get("command") or {}, part.get("slice") or {}
+    start = {
+        "schema": SCHEMA,
+        "run": {key: run[key] for key in ("id", "owner", "created", "tpuctl_version") if key in run},
+        "command": {key: value for key, value in command.items() if key != "variables" and value is not None},
+        "code": part.get("code") or {"bundle_sha256": ""},
+        "environment": part.get("environment"),
+        "variables": {"requested": command.get("variables") or {}},
+        "slice": {"name": "", **{key: slice_.get(key) for key in _OF_OLD_SLICE if key in slice_}},
+    }
+    data: dict[str, Any] = json.loads(canonical(to_data(typed(start, "the manifest of an earlier version"))))
+    return {key: value for key, value in data.items() if key not in NOT_OF_START}
+
+
+_OF_OLD_SLICE = ("name", "accelerator_type", "hosts", "chips", "zone", "tier", "runtime_version")
+
+
+def _old_attempt(part: Row) -> dict[str, Any]:
+    run, slice_ = part.get("run") or {}, part.get("slice") or {}
+    attempt = {
+        "number": run.get("attempt", 0),
+        "slice": {"incarnation": 0, **slice_},
+        **{key: run.get(key) for key in ("started", "ended", "cause", "why")},
+        **{key: part.get(key) or [] for key in ("hosts", "disks", "mounts", "exits", "timeline")},
+    }
+    data: dict[str, Any] = json.loads(canonical(to_data(from_data(AttemptSection, attempt))))
+    return data

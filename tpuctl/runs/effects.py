@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl import __version__
 from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.errors import PartialError, StaleRecordError
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
@@ -29,7 +27,7 @@ from tpuctl.model.records import (
     TimelineEntry,
 )
 from tpuctl.model.verdict import Blocked, Wait, wait_for
-from tpuctl.provenance.manifest import build_manifest
+from tpuctl.provenance.parts import add_attempt, seal_manifest
 from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
@@ -38,7 +36,7 @@ from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.slices.mounts import mounts_for_manifest
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history, save_once
+from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history
 
 
 class RunEffects:
@@ -126,6 +124,11 @@ class RunEffects:
             created_at=self._services.store.now(),
             workers=run.spec.workers or everybody,
             slices=slice_.spec.slices if run.spec.workers in ((), everybody) else 1,
+            node_uid=slice_.incarnation.node_uid,
+            zone=slice_.spec.zone,
+            requested_at=slice_.incarnation.requested_at,
+            provisioned_at=slice_.incarnation.cloud_ready_at,
+            ready_at=slice_.incarnation.ready_at,
             timeline=(self._entry("attempt", f"on {slice_.incarnation.cloud_name}"),),
         )
         self._journal("attempt", f"attempt {number}: {plan.why}")
@@ -305,6 +308,7 @@ class RunEffects:
             self._doubt_slice(attempt)
         if run.state.final:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
+            seal_manifest(self._services, run, self._slice)
             self._release_slice(run)
         self._save(run)
         return Outcome(wait_for("the next attempt"), acted=True)
@@ -340,16 +344,20 @@ class RunEffects:
         return {info.worker for info in self._workers if info.state not in silent}
 
     def _write_manifest(self, run: RunRecord, attempt: Attempt) -> None:
-        key = f"manifests/{run.id}/{attempt.number:05d}"
-        disks = disks_for_manifest(self._services, self._slice)
-        mounts = mounts_for_manifest(self._slice)
-        manifest = build_manifest(run, self._slice, attempt, version=__version__, disks=disks, mounts=mounts)
-        save_once(self._services, key, to_data(manifest))
+        add_attempt(
+            self._services,
+            run,
+            self._slice,
+            attempt,
+            disks=disks_for_manifest(self._services, self._slice),
+            mounts=mounts_for_manifest(self._slice),
+        )
 
     def _finish(self, plan: RunPlan) -> Outcome:
         state = plan.state or RunState.STOPPED
         self._journal(str(state), plan.why)
         run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
+        seal_manifest(self._services, run, self._slice)
         self._release_slice(run)
         self._save(run)
         return Outcome(wait_for("the end"), acted=True)

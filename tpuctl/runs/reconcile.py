@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +17,8 @@ from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
+from tpuctl.provenance.manifest import SettingSection
+from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
 from tpuctl.runs.plan import describe_trouble, plan_run
@@ -36,9 +38,15 @@ _REQUEST_TRIES = int(timeouts.LEASE_TTL_S / timeouts.POLL_FIRST_S)
 """So long another process may hold the lease of a slice."""
 
 
-def request_run(services: Services, run: RunRecord, *, named: bool = False) -> RunRecord:
+def request_run(
+    services: Services,
+    run: RunRecord,
+    *,
+    named: bool = False,
+    configuration: Mapping[str, SettingSection] | None = None,
+) -> RunRecord:
     """Writes down a run. The same request while it is under way means that run, which is returned, unless
-    somebody chose another id for this one (`named`).
+    somebody chose another id for this one (`named`). `configuration` is for its manifest.
 
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
@@ -46,7 +54,7 @@ def request_run(services: Services, run: RunRecord, *, named: bool = False) -> R
 
     def once() -> RunRecord:
         with take_lease(services, run.slice_name):
-            return _request_run(services, run, named=named)
+            return _request_run(services, run, named, configuration or {})
 
     def ask() -> RunRecord:
         # Waits are counted, not hours: a laptop that was closed in between has not waited.
@@ -86,7 +94,9 @@ def find_end(services: Services, run_id: str) -> RunRecord:
             services.clock.sleep(timeouts.POLL_FIRST_S)
 
 
-def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecord:
+def _request_run(
+    services: Services, run: RunRecord, named: bool, configuration: Mapping[str, SettingSection]
+) -> RunRecord:
     for other in list_runs(services):
         if other.slice_name != run.slice_name or other.state.final:
             continue
@@ -102,6 +112,8 @@ def _request_run(services: Services, run: RunRecord, *, named: bool) -> RunRecor
     check_new_id(services, run.id, again=False)
     services.logs.set_aside(run.id)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
+    stored = find_slice(services, run.slice_name)
+    begin_manifest(services, run, stored.record if stored is not None else None, configuration)
     return save(services, Versioned(run, 0), run).record
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tpuctl.config.settings import Config
+from tpuctl.config.settings import DEFAULT_ORIGIN, Config
+from tpuctl.config.settings import show as settings_of
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import environment_folder, load_environment
@@ -21,6 +22,7 @@ from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
@@ -38,6 +40,21 @@ class Submission(Struct, frozen=True):
     code: CodeBundle
     environment: FrozenEnvironment | None = None
     wanted: WantedSlice | None = None
+    configuration: Mapping[str, SettingSection] = field(default_factory=dict)
+    """The settings under which it was asked for, for its manifest."""
+
+
+NOT_RECORDED = frozenset({"ping_url", "proxy_command", "token_file"})
+"""Settings in which secrets may stand, or where they are."""
+
+
+def recorded_settings(config: Config) -> dict[str, SettingSection]:
+    """The settings that somebody set, each with where it came from, for manifests."""
+    return {
+        name: SettingSection(value, origin)
+        for name, value, origin in settings_of(config)
+        if origin != DEFAULT_ORIGIN and name not in NOT_RECORDED
+    }
 
 
 def freeze_code(
@@ -91,7 +108,7 @@ def prepare_run(
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
     check_home(target.spec, spec.variables)
     check_request(services, spec, zones)
-    return Submission(spec, code, environment, wanted)
+    return Submission(spec, code, environment, wanted, recorded_settings(config))
 
 
 def own_slice_name(services: Services, request: SliceRequest, name: str | None) -> str:
@@ -116,7 +133,7 @@ def submit_run(services: Services, submission: Submission, run_id: str, *, named
     record = freeze_run(services, run_id, submission.spec, submission.code, submission.environment)
     if submission.wanted is not None:
         request_wanted(services, submission.wanted, run_id=run_id)
-    return request_run(services, record, named=named)
+    return request_run(services, record, named=named, configuration=submission.configuration)
 
 
 def refused_run(services: Services, record: RunRecord, error: DeniedError, *, since: float) -> TpuctlError:

@@ -242,11 +242,3 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
         "reason": run.reason,
         "user": run.owner,
     }
-
-
-def manifest_of(services: Services, run_id: str, attempt: int | None = None) -> dict[str, Any] | None:
-    """The manifest of one ended attempt (the last for None), or None while there is none."""
-    documents = services.store.list(f"manifests/{run_id}/")
-    if attempt is not None:
-        documents = [d for d in documents if d.key.endswith(f"/{attempt:05d}")]
-    return dict(documents[-1].data) if documents else None

@@ -1,54 +1,149 @@
-"""`tpuctl manifest`: the record of an attempt."""
+"""`tpuctl manifest`: the record of a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, RunId
-from tpuctl.errors import NotFoundError
+from tpuctl.cli.app import ShowGroup, new_group
+from tpuctl.cli.completion import run_ids
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import Json
+from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
 
+__all__ = ["app"]
 
-def manifest(
+app = new_group("Show, compare and verify the records of what ran.", ShowGroup)
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN]", help="Id of the run, or a file with a manifest; the newest run if left out.",
+        autocompletion=run_ids,
+    ),
+]  # fmt: skip
+DIFFERENCES = (
+    Column("section", "SECTION"),
+    Column("key", "KEY", give=1),
+    Column("left", "", give=2),
+    Column("right", "", give=2),
+)
+
+
+@app.callback()
+def manifest() -> None:
+    """Show, compare and verify the records of what ran."""
+
+
+@app.command("show")
+def show(
     ctx: typer.Context,
-    run_id: RunId = "last",
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="This attempt; the last one that has ended if left out.")
-    ] = None,
+    source: Source = "last",
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="With this attempt alone.")] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show what an attempt ran, where, and with which versions.
+    """Show what a run ran, where, with which versions, and how each attempt ended.
 
-    Prints the manifest of the attempt, which also has its result.
+    `show` may be left out. docs/tasks/manifests.md says what is in it; manifests/run.schema.json is its schema.
     """
-    from tpuctl.state.repository import get_run
-    from tpuctl.views.slices import manifest_of
-
     with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        found = manifest_of(context, record.id, attempt)
-        if found is None:
-            raise _no_manifest(record, attempt)
+        found, record = _load(context, source)
+        if attempt is not None:
+            rows = [row for row in found["attempts"] if row["number"] == attempt]
+            if not rows:
+                raise _no_attempt(found, record, attempt)
+            found = {**found, "attempts": rows}
         if context.console.json_mode:
             context.console.data(found)
             return
         import yaml
 
-        context.console.line(yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
+        from tpuctl.lib.codec import to_data
+        from tpuctl.provenance.manifest import typed
+
+        ordered = to_data(typed(found))
+        context.console.line(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True).rstrip())
 
 
-def _no_manifest(record: RunRecord, attempt: int | None) -> NotFoundError:
-    begun = record.attempt.number if record.attempt else 0
-    if attempt is not None and not 1 <= attempt <= begun:
+@app.command("diff")
+def diff(
+    ctx: typer.Context,
+    left: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file.", autocompletion=run_ids)],
+    right: Annotated[str, typer.Argument(metavar="OTHER", help="Another.", autocompletion=run_ids)],
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Show in what two runs differ, by section.
+
+    Of hosts, disks and mounts the last attempts are compared.
+    """
+    from msgspec.structs import replace
+
+    from tpuctl.lib.codec import to_data
+    from tpuctl.provenance.compare import ABSENT, compare
+
+    with open_context(ctx) as context:
+        one, other = _load(context, left)[0], _load(context, right)[0]
+        rows = [to_data(each) for each in compare(one, other)]
+        if context.console.json_mode:
+            context.console.data(rows)
+            return
+        titles = (one["run"]["id"], other["run"]["id"])
+        columns = (
+            *DIFFERENCES[:2],
+            *(replace(c, title=t) for c, t in zip(DIFFERENCES[2:], titles, strict=True)),
+        )
+        shown = [{key: ABSENT if value is None else value for key, value in row.items()} for row in rows]
+        context.console.table(shown, columns, empty=f"{titles[0]} and {titles[1]} ran the same")
+
+
+@app.command("verify")
+def verify(ctx: typer.Context, source: Source = "last", json: Json = False) -> None:  # noqa: ARG001
+    """Check that a manifest is as it was written.
+
+    Compares the digest of each part, and reads the code and the environment that it names, which must be in the
+    store. Ends with status 1 where anything was changed or is missing.
+    """
+    from tpuctl.provenance.verify import verify_manifest
+
+    with open_context(ctx) as context:
+        found, record = _load(context, source)
+        name = found["run"]["id"]
+        wrong = verify_manifest(context, found, sealed=record is not None and record.state.final)
+        if wrong:
+            raise TpuctlError(
+                f"the manifest of run {name} does not hold: {'; '.join(wrong)}",
+                details={"run": name, "problems": wrong},
+            )
+        digest = found["chain"][-1]
+        if context.console.json_mode:
+            context.console.data({"run": name, "parts": len(found["chain"]), "sha256": digest})
+            return
+        context.console.sentence(
+            f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}"
+        )
+
+
+def _load(context: AppContext, source: str) -> tuple[dict[str, Any], RunRecord | None]:
+    """The manifest of a run, or in a file; with the run's record where that is in this store."""
+    from tpuctl.provenance.parts import load_manifest, read_manifest
+    from tpuctl.state.repository import get_run
+
+    found = read_manifest(source)
+    if found is not None:
+        return found, None
+    record = get_run(context, source).record
+    return load_manifest(context, record.id), record
+
+
+def _no_attempt(found: dict[str, Any], record: RunRecord | None, attempt: int) -> NotFoundError:
+    name = found["run"]["id"]
+    begun = record.attempt.number if record and record.attempt else len(found["attempts"])
+    if not 1 <= attempt <= begun:
         has = f"it has {counted(begun, 'attempt')}" if begun else "it has not begun"
-        return NotFoundError(f"run {record.id} has no attempt {attempt}: {has}", hint="tpuctl runs")
-    told = f"no attempt of run {record.id} has ended yet"
-    if attempt is not None:
-        told = f"attempt {attempt} of run {record.id} goes on"
-    return NotFoundError(told, hint=f"tpuctl attach {record.id}")
+        return NotFoundError(f"run {name} has no attempt {attempt}: {has}", hint="tpuctl runs")
+    return NotFoundError(f"attempt {attempt} of run {name} goes on", hint=f"tpuctl attach {name}")

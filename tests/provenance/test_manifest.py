@@ -1,0 +1,109 @@
+"""The manifest of a run: its parts, digests and schema; what a changed, old, newer or torn one is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.provenance.samples import OLD_ATTEMPT, a_manifest
+from tpuctl.errors import BadManifestError
+from tpuctl.provenance.build import goodput, sum_phases
+from tpuctl.provenance.compare import compare
+from tpuctl.provenance.manifest import assemble, json_schema, parse_manifest, typed, verify_chain
+
+
+def test_a_manifest_is_as_its_schema_says_and_its_digests_hold():
+    manifest = a_manifest()
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.validate(manifest, json_schema())
+    assert verify_chain(manifest) == []
+    assert parse_manifest(json.dumps(manifest).encode(), "run.json") == manifest
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda m: m["command"]["argv"].append("--lr"), "the start"),
+        (lambda m: m["run"].update(unknown=1), "the start"),
+        (lambda m: m["attempts"][0].update(cause="succeeded"), "attempt 1"),
+        (lambda m: m["attempts"][1]["hosts"][0].update(kernel="6.2"), "attempt 2"),
+        (lambda m: m["end"].update(usd=0.0), "the end"),
+        (lambda m: m["attempts"].pop(), "3 parts and 4 digests"),
+    ],
+)
+def test_whatever_is_changed_afterwards_is_named(change, wrong):
+    manifest = a_manifest()
+    change(manifest)
+    assert wrong in verify_chain(manifest)[0]
+
+
+def test_a_part_that_was_replaced_together_with_its_digest_breaks_what_follows():
+    manifest, other = a_manifest(), a_manifest(argv=("python3", "other.py"))
+    kept = {"attempts": manifest["attempts"], "end": manifest["end"]}
+    mixed = {**other, **kept, "chain": [other["chain"][0], *manifest["chain"][1:]]}
+    assert verify_chain(mixed) == ["attempt 1 was changed after it was written"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "is cut off after"),
+        (lambda text: b"", "is cut off after 0 bytes"),
+        (lambda text: b"[]", "not a JSON object"),
+        (lambda text: b"{}", "no manifest of a run"),
+        (lambda text: text.replace(b"tpuctl.run/1", b"tpuctl.run/7"), "newer than this tpuctl reads"),
+        (lambda text: text.replace(b'"number": 1', b'"number": "one"'), r"damaged: .*attempts\[0\].number"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_by_name(content, said):
+    text = json.dumps(a_manifest()).encode()
+    with pytest.raises(BadManifestError, match=f"^run.json .*{said}"):
+        parse_manifest(content(text), "run.json")
+
+
+def test_manifests_of_earlier_versions_are_still_read():
+    second: dict[str, Any] = copy.deepcopy(OLD_ATTEMPT)
+    second["run"] |= {"attempt": 2, "cause": "succeeded"}
+    manifest = assemble(None, [OLD_ATTEMPT, second], None, "first")
+    jsonschema.validate(manifest, json_schema())
+    found = typed(manifest)
+    assert (found.run.id, found.command.argv, found.code.commit) == ("first", ("python3", "train.py"), "c" * 40)
+    assert found.variables.requested == {"SEED": "1"}
+    assert [(each.number, each.cause) for each in found.attempts] == [(1, "preempted"), (2, "succeeded")]
+    assert found.attempts[0].hosts[0]["kernel"] == "6.1"
+    assert "earlier version" in verify_chain(manifest)[0]
+
+
+def test_a_part_of_a_newer_tpuctl_is_not_guessed_at():
+    with pytest.raises(BadManifestError, match=r"run first is of schema tpuctl.run/2, newer"):
+        assemble(None, [{"schema": "tpuctl.run/2"}], None, "first")
+
+
+def test_phases_add_up_and_an_unknown_one_stays_unknown():
+    phases = a_manifest()["end"]["phases"]
+    assert (phases["waiting_s"], phases["running_s"], phases["lost_s"]) == (180.0, 1500.0, 300.0)
+    assert phases["first_step_s"] is None
+    assert goodput(phases) == round(1200 / (1500 + 180 + 80 + 20), 4)
+    assert sum_phases([]).running_s is None
+
+
+def test_a_manifest_has_what_went_into_the_run():
+    manifest = a_manifest()
+    end, first = manifest["end"], manifest["attempts"][0]
+    assert (end["state"], end["preemptions"], end["chips"]) == ("succeeded", 1, 8)
+    assert end["chip_hours"] == round(8 * (40 + 10 + 600 + 40 + 10 + 900) / 3600, 3)
+    assert [row["event"] for row in first["timeline"]] == ["started", "preempted", "ended"]
+    assert manifest["configuration"] == {"zone": {"value": ["us-central2-b"], "origin": "tpuctl.yaml"}}
+
+
+def test_two_runs_differ_by_section_and_key_alone():
+    one, other = a_manifest(), a_manifest("other", argv=("python3", "train.py", "--lr", "1"), kernel="6.2")
+    assert [(each.section, each.key, each.left, each.right) for each in compare(one, other)] == [
+        ("command", "argv", "python3 train.py", "python3 train.py --lr 1"),
+        ("hosts", "kernel", "6.1", "6.2"),
+    ]
+    assert compare(one, a_manifest("again")) == []

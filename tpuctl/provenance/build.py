@@ -1,0 +1,249 @@
+"""The contents of a manifest's parts, from records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.time import parse_timestamp, render_time
+from tpuctl.model.records import Attempt, Cause, RunRecord, SliceRecord
+from tpuctl.provenance.manifest import (
+    AttemptSection,
+    AttemptSlice,
+    CodeSection,
+    CommandSection,
+    EndSection,
+    EnvironmentSection,
+    EventRow,
+    ExitRow,
+    Phases,
+    Row,
+    RunSection,
+    SettingSection,
+    SliceSection,
+    VariablesSection,
+)
+
+HOUR_S = 3600.0
+
+
+def build_start(
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    *,
+    project: str,
+    version: str,
+    configuration: Mapping[str, SettingSection] | None = None,
+    pins: Mapping[str, str] | None = None,
+    pinned: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What was asked for, and on what. `pins` are the versions of the run's environment, `pinned` the variables
+    that it sets."""
+    spec, environment = run.spec, run.spec.environment
+    sections: dict[str, Any] = {
+        "run": RunSection(
+            id=run.id,
+            owner=run.owner,
+            project=project,
+            created=render_time(run.created_at),
+            tpuctl_version=version,
+        ),
+        "command": CommandSection(
+            argv=spec.argv,
+            cwd=spec.cwd,
+            workers=spec.workers,
+            secrets=tuple(sorted(spec.secrets)),
+            checkpoint_dir=run.checkpoint_place,
+            no_checkpoint=spec.no_checkpoint,
+            allow_cpu=spec.allow_cpu,
+            max_failures=spec.policy.max_failures,
+            max_preemptions=spec.policy.max_preemptions,
+        ),
+        "configuration": dict(configuration or {}),
+        "code": CodeSection(
+            bundle_sha256=run.code.bundle,
+            commit=run.code.commit,
+            branch=run.code.branch,
+            dirty=run.code.dirty,
+            remote=run.code.remote_url,
+            diff_sha256=run.code.diff,
+        ),
+        "environment": None
+        if environment is None
+        else EnvironmentSection(environment.name, environment.spec, dict(pins or {}), spec.allow_drift),
+        "variables": VariablesSection(dict(spec.variables), dict(pinned or {})),
+        "slice": _slice(slice_, spec.slice_name),
+    }
+    found: dict[str, Any] = to_data(sections)
+    return found
+
+
+def _slice(slice_: SliceRecord | None, name: str) -> SliceSection:
+    if slice_ is None:
+        return SliceSection(name)
+    spec = slice_.spec
+    return SliceSection(
+        name=slice_.name,
+        accelerator_type=spec.accelerator_type,
+        topology=spec.topology,
+        hosts=spec.hosts,
+        chips=spec.chips,
+        slices=spec.slices,
+        zone=spec.zone,
+        tier=str(spec.tier),
+        runtime_version=spec.runtime_version,
+        disks=tuple(to_data(disk) for disk in spec.disks),
+        mounts=tuple(to_data(mount) for mount in spec.mounts),
+    )
+
+
+def build_attempt(
+    run: RunRecord,
+    attempt: Attempt,
+    slice_name: str,
+    *,
+    since: float,
+    disks: Sequence[Row] = (),
+    mounts: Sequence[Row] = (),
+) -> dict[str, Any]:
+    """One attempt that has ended. `since`: when the one before it had ended, or the run was asked for (epoch
+    seconds). `disks` and `mounts` are what was mounted on its hosts."""
+    found: dict[str, Any] = to_data(
+        AttemptSection(
+            number=attempt.number,
+            slice=AttemptSlice(
+                incarnation=attempt.incarnation,
+                cloud_name=f"{slice_name}-{attempt.incarnation}",
+                node_uid=attempt.node_uid,
+                zone=attempt.zone,
+                requested=render_time(attempt.requested_at),
+                provisioned=render_time(attempt.provisioned_at),
+                ready=render_time(attempt.ready_at),
+            ),
+            created=render_time(attempt.created_at),
+            started=render_time(attempt.started_at),
+            ended=render_time(attempt.ended_at),
+            cause=str(attempt.cause) if attempt.cause else None,
+            why=attempt.suspect_why or None,
+            joined=attempt.joined or None,
+            hosts=tuple(dict(row) for row in attempt.hosts),
+            disks=tuple(disks),
+            mounts=tuple(mounts),
+            exits=tuple(
+                ExitRow(
+                    end.worker,
+                    end.exit_status,
+                    end.signal,
+                    None if end.ran_s is None else round(end.ran_s, 1),
+                    end.note or None,
+                )
+                for end in attempt.ends
+            ),
+            phases=attempt_phases(run, attempt, since),
+            timeline=tuple(
+                EventRow(render_time(entry.at), entry.event, entry.detail or None)
+                for entry in sorted(attempt.timeline, key=lambda entry: entry.at)
+            ),
+        )
+    )
+    return found
+
+
+def attempt_phases(run: RunRecord, attempt: Attempt, since: float) -> Phases:
+    """Where the time of an attempt went, since the end of the one before it."""
+    ended, started = attempt.ended_at, attempt.started_at
+    joined = next((entry.at for entry in attempt.timeline if entry.event == "joined"), None)
+    ready = attempt.provisioned_at
+    had = None if ready is None else max(ready, since)
+    return Phases(
+        waiting_s=_span(since, had),
+        provisioning_s=_span(had, attempt.created_at),
+        preparing_s=_span(attempt.created_at, started),
+        first_step_s=_span(started, joined),
+        training_s=_span(joined, ended),
+        running_s=_span(started, ended),
+        lost_s=_lost(run, attempt),
+    )
+
+
+def _lost(run: RunRecord, attempt: Attempt) -> float | None:
+    """Seconds of the program since its newest checkpoint, for an attempt that did not end well."""
+    if attempt.cause in {None, Cause.STOPPED} or attempt.started_at is None:
+        return None
+    if attempt.cause is Cause.SUCCEEDED:
+        return 0.0
+    end = next((entry.at for entry in attempt.timeline if entry.event == str(attempt.cause)), attempt.ended_at)
+    if run.spec.no_checkpoint:
+        return _span(attempt.started_at, end)
+    if run.newest_checkpoint <= 0.0:
+        return None
+    return _span(max(run.newest_checkpoint, attempt.started_at), end)
+
+
+def _span(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else round(max(0.0, end - begin), 1)
+
+
+def build_end(
+    run: RunRecord, attempts: Sequence[Row], *, chips: int | None, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """How a run ended, after `attempts`, which are contents of parts. `usd_per_hour` is the list price of its
+    slice."""
+    phases = sum_phases(row.get("phases") or {} for row in attempts)
+    hours = _slice_hours(attempts)
+    found: dict[str, Any] = to_data(
+        EndSection(
+            state=str(run.state),
+            reason=run.reason,
+            ended=render_time(run.ended_at),
+            attempts=run.attempt.number if run.attempt else 0,
+            failures=run.failures,
+            preemptions=run.preemptions,
+            restarts=run.restarts,
+            phases=phases,
+            chips=chips,
+            chip_hours=None if chips is None or hours is None else round(chips * hours, 3),
+            usd=None if usd_per_hour is None or hours is None else round(usd_per_hour * hours, 2),
+        )
+    )
+    return found
+
+
+def sum_phases(rows: Iterable[Row]) -> Phases:
+    """Phases of several attempts together; a phase that one of them does not know is not known of all."""
+    listed = list(rows)
+    names = Phases.__struct_fields__
+
+    def total(name: str) -> float | None:
+        values = [row[name] for row in listed if row.get(name) is not None]
+        return round(sum(values), 1) if values and len(values) == len(listed) else None
+
+    return Phases(**{name: total(name) for name in names})
+
+
+def goodput(phases: Row) -> float | None:
+    """The share of the time from the request to the end in which the program ran and its work was not lost;
+    None where that is not known."""
+    running, lost = phases.get("running_s"), phases.get("lost_s")
+    parts = [phases.get(name) for name in ("waiting_s", "provisioning_s", "preparing_s")]
+    if running is None or lost is None or None in parts:
+        return None
+    whole = running + sum(part for part in parts if part is not None)
+    return round(max(0.0, running - lost) / whole, 4) if whole else None
+
+
+def _slice_hours(attempts: Sequence[Row]) -> float | None:
+    """Hours for which the run had its slice: of each incarnation from its first attempt, or from when the cloud
+    had it ready where that was while the run waited for it, to its last end."""
+    spans: dict[int, tuple[float, float]] = {}
+    for row in attempts:
+        begin = parse_timestamp(str(row.get("created")))
+        end = parse_timestamp(str(row.get("ended")))
+        provisioning = (row.get("phases") or {}).get("provisioning_s")
+        if begin is None or end is None or provisioning is None:
+            return None
+        number = int(row["slice"]["incarnation"])
+        first, last = spans.get(number, (begin - provisioning, end))
+        spans[number] = (min(first, begin - provisioning), max(last, end))
+    return sum(last - first for first, last in spans.values()) / HOUR_S if spans else None

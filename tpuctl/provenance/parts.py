@@ -1,0 +1,162 @@
+"""The parts of manifests in the store: each is written once, by whoever holds the lease of the run's slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from tpuctl import __version__
+from tpuctl.engine.ports import Document
+from tpuctl.engine.services import Services
+from tpuctl.envs.pinned import parse_frozen
+from tpuctl.envs.spec import run_variables
+from tpuctl.errors import NotFoundError
+from tpuctl.lib.input_files import read_file
+from tpuctl.lib.time import parse_timestamp
+from tpuctl.model.prices import price_per_hour
+from tpuctl.model.records import Attempt, RunRecord, SliceRecord
+from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.provenance.build import build_attempt, build_end, build_start
+from tpuctl.provenance.manifest import Row, SettingSection, assemble, parse_manifest, render_part
+from tpuctl.state.repository import save_once
+
+MANIFEST_LIMIT = 64 << 20
+"""Bytes of a file: 256 hosts and a hundred attempts make about 20 million."""
+START, END = "00000", "end"
+
+
+class Parts(Struct, frozen=True):
+    """The parts of one manifest that are there."""
+
+    start: Document | None
+    attempts: tuple[Document, ...]
+    end: Document | None
+
+    @property
+    def last_digest(self) -> str:
+        """The digest that the next part follows."""
+        documents = [document for document in (self.start, *self.attempts, self.end) if document is not None]
+        return str(documents[-1].data.get("sha256", "")) if documents else ""
+
+
+def load_parts(services: Services, run_id: str) -> Parts:
+    """What the store has of the manifest of a run."""
+    found = {
+        document.key.rpartition("/")[2]: document for document in services.store.list(f"manifests/{run_id}/")
+    }
+    start, end = found.pop(START, None), found.pop(END, None)
+    return Parts(start, tuple(found[name] for name in sorted(found)), end)
+
+
+def load_manifest(services: Services, run_id: str) -> dict[str, Any]:
+    """The whole manifest of a run as plain data. Raises BadManifestError where there is none, or one of a newer
+    schema."""
+    parts = load_parts(services, run_id)
+    start = None if parts.start is None else parts.start.data
+    end = None if parts.end is None else parts.end.data
+    return assemble(start, [document.data for document in parts.attempts], end, run_id)
+
+
+def read_manifest(source: str) -> dict[str, Any] | None:
+    """The manifest in the file `source`; None where that is no path but the id of a run. Raises
+    BadManifestError."""
+    path = Path(source)
+    if not (path.suffix or "/" in source or path.is_file()):
+        return None
+    try:
+        content = read_file(path, MANIFEST_LIMIT)
+    except OSError as error:
+        raise NotFoundError(f"{source} cannot be read: {error.strerror}", hint="tpuctl runs") from error
+    return parse_manifest(content, source)
+
+
+def begin_manifest(
+    services: Services,
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    configuration: Mapping[str, SettingSection] | None = None,
+) -> None:
+    """Writes the start, before the record of the run. One that a crash left behind before its run was written
+    down is replaced: no run refers to it."""
+    key = f"manifests/{run.id}/{START}"
+    left = services.store.get(key)
+    content = _start(services, run, slice_, configuration)
+    services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
+
+
+def add_attempt(
+    services: Services,
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    attempt: Attempt,
+    *,
+    disks: Sequence[Row] = (),
+    mounts: Sequence[Row] = (),
+) -> None:
+    """Writes an attempt that has ended; a repeat changes nothing."""
+    if load_parts(services, run.id).start is None and attempt.number == 1:
+        content = _start(services, run, slice_, None)  # the run was written down by an earlier version
+        save_once(services, f"manifests/{run.id}/{START}", render_part("", content))
+    key = f"manifests/{run.id}/{attempt.number:05d}"
+    if services.store.get(key) is not None:
+        return
+    parts = load_parts(services, run.id)
+    since = _ended(parts) if parts.attempts else run.created_at
+    name = slice_.name if slice_ is not None else run.slice_name
+    row = build_attempt(run, attempt, name, since=since or run.created_at, disks=disks, mounts=mounts)
+    save_once(services, key, render_part(parts.last_digest, row))
+
+
+def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None) -> None:
+    """Writes how a run ended, before its record says so; a repeat changes nothing."""
+    parts = load_parts(services, run.id)
+    if parts.end is not None or parts.start is None:
+        return
+    attempts = [document.data["content"] for document in parts.attempts if "content" in document.data]
+    chips = slice_.spec.chips if slice_ is not None else None
+    content = build_end(run, attempts, chips=chips, usd_per_hour=_usd_per_hour(slice_))
+    save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
+
+
+def _ended(parts: Parts) -> float | None:
+    """When the last attempt that is written had ended."""
+    data = parts.attempts[-1].data
+    said = data["content"].get("ended") if "content" in data else (data.get("run") or {}).get("ended")
+    return parse_timestamp(str(said))
+
+
+def _start(
+    services: Services,
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    configuration: Mapping[str, SettingSection] | None,
+) -> dict[str, Any]:
+    pins: dict[str, str] = {}
+    pinned: dict[str, str] = {}
+    if run.spec.environment is not None:
+        frozen = parse_frozen(services.store.get_blob(run.spec.environment.spec))
+        pins = {package.name: package.version for package in frozen.packages.packages}
+        pinned = run_variables(frozen.spec)
+    return build_start(
+        run,
+        slice_,
+        project=services.project,
+        version=__version__,
+        configuration=configuration,
+        pins=pins,
+        pinned=pinned,
+    )
+
+
+def _usd_per_hour(slice_: SliceRecord | None) -> float | None:
+    """The list price of a slice; None where the tables have none."""
+    if slice_ is None:
+        return None
+    catalog = load_accelerators()
+    spec = slice_.spec
+    found = catalog.find(spec.accelerator_type)
+    price = None if found is None else price_per_hour(catalog, found, spec.zone, spec.tier)
+    return None if price is None else price * spec.slices
