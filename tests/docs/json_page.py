@@ -16,7 +16,7 @@ COMMANDS = (
     ("status big", "one slice"),
     ("why big", "decisions, oldest first"),
     ("runs", "runs, newest first"),
-    ("manifest hello", "the manifest of a run"),
+    ("manifest show hello", "the manifest of a run"),
     ("exec big -- hostname", "one row per worker"),
     ("capacity", "what was learnt, by zone, type and tier"),
     ("quota", "quotas, holders, grants and cost"),

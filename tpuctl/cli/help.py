@@ -44,8 +44,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "quota": ("tpuctl quota --zone us-central2-b",),
     "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
     "manifest show": (
-        "tpuctl manifest RUN",
-        "tpuctl manifest RUN --attempt 1",
+        "tpuctl manifest show RUN",
+        "tpuctl manifest show RUN --attempt 1",
         "tpuctl manifest show run.json",
     ),
     "manifest diff": ("tpuctl manifest diff RUN OTHER",),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.model.accelerators import Catalog
     from tpuctl.model.error_table import ErrorTable
     from tpuctl.model.prices import OtherPrices
+    from tpuctl.model.secret_patterns import SecretPatterns
 
 
 def read_template(name: str) -> bytes:
@@ -91,6 +92,14 @@ def load_mount_table() -> tuple[Any, Any]:
     import json
 
     return _load_yaml("mounts.yaml"), json.loads(read_table("gcsfuse_flags.json"))
+
+
+@cache
+def load_secret_patterns() -> SecretPatterns:
+    """What looks like a secret."""
+    from tpuctl.model.secret_patterns import parse_patterns
+
+    return parse_patterns(_load_yaml("secrets.yaml"))
 
 
 @cache

@@ -23,7 +23,7 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
     if stored is not None:
         names.update(each.name for each in stored.record.spec.disks)
     if not names:
-        raise UsageError(f"run {run.id} has no disks", hint=f"tpuctl manifest {run.id}")
+        raise UsageError(f"run {run.id} has no disks", hint=f"tpuctl manifest show {run.id}")
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
     found = services.store.get(kept.key)
     record_decision(services, f"runs/{run.id}", "keep", f"disks {', '.join(kept.disks)}")

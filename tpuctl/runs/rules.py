@@ -8,6 +8,8 @@ from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.run_spec import RunRequest
+from tpuctl.model.secret_patterns import check_argv, check_named
+from tpuctl.model.shipped_files import load_secret_patterns
 
 
 def check_run(request: RunRequest) -> tuple[str, ...]:
@@ -22,10 +24,14 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         raise UsageError.of(
             "no_checkpoint", "--checkpoint-dir and --no-checkpoint exclude each other", "keep one"
         )
+    patterns = load_secret_patterns()
+    check_named(patterns, "--var", request.var)
     for name, value in request.var.items():
         with_field("var", partial(parse_var, f"{name}={value}"))
     for name, reference in request.secret.items():
         with_field("secret", partial(parse_secret, f"{name}={reference}"))
-    return render_argv(
+    argv = render_argv(
         script=request.script, module=request.module, command=request.command, arguments=list(request.args)
     )
+    check_argv(patterns, argv)
+    return argv

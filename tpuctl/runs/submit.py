@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from tpuctl.lib.text import parse_workers
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.reconcile import end_with_slice, request_run
@@ -51,10 +52,18 @@ NOT_RECORDED = frozenset({"ping_url", "proxy_command", "token_file"})
 def recorded_settings(config: Config) -> dict[str, SettingSection]:
     """The settings that somebody set, each with where it came from, for manifests."""
     return {
-        name: SettingSection(value, origin)
+        name: SettingSection(_redacted(value), origin)
         for name, value, origin in settings_of(config)
         if origin != DEFAULT_ORIGIN and name not in NOT_RECORDED
     }
+
+
+def _redacted(value: Any) -> Any:
+    """A setting without what looks like a secret; a list is one of words."""
+    redact = load_secret_patterns().redact
+    if isinstance(value, tuple):
+        return [redact(str(each)) for each in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def freeze_code(

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import region_of
+from tpuctl.model.secret_patterns import check_named, refusal
+from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.slice_spec import SliceSpec
 
 MAX_METADATA_VALUE = 256 * 1024
@@ -52,6 +54,8 @@ def check_values(spec: SliceSpec, script: bytes | None) -> None:
     with_field("description", lambda: _check_description(spec.description))
     with_field("tag", lambda: _check_tags(spec.tags))
     with_field("label", lambda: _check_labels(spec.labels))
+    with_field("label", lambda: check_named(load_secret_patterns(), "--label", spec.labels))
+    with_field("metadata", lambda: check_named(load_secret_patterns(), "--metadata", spec.metadata))
     with_field("startup_script", lambda: _check_script(script))
     with_field("metadata", lambda: _check_metadata(spec.metadata, script))
 
@@ -182,5 +186,8 @@ def _check_script(script: bytes | None) -> None:
         raise UsageError("the startup script is not UTF-8 text, as metadata must be", hint=_FETCH) from None
     if not text.strip():
         raise UsageError("the startup script is empty", hint="--startup-script FILE with `#!/bin/bash` first")
+    found = load_secret_patterns().find(text)
+    if found:
+        raise refusal("the startup script", found, key="startup_script")
     if "\0" in text:
         raise UsageError("the startup script has a NUL character, which metadata cannot carry", hint=_FETCH)

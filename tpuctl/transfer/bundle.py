@@ -23,6 +23,8 @@ from tpuctl.config.settings import PROJECT_FILE
 from tpuctl.engine.ports import Store
 from tpuctl.errors import UsageError
 from tpuctl.lib.input_files import is_file, read_text
+from tpuctl.model.secret_patterns import SecretPatterns
+from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeLink, list_blobs, parse_tree, render_tree
 
 IGNORE_FILE = ".tpuctlignore"
@@ -30,13 +32,8 @@ JUNK = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache",
      ".ruff_cache", ".tox"}
 )  # fmt: skip
-SECRET_NAMES = (
-    ".env", ".env.*", ".netrc", "*.pem", "*.key", "*.p12", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa",
-    "credentials.json", "application_default_credentials.json",
-)  # fmt: skip
-HARMLESS_NAMES = (".env.example", ".env.sample", ".env.template")
 SERVICE_ACCOUNT_MARK = b'"private_key"'
-SERVICE_ACCOUNT_MAX_BYTES = 1 << 20
+LOOKED_INTO_BYTES = 1 << 20
 SHOWN_FILES = 5
 
 
@@ -196,28 +193,30 @@ def _check_entry(base: Path, root: Path, entry: str, names: list[str]) -> None:
 
 
 def _check_secrets(base: Path, names: Iterable[str]) -> None:
-    found = [name for name in names if _looks_secret(base / name)]
+    patterns = load_secret_patterns()
+    found = {name: kind for name in names if (kind := _secret_in(patterns, base / name))}
     if found:
-        shown = ", ".join(repr(name) for name in found[:SHOWN_FILES])
+        shown = ", ".join(f"{name!r} ({kind})" for name, kind in list(found.items())[:SHOWN_FILES])
         more = f" and {len(found) - SHOWN_FILES} more" if len(found) > SHOWN_FILES else ""
         raise UsageError(
             f"the code bundle would hold what looks like secrets: {shown}{more}",
             hint=f"name them in {IGNORE_FILE} (or .gitignore if untracked); pass values with --secret",
-            details={"files": found},
+            details={"files": list(found)},
         )
 
 
-def _looks_secret(path: Path) -> bool:
+def _secret_in(patterns: SecretPatterns, path: Path) -> str:
+    """The kind of secret that a file is or holds; empty for none. Large files are data, not looked into."""
     if path.is_symlink():
-        return False
-    name = path.name.lower()
-    if name in HARMLESS_NAMES:
-        return False
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in SECRET_NAMES):
-        return True
-    if not name.endswith(".json") or path.stat().st_size > SERVICE_ACCOUNT_MAX_BYTES:
-        return False
-    return SERVICE_ACCOUNT_MARK in path.read_bytes()
+        return ""
+    if patterns.is_secret_file(path.name):
+        return "a file of secrets by its name"
+    if path.stat().st_size > LOOKED_INTO_BYTES:
+        return ""
+    content = path.read_bytes()
+    if path.suffix.lower() == ".json" and SERVICE_ACCOUNT_MARK in content:
+        return "the key of a service account"
+    return patterns.find_in_file(content)
 
 
 def _check_links(base: Path, names: Iterable[str]) -> None:
@@ -288,7 +287,7 @@ def _with_git(frozen: CodeBundle, top: Path, fleet_file: Path | None) -> CodeBun
         commit=commit,
         branch=_text(_git(top, "symbolic-ref", "--quiet", "--short", "HEAD").stdout) or None,
         dirty=bool(_git_output(top, "status", "--porcelain", "-z", *paths)),
-        remote_url=strip_credentials(remote) if remote else None,
+        remote_url=load_secret_patterns().redact(strip_credentials(remote)) if remote else None,
         diff=diff,
         diff_sha256=hashlib.sha256(diff).hexdigest() if diff else None,
     )

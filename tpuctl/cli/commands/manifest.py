@@ -47,7 +47,7 @@ def show(
     attempt: Annotated[int | None, typer.Option(metavar="N", help="With this attempt alone.")] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Show what a run ran, where, with which versions, and how each attempt ended.
+    """Show what ran, where, with which versions, and how it ended.
 
     `show` may be left out. docs/tasks/manifests.md says what is in it; manifests/run.schema.json is its schema.
     """
