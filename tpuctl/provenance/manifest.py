@@ -283,7 +283,9 @@ def parse_manifest(content: bytes, what: str) -> dict[str, Any]:
     except ValueError as error:
         cut = not content.rstrip().endswith(b"}")
         why = f"is cut off after {len(content)} bytes" if cut else f"is not JSON: {error}"
-        raise BadManifestError(f"{what} {why}", hint="tpuctl manifest show RUN --json writes it again") from error
+        raise BadManifestError(
+            f"{what} {why}", hint="tpuctl manifest show RUN --json writes it again"
+        ) from error
     if not isinstance(data, dict):
         raise BadManifestError(f"{what} is no manifest: it is not a JSON object")
     check_schema(str(data.get("schema")), what)
