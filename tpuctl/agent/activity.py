@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 
 from base import need
 from processes import process_stat
@@ -81,6 +80,8 @@ def have_devices(prefixes):
 
 def look_as_root():
     """Where file descriptors of all processes lead, through sudo; None without it."""
+    import subprocess
+
     command = [
         "sudo",
         "-n",
@@ -153,6 +154,8 @@ def write_to_terminal(path, text):
 
 def warn(request, _stdin):
     """Writes to the terminals that we may write to, and through wall(1) to those of other users."""
+    import subprocess
+
     text = "".join(char if char.isprintable() else "?" for char in need(request, "text", str))
     terminals = []
     if os.path.isdir("/dev/pts"):

@@ -1,6 +1,5 @@
 """The section `chips` of `facts`: how many, and who has them; `free_chips`: what is left there goes."""
 
-import glob
 import os
 import pwd
 import time
@@ -15,6 +14,8 @@ GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
 def chips_facts(_request):
+    import glob
+
     pids, unknown = chip_holders()
     lock = lockfile.look()
     if lock is not None:

@@ -5,13 +5,17 @@ import sys
 import time
 
 from base import SCHEMA
-from facts_chips import chips_facts
 from processes import boot_id
 
 
 def hello(request, _stdin):
     import pwd
 
+    chips = None
+    if request.get("chips"):
+        from facts_chips import chips_facts
+
+        chips = chips_facts(request)
     home = os.path.expanduser("~")
     space = os.statvfs(home)
     name = os.uname()
@@ -27,6 +31,6 @@ def hello(request, _stdin):
         "kernel": name.release,
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),
-        "chips": chips_facts(request) if request.get("chips") else None,
+        "chips": chips,
         "worker_id": os.environ.get("TPU_WORKER_ID"),
     }

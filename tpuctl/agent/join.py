@@ -5,9 +5,7 @@ the attempt's command loads, and the files that it writes, one per process that 
 """
 
 import os
-import pkgutil
 
-import join_hook
 from base import make_dir, read_json
 from processes import process_stat
 
@@ -17,6 +15,10 @@ REPORTS_MAX = 32
 def watch(attempt, environment, devices):
     """Has the programs that are started with `environment` say what they load of the compile cache, and with
     `devices` on what they compute."""
+    import pkgutil
+
+    import join_hook
+
     folder = make_dir(attempt.path("join"))
     with open(os.path.join(folder, "sitecustomize.py"), "wb") as file:
         file.write(pkgutil.get_data("join_hook", "join_hook.py") or b"")

@@ -1,7 +1,6 @@
 """Other programs of the host, those that need root through sudo, where that asks nothing."""
 
 import os
-import subprocess
 
 COMMAND_S = 5.0
 
@@ -19,6 +18,8 @@ def as_root(argv):
 
 def output_of(argv, any_status=False, seconds=COMMAND_S):
     """What a program says; None where it is missing, fails or takes too long."""
+    import subprocess
+
     try:
         done = subprocess.run(
             argv,

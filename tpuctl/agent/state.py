@@ -3,13 +3,12 @@
 import contextlib
 import json
 import os
-import signal
 import time
 
 import survivors
 from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
 from join import reports
-from processes import boot_id, is_alive, signal_all
+from processes import boot_id, is_alive, signal, signal_all
 
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
 
