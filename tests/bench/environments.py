@@ -47,7 +47,7 @@ def _index(folder: Path, rounds: int) -> Iterator[str]:
     for name in [name for number in range(rounds) for name in _packages(number)]:
         files = {f"{name}/f{each}.py": f"# {noise.randbytes(FILE_BYTES // 2).hex()}\n" for each in range(FILES)}
         make_wheel(wheels, name, "1.0", {f"{name}/__init__.py": "", **files})
-    installer_wheel(wheels)
+    installer_wheel(wheels, whole=True)
     for wheel in wheels.iterdir():
         project = folder / "site/simple" / wheel.name.partition("-")[0]
         project.mkdir(parents=True)
@@ -116,7 +116,7 @@ def _verifying(plan: Plan) -> Report:
     """One question to each host, and what a run pays for asking it."""
     hosts = plan.hosts(VERIFY_HOSTS)
     with open_session("--instant") as session:
-        project = Project(session.work)
+        project = Project(session.work, whole_installer=True)
         project.add("tiny", {"tiny": "1.0"}, "imports: [tiny]")
         (session.work / "tpuctl.yaml").write_text("")
         (session.work / "code").mkdir()

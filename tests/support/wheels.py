@@ -36,11 +36,17 @@ def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str] |
     return wheel
 
 
-def installer_wheel(folder: Path) -> Path:
-    """uv as its wheel has it, made of the one that is installed here."""
+def installer_wheel(folder: Path, *, whole: bool = False) -> Path:
+    """uv as its wheel has it, made of the one that is installed here: a script that starts that one, unless the
+    `whole` of it is asked for, or hosts cannot reach it. Its 40 MB would be most of what an installation costs."""
     wheel = folder / "uv-0.13-py3-none-manylinux_2_17_x86_64.whl"
+    program = Path(uv.find_uv_bin())
+    reached = program.stat().st_mode & 0o005 == 0o005 and all(p.stat().st_mode & 0o001 for p in program.parents)
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_STORED) as archive:
-        archive.write(uv.find_uv_bin(), "uv-0.13.data/scripts/uv")
+        if reached and not whole:
+            archive.writestr("uv-0.13.data/scripts/uv", f'#!/bin/sh\nexec "{program}" "$@"\n')
+        else:
+            archive.write(program, "uv-0.13.data/scripts/uv")
         for name, text in {
             "METADATA": "Metadata-Version: 2.1\nName: uv\nVersion: 0.13\n",
             "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n",
@@ -53,11 +59,11 @@ def installer_wheel(folder: Path) -> Path:
 class Project:
     """A directory with environments in `envs/`; wheels lie beside them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, whole_installer: bool = False) -> None:
         self.envs = root / "envs"
         self.wheels = self.envs / "wheels"
         self.wheels.mkdir(parents=True)
-        self.installer = self._wheel(installer_wheel(self.wheels))
+        self.installer = self._wheel(installer_wheel(self.wheels, whole=whole_installer))
 
     def _wheel(self, path: Path) -> Wheel:
         content = path.read_bytes()
