@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import asyncssh
 
 from tpuctl.model.cloud import HostTarget
+from tpuctl.sim.hosts.process.host import SYSTEM_PATH
 
 T = TypeVar("T")
 LOGIN = "tester"
@@ -136,7 +137,7 @@ class SshFarm:
     async def _listen(self, address: str, port: int, key: asyncssh.SSHKey, home: Path, worker: int) -> int:
         environment = {
             "HOME": str(home),
-            "PATH": os.environ["PATH"],
+            "PATH": SYSTEM_PATH,
             "SHELL": "/bin/bash",
             "TPU_WORKER_ID": str(worker),
             "LANG": "C.UTF-8",
