@@ -315,7 +315,7 @@ def test_how_often_a_disk_was_copied_and_what_nobody_uses_is_shown(session: Sess
 
 def doctor(session: Session) -> str:
     """Whatever else it finds."""
-    return session.finish(session.start("doctor", "--json")).stdout
+    return session.type("doctor", "--json", status=None).stdout
 
 
 def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:

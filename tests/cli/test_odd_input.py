@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import TPUCTL, Session, open_session
+from tests.support.soak import soak
 
 NO_TEXT = b"\xff\xfe"
 
@@ -89,12 +90,11 @@ def test_a_file_nested_too_deep_is_named_with_its_place(session, words, depth):
     path = session.work / "tpuctl.yaml"
     path.write_text(f"fleet: {'[' * depth}{']' * depth}\n")
     try:
-        done = session.finish(session.start(*words))
+        done = session.type(*words, status=1 if words == ("doctor",) else 2)
     finally:
         path.unlink()
     assert "nested" in done.stdout + done.stderr
     assert "tpuctl.yaml" in done.stdout + done.stderr
-    assert done.returncode == (1 if words == ("doctor",) else 2), done.stderr
 
 
 def test_a_fleet_file_that_names_a_device_or_is_huge_is_refused(session):
@@ -151,7 +151,9 @@ def damaged(session: Session, key: str, data: str) -> Iterator[None]:
             db.execute("UPDATE documents SET data = ? WHERE key = ?", (old, key))
 
 
-@pytest.mark.parametrize("data", ["{not json", "{}", "[]", '{"name": 5}', '"' + "[" * 5000, "[" * 5000])
+@pytest.mark.parametrize(
+    "data", ["{not json", '{"name": 5}', "[" * 5000, soak("{}"), soak("[]"), soak('"' + "[" * 5000)]
+)
 def test_one_damaged_record_is_shown_and_the_others_go_on(session, data):
     with damaged(session, "slices/a", data):
         rows = {row["name"]: row["state"] for row in session.json("ls")}
@@ -169,9 +171,8 @@ def test_one_damaged_record_is_shown_and_the_others_go_on(session, data):
         assert "the record slices/a" in session.type("down", "a", "--yes", status=1).stderr
         assert "the record slices/a" in session.type("reap", "--yes", status=1).stderr
         assert "the record slices/a" in session.type("watch", "once", "--json", status=3).stdout
-        found = session.finish(session.start("doctor", "--json"))
-        assert found.returncode == 1
-        assert "the record slices/a in the store is damaged" in found.stdout
+        found = session.type("doctor", "--json", status=1).stdout
+        assert "the record slices/a in the store is damaged" in found
     assert {row["state"] for row in session.json("ls")} == {"ready"}
 
 

@@ -37,7 +37,7 @@ def test_a_recorded_fleet_is_shown_and_goes_on(kind):
 
         session.type("sim", "preempt", "v4-8-1")
         for _ in range(12):
-            done = session.finish(session.start("watch", "once", "--json"))
+            done = session.type("watch", "once", "--json", status=None)
             assert done.returncode in (0, 3), done.stderr
             runs = {row["id"]: row["state"] for row in session.json("runs")}
             slices = {row["name"]: row["state"] for row in session.json("ls")}
