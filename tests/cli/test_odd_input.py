@@ -84,8 +84,13 @@ def test_what_has_no_end_or_is_no_text_is_refused_in_time(session, words, said):
     assert everything(session) == before
 
 
-@pytest.mark.parametrize("depth", [60, 500, 5000])
-@pytest.mark.parametrize("words", [("ls",), ("diff",), ("config", "show"), ("doctor",), ("watch", "once")])
+NESTED = [("ls",), ("diff",), ("config", "show"), ("doctor",), ("watch", "once")]
+DEEPER = [soak(words, depth) for words in NESTED[1:] for depth in (500, 5000)]
+
+
+@pytest.mark.parametrize(
+    ("words", "depth"), [*((words, 60) for words in NESTED), (("ls",), 500), (("ls",), 5000), *DEEPER]
+)
 def test_a_file_nested_too_deep_is_named_with_its_place(session, words, depth):
     path = session.work / "tpuctl.yaml"
     path.write_text(f"fleet: {'[' * depth}{']' * depth}\n")

@@ -38,7 +38,7 @@ def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str] |
 
 def installer_wheel(folder: Path, *, whole: bool = False) -> Path:
     """uv as its wheel has it, made of the one that is installed here: a script that starts that one, unless the
-    `whole` of it is asked for, or hosts cannot reach it. Its 40 MB would be most of what an installation costs."""
+    `whole` of it is asked for, or hosts cannot reach it. To bring 40 MB to each host is not what tests ask."""
     wheel = folder / "uv-0.13-py3-none-manylinux_2_17_x86_64.whl"
     program = Path(uv.find_uv_bin())
     reached = program.stat().st_mode & 0o005 == 0o005 and all(p.stat().st_mode & 0o001 for p in program.parents)
