@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import Flag, Option, flags_of, registry
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators, load_failure_table
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import json_schema as run_schema
+from tpuctl.runs.failure import parse_signatures
 from tpuctl.slices.rules import EXCLUDES, NEEDS
 from tpuctl.slices.states import FINAL_STATES, STATE_NOTES
 
@@ -164,6 +165,32 @@ def render_states() -> str:
         "(../concepts/evidence-and-preemption.md).",
         _table(("cause", "budget", "meaning"), causes),
     )
+
+
+def render_failures() -> str:
+    blanks = {"run": "RUN", "slice": "SLICE", "worker": "N"}
+    rows = [
+        (
+            f"`{row.id}`",
+            str(row.whose),
+            "yes" if row.retry else "no",
+            _filled(row.meaning, {**dict.fromkeys(row.pattern.groupindex, "…"), **blanks}),
+            _filled(row.remedy, {**dict.fromkeys(row.pattern.groupindex, "…"), **blanks}),
+        )
+        for row in parse_signatures(load_failure_table())
+    ]
+    return _page(
+        "Failures by name",
+        "What the last words of a worker mean: the first row that fits is its failure, and that of the run is "
+        "the failure of the worker that ended first. The texts are in "
+        "[`manifests/tables/failures.yaml`](../../manifests/tables/failures.yaml), each with its source. See "
+        "[evidence and preemption](../concepts/evidence-and-preemption.md#what-it-means).",
+        _table(("failure", "whose", "tried again", "meaning", "what to do"), rows),
+    )
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    return text.format_map(words).replace("|", "\\|")
 
 
 def render_events() -> str:

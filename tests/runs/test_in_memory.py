@@ -648,3 +648,30 @@ def test_a_failure_budget_is_used_up_and_no_more(place, services):
     bring_up(services, "big")
     run = run_to_end(services, "big", "fails", policy=Policy(max_failures=2, grace_s=1.0))
     assert (run.state, run.failures, run.attempt.number) == (RunState.FAILED, 3, 3)
+
+
+@pytest.mark.parametrize(("workers", "incarnation"), [((1, 1, 2), 2), ((1, 0, 1, 2), 2), ((1, 0, 2), 1)])
+def test_another_slice_is_asked_for_when_hardware_of_a_worker_fails_twice(
+    place, services, workers, incarnation
+):
+    """`workers` has whose chip fails in each attempt; 2 is nobody's."""
+    failing = iter(workers)
+
+    def train(process: Process) -> Steps:
+        if process.env["TPUCTL_RANK"] == "0":
+            place.bad = next(failing)
+        yield 100.0
+        if process.env["TPUCTL_RANK"] == str(place.bad):
+            process.print("Core halted: the observed errors are: [Hardware].", "stderr")
+            return 1
+        yield 100.0
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    policy = Policy(max_failures=0, max_preemptions=3, grace_s=1.0)
+    run = run_to_end(services, "big", "breaks chips", policy=policy)
+    assert (run.state, run.failures) == (RunState.SUCCEEDED, 0)
+    broken = [e for e in services.store.list("journal/slices/big/") if e.data["action"] == "broken"]
+    assert len(broken) == incarnation - 1
+    assert get_slice(services, "big").record.last_incarnation == incarnation

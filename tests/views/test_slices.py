@@ -33,7 +33,7 @@ FACTS = {
     "payer": "",
     "usd_per_hour": None,
     "paid": "",
-    "run": {"id": "r1", "state": "waiting"},
+    "run": {"id": "r1", "state": "waiting", "failure": {"signature": "disk-full"}},
 }
 
 
@@ -42,7 +42,7 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     assert lines["type"] == "2 x v4-32, 8 hosts, 32 chips"
     assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
     assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h, or when unused for 30 min"
-    assert lines["run"] == "r1 (waiting)"
+    assert lines["run"] == "r1 (waiting); before: disk-full"
     assert lines["service account"] == "trainer@my-project.iam.gserviceaccount.com"
     assert "ready since" not in lines
 

@@ -29,6 +29,7 @@ def look(attempt):
         "rebooted": False,
         "detail": "",
         "survivors": [],
+        "oom_kills": 0,
         "stdout_bytes": file_size(attempt.path("stdout.log")),
         "stderr_bytes": file_size(attempt.path("stderr.log")),
         "disk_free_bytes": free_bytes(),
@@ -54,7 +55,7 @@ def look(attempt):
     return answer
 
 
-TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail")
+TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail", "oom_kills")
 
 
 def take(answer, status):

@@ -145,7 +145,7 @@ class Record:
 def supervise(attempt, argv, env, cwd, grace, beat):
     """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`.
     Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never."""
-    record, tree = Record(attempt), Tree()
+    record, tree, killed = Record(attempt), Tree(), oom_kills()
     try:
         run_main(tree, attempt, argv, dict(env, **{MARK: mark_of(record.status["supervisor"])}), cwd)
     except OSError as error:
@@ -175,10 +175,21 @@ def supervise(attempt, argv, env, cwd, grace, beat):
         signal=number,
         ended_at=time.time(),
         stopped=stopped,
+        oom_kills=oom_kills() - killed,
         left=alive[:LEFT_MAX],
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def oom_kills():
+    """How many processes the kernel killed for want of memory since it booted; every user may read that."""
+    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0  # a kernel before 4.13
 
 
 def begin_heartbeat(interval):

@@ -78,7 +78,11 @@ def _size(facts: Mapping[str, Any]) -> str:
 
 
 def _run(run: Mapping[str, Any] | None) -> str:
-    return "" if run is None else f"{run['id']} ({run['state']})"
+    """With what its last attempt failed of, while it is tried again."""
+    if run is None:
+        return ""
+    failure = run["failure"]
+    return f"{run['id']} ({run['state']})" + (f"; before: {failure['signature']}" if failure else "")
 
 
 def _ago(moment: str | None, now: float) -> str:

@@ -182,6 +182,8 @@ class WorkerStatus(Struct, frozen=True):
     detail: str = ""
     survivors: tuple[int, ...] = ()
     """Processes of the attempt that live although its supervisor is gone or could not end them."""
+    oom_kills: int = 0
+    """So many processes the kernel of its host killed for want of memory while it ran."""
     survivors_said: str = ""
     disk_free_bytes: int | None = None
     preempted: bool = False
@@ -230,6 +232,8 @@ class WorkerStatus(Struct, frozen=True):
     def why(self) -> str:
         """What its host adds to how it ended."""
         full = self.disk_free_bytes is not None and self.disk_free_bytes < DISK_FULL_BYTES
+        if not full and self.oom_kills and self.exit_status != 0:
+            return "its host ran out of memory"
         return "its disk is full" if full else self.detail
 
 
@@ -365,6 +369,7 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         disk_free_bytes=_optional_int(data, "disk_free_bytes"),
         preempted=bool(data.get("preempted", False)),
         maintenance=str(data.get("maintenance", "")),
+        oom_kills=_optional_int(data, "oom_kills") or 0,
         join=_parse_join(data.get("join")),
     )
 

@@ -232,7 +232,8 @@ RUN_STATE_NOTES: Mapping[RunState, str] = {
     RunState.RUNNING: "every worker runs",
     RunState.STOPPING: "a stop was asked for; TERM, then KILL after the grace period",
     RunState.SUCCEEDED: "every worker exited with 0",
-    RunState.FAILED: "the budget of failures is used up, or it failed at once and twice in the same way",
+    RunState.FAILED: "the budget of failures is used up, it failed at once and twice in the same way, or in "
+    "a way that is certain to come again",
     RunState.STOPPED: "ended on request, or its slice was taken down",
     RunState.GAVE_UP: "the budget of preemptions or of restarts is used up",
 }
@@ -276,6 +277,30 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
 """Budget and meaning of each cause, for the documents."""
 
 
+class Fault(StrEnum):
+    """Whose fault a failure was."""
+
+    CODE = "code"
+    ENVIRONMENT = "environment"
+    CLOUD = "cloud"
+    DATA = "data"
+    UNKNOWN = "unknown"
+
+
+class Failure(Struct, frozen=True):
+    """Why an attempt failed: the row of `manifests/tables/failures.yaml` that fits the worker that ended first.
+    `retry`: it may go well another time."""
+
+    signature: str
+    whose: Fault
+    worker: int | None
+    evidence: str
+    """The line that shows it, of the worker's log or of its host."""
+    meaning: str
+    remedy: str
+    retry: bool
+
+
 class WorkerEnd(Struct, frozen=True):
     """How one worker of an attempt ended; both None when its end was never seen."""
 
@@ -315,6 +340,7 @@ class Attempt(Struct, frozen=True):
     cause: Cause | None = None
     ending_since: float | None = None
     ends: tuple[WorkerEnd, ...] = ()
+    failure: Failure | None = None
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     joined: str = ""

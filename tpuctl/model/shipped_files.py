@@ -103,6 +103,12 @@ def load_secret_patterns() -> SecretPatterns:
 
 
 @cache
+def load_failure_table() -> Any:
+    """The content of `manifests/tables/failures.yaml`; `runs/failure.py` says what it means."""
+    return _load_yaml("failures.yaml")
+
+
+@cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
     from tpuctl.model.error_table import parse_error_table

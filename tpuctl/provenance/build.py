@@ -126,6 +126,7 @@ def build_attempt(
             ended=render_time(attempt.ended_at),
             cause=str(attempt.cause) if attempt.cause else None,
             why=attempt.suspect_why or None,
+            failure=to_data(attempt.failure) if attempt.failure is not None else None,
             joined=attempt.joined or None,
             hosts=tuple(dict(row) for row in attempt.hosts),
             disks=tuple(disks),

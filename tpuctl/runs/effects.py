@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -20,23 +21,46 @@ from tpuctl.model.records import (
     Cause,
     Desired,
     Doubt,
+    Failure,
     RunRecord,
     RunState,
     SliceRecord,
     SliceState,
     TimelineEntry,
 )
+from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest
 from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
+from tpuctl.runs.failure import (
+    Signature,
+    WorkerLog,
+    describe_failure,
+    failed_workers,
+    name_failure,
+    parse_signatures,
+)
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
+from tpuctl.slices.loss import give_up_incarnation
 from tpuctl.slices.mounts import mounts_for_manifest
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Versioned, find_slice, save, save_attempt_history
+from tpuctl.state.repository import Versioned, find_slice, list_attempts, save, save_attempt_history
+
+TAIL_BYTES = 64 << 10
+"""Of each log of a worker that failed, to find out why."""
+
+
+@cache
+def _signatures() -> tuple[Signature, ...]:
+    return parse_signatures(load_failure_table())
+
+
+def _is_hardware(failure: Failure) -> bool:
+    return any(row.hardware for row in _signatures() if row.id == failure.signature)
 
 
 class RunEffects:
@@ -290,22 +314,30 @@ class RunEffects:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
             return Outcome(wait_for("the rest of the logs"), acted=True)
-        self._emit_end()
+        failure = self._name_failure()
+        cause = self._attempt.cause
+        if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
+            cause = Cause.FAILED  # a bug is no preemption, whatever happened to other hosts
         attempt = replace(
             self._attempt,
             state=AttemptPhase.ENDED,
+            cause=cause,
+            failure=failure,
             ended_at=self._services.store.now(),
             hosts=_with_cache(self._attempt.hosts, self._workers),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
         run = charge(self._run, attempt, self._services.store.now())
+        self._emit_end(run, attempt)
         run = weigh_progress(self._services, run, attempt)
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
-        self._journal("ended", f"attempt {attempt.number}: {attempt.cause}; run is {run.state}")
-        if attempt.cause in {Cause.HOST_LOST, Cause.PREEMPTED}:
+        said = f" ({describe_failure(failure)})" if failure is not None else ""
+        self._journal("ended", f"attempt {attempt.number}: {attempt.cause}{said}; run is {run.state}")
+        if self._attempt.cause in {Cause.HOST_LOST, Cause.PREEMPTED}:
             self._doubt_slice(attempt)
+        self._replace_hardware(run, attempt)
         if run.state.final:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
             seal_manifest(self._services, run, self._slice)
@@ -313,11 +345,51 @@ class RunEffects:
         self._save(run)
         return Outcome(wait_for("the next attempt"), acted=True)
 
-    def _emit_end(self) -> None:
+    def _name_failure(self) -> Failure | None:
+        """What the failure of the attempt means, by what its workers wrote last."""
+        run, number = self._run, self._attempt.number
+        logs = {}
+        for worker in failed_workers(self._workers):
+            out, err = (
+                self._services.logs.tail(run.id, number, worker.worker, stream, TAIL_BYTES).decode(
+                    errors="replace"
+                )
+                for stream in ("stdout", "stderr")
+            )
+            logs[worker.worker] = WorkerLog(out, err)
+        failure = name_failure(_signatures(), run, self._attempt, self._workers, logs)
+        if failure is None:
+            return None
+        redact = load_secret_patterns().redact  # a record may be shared, as a log is not
+        evidence = redact(failure.evidence)
+        return replace(
+            failure, evidence=evidence, meaning=redact(failure.meaning), remedy=redact(failure.remedy)
+        )
+
+    def _emit_end(self, run: RunRecord, attempt: Attempt) -> None:
         """Says how the attempt ended: below what its workers wrote, such as a traceback."""
-        number, cause, why = self._attempt.number, self._attempt.cause, self._attempt.suspect_why
-        if cause not in {Cause.SUCCEEDED, Cause.STOPPED}:
-            self._services.emit(Note(self._run.id, f"attempt {number} ended ({cause}): {why}"))
+        if attempt.cause in {Cause.SUCCEEDED, Cause.STOPPED}:
+            return
+        said = f"attempt {attempt.number} ended ({attempt.cause}): {attempt.suspect_why}"
+        failure = attempt.failure
+        if failure is not None:
+            again = "not tried again" if run.state.final else "tried again"
+            said = f"{said}; {describe_failure(failure)}; {again}"
+        self._services.emit(Note(run.id, said))
+
+    def _replace_hardware(self, run: RunRecord, attempt: Attempt) -> None:
+        """Asks for another slice after the second failure of the hardware of one worker of this one."""
+        now, slice_ = attempt.failure, self._slice
+        if now is None or slice_ is None or run.state.final or not _is_hardware(now):
+            return
+        before = [
+            each.failure
+            for each in list_attempts(self._services, run.id)
+            if each.number < attempt.number and each.incarnation == attempt.incarnation
+        ]
+        if any(each is not None and each.worker == now.worker and _is_hardware(each) for each in before):
+            why = f"worker {now.worker} failed twice: {now.meaning} ({now.signature})"
+            give_up_incarnation(self._services, run.slice_name, attempt.incarnation, why, fence=self._fence)
 
     def _collect(self, hosts: AttemptHosts) -> bool:
         """What the workers wrote and nobody followed. False when there is more than one step may fetch: also

@@ -22,6 +22,7 @@ from tpuctl.model.records import (
     AttemptPhase,
     Cause,
     Desired,
+    Fault,
     RunRecord,
     RunState,
     SliceRecord,
@@ -29,6 +30,7 @@ from tpuctl.model.records import (
     WorkerEnd,
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
+from tpuctl.runs.failure import describe_failure
 from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
@@ -321,17 +323,23 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
         return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
     if cause is Cause.STOPPED:
         return _final(ended, RunState.STOPPED, "stopped", now)
+    failure = attempt.failure
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""
     if cause is Cause.NOT_JOINED:
         how, cause = str(cause), Cause.FAILED
+    if cause is Cause.FAILED and failure is not None and failure.whose is Fault.CLOUD:
+        how, cause = "", Cause.HOST_LOST
     ended = replace(ended, quick_failure=how)
+    if failure is not None and not failure.retry:
+        ended = replace(ended, failures=run.failures + 1)
+        return _final(ended, RunState.FAILED, f"{_why(attempt)}; it would come again", now)
     if cause is Cause.FAILED:
         ended = replace(ended, failures=run.failures + 1)
         if ended.failures > policy.max_failures:
-            return _final(ended, RunState.FAILED, attempt.suspect_why, now)
+            return _final(ended, RunState.FAILED, _why(attempt), now)
         if how and how == run.quick_failure:
             soon = f" within {timeouts.QUICK_FAILURE_S:.0f} s of its start" if how != Cause.NOT_JOINED else ""
-            why = f"{attempt.suspect_why}, for the second time{soon}"
+            why = f"{_why(attempt)}, for the second time{soon}"
             return _final(ended, RunState.FAILED, why, now)
     elif cause is Cause.RESTART_ASKED:
         ended = replace(ended, restarts=run.restarts + 1)
@@ -345,7 +353,18 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
             return _final(ended, RunState.GAVE_UP, f"lost its hosts {counted(ended.preemptions, 'time')}", now)
     if run.stop_asked:
         return _final(ended, RunState.STOPPED, "stopped", now)
-    return replace(ended, state=RunState.WAITING, reason=f"attempt {attempt.number}: {cause}")
+    why = f": {describe_failure(failure)}" if failure is not None else ""
+    return replace(
+        ended,
+        state=RunState.WAITING,
+        reason=f"attempt {attempt.number}: {attempt.cause}{why}; it is tried again",
+    )
+
+
+def _why(attempt: Attempt) -> str:
+    """Why an attempt failed: what the workers did, and what that means."""
+    failure = attempt.failure
+    return f"{attempt.suspect_why}; {describe_failure(failure)}" if failure is not None else attempt.suspect_why
 
 
 def _quick_failure(attempt: Attempt) -> str:

@@ -279,9 +279,16 @@ def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:
         return None
     ends = run.attempt.ends if run.attempt else ()
     failed = [end for end in ends if end.exit_status != 0]
+    failure = run.attempt.failure if run.attempt else None
     kind = PartialError if len(failed) < len(ends) else TpuctlError
     return kind(
         f"run {run.id} {run.state}: {run.reason}",
-        hint=log_hint,
-        details={"workers": [end.worker for end in failed], "exits": to_data(ends)},
+        hint=f"{failure.remedy}; {log_hint}"
+        if failure is not None and log_hint not in failure.remedy
+        else log_hint,
+        details={
+            "workers": [end.worker for end in failed],
+            "exits": to_data(ends),
+            "failure": to_data(failure) if failure is not None else None,
+        },
     )

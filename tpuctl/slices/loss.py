@@ -6,14 +6,17 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
 from tpuctl.errors import QuotaError
 from tpuctl.model import timeouts
-from tpuctl.model.records import Loss, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, Loss, SliceState
 from tpuctl.model.verdict import Failed, Wait, wait_for
 from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.states import ABSENT, SliceEvent
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import find_slice, save
 
 _TAKEN = {SliceEvent.PREEMPTED, SliceEvent.NODE_MISSING}
 """Losses that are the cloud's doing: asked for again at once, never charged as a failure."""
@@ -111,3 +114,18 @@ def mark_lost(
             incarnation=replace(context.incarnation, given_up=give_up),
         )
     )
+
+
+def give_up_incarnation(services: Services, name: str, number: int, why: str, *, fence: int) -> None:
+    """Has the loop ask for a slice again although the cloud shows it alive: its hardware fails. One that was
+    made by hand is left to a person, and one that went on meanwhile to itself."""
+    stored = find_slice(services, name)
+    record = stored.record if stored is not None else None
+    if stored is None or record is None or record.state not in WITH_HOSTS or record.desired is not Desired.UP:
+        return
+    if record.incarnation is None or record.incarnation.number != number or record.by_hand:
+        return
+    record_decision(services, record.key, "broken", why, incarnation=record.incarnation.cloud_name, fence=fence)
+    lost = Loss(services.store.now(), "broken", why)
+    given_up = replace(record.incarnation, given_up=True)
+    save(services, stored, replace(record, state=SliceState.LOST, loss=lost, incarnation=given_up))

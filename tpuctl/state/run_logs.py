@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,15 @@ class LogFiles:
             return self._file(run_id, attempt, worker, stream).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
+        """See `ports.RunLogs.tail`."""
+        try:
+            with self._file(run_id, attempt, worker, stream).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
 
     def has(self, run_id: str, attempt: int) -> bool:
         """Whether this machine ever fetched output of an attempt."""

@@ -10,6 +10,7 @@ from typing import Any
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
+from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
@@ -77,7 +78,7 @@ FLEET_KEYS = (
 )  # fmt: skip
 RUN_KEYS = (
     "id", "slice", "state", "attempts", "failures", "preemptions", "command", "created", "ended",
-    "reason", "user",
+    "reason", "failure", "user",
 )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
             for i, w in enumerate(incarnation.workers if incarnation else ())
         ],
-        "run": None if run is None else {"id": run.id, "state": str(run.state)},
+        "run": None if run is None else {"id": run.id, "state": str(run.state), "failure": _failure(run)},
     }
 
 
@@ -240,5 +241,12 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
         "created": render_time(run.created_at),
         "ended": render_time(run.ended_at),
         "reason": run.reason,
+        "failure": _failure(run),
         "user": run.owner,
     }
+
+
+def _failure(run: RunRecord) -> dict[str, Any] | None:
+    """Why its last attempt failed; None where that did not."""
+    failure = run.attempt.failure if run.attempt else None
+    return dict(to_data(failure)) if failure is not None else None

@@ -39,6 +39,9 @@ class MemoryLogs:
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         self.files.setdefault((run_id, attempt, worker, stream), bytearray()).extend(data)
 
+    def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
+        return bytes(self.files.get((run_id, attempt, worker, stream), b""))[-limit:]
+
     def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str:
         return f"memory:{run_id}/{attempt}/{worker}.{stream}"
 

@@ -34,9 +34,11 @@ def runs(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
 
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     """A run as a person reads it; its command can be pasted."""
+    failure = row["failure"] if row["state"] in ("failed", "gave-up") else None
     lost = f", {row['preemptions']} lost" if row["preemptions"] else ""
     return {
         **row,
+        "state": f"{row['state']}: {failure['signature']}" if failure else row["state"],
         "attempts": f"{row['attempts']}{lost}",
         "created": row["created"][: len("2026-11-21T10:15")].replace("T", " "),
         "command": shlex.join(row["command"]),
