@@ -9,6 +9,7 @@ Python 3.8, standard library.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -26,6 +27,7 @@ UNITS = "/etc/systemd/system"
 PROBE_EVERY_S = 3.0
 PROBE_S = 10.0
 MISSES = 2  # probes in a row without an answer: then it counts as dead
+ASK_EVERY_S = 30.0  # one operation of class A and one of class B: about 0.02 USD a day
 MOUNT_S = 90.0
 STOP_S = 15.0
 BUSY_S = 6.0  # longer than whoever only looks at a mount, such as the agent, has it open
@@ -33,7 +35,6 @@ RECENT_S = 600.0
 RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
 PATIENCE_S = 300.0
 LOG_MAX = 1 << 20
-NOT_CONNECTED = 107  # ENOTCONN: the server of the file system died
 REFUSED = "refused: "  # begins what no further try changes
 
 
@@ -116,6 +117,54 @@ def probe(path, seconds=PROBE_S):
     return int(said or b"5")
 
 
+class BucketProbe:
+    """Asks the bucket, through the mount, for a file that is not there, of which no cache of gcsfuse knows.
+
+    The next question waits for the answer to the last one: while the bucket is silent no signal ends the child.
+    """
+
+    def __init__(self, path):
+        self.path, self.due, self.pid = path, 0.0, 0
+
+    def look(self):
+        """Empty where the bucket answered last time, else what is wrong; None while nothing new is known."""
+        now = time.monotonic()
+        if not self.pid:
+            if now >= self.due:
+                self.ask(now)
+            return None
+        if not select.select([self.told], [], [], 0)[0]:
+            return "no answer within %d s" % PROBE_S if now - self.asked_at > PROBE_S else None
+        said = os.read(self.told, 10)
+        os.close(self.told)
+        self.pid, self.due = 0, now + ASK_EVERY_S
+        number = int(said or b"5")
+        return "" if number in (0, errno.ENOENT) else os.strerror(number)
+
+    def ask(self, now):
+        self.told, tell = os.pipe()
+        self.asked_at = now
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.closerange(0, tell)  # as in probe
+                os.closerange(tell + 1, 1024)
+                os.stat(os.path.join(self.path, ".tpuctl-probe-%s" % os.urandom(8).hex()))
+                os.write(tell, b"0")
+            except OSError as error:
+                os.write(tell, str(error.errno).encode())
+            os._exit(0)
+        os.close(tell)
+
+    def forget(self):
+        """Without waiting for a child that no signal reaches."""
+        if self.pid:
+            os.close(self.told)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
+
+
 def check_point(path):
     """Raises Refused unless the folder is there and empty; makes it where nothing is."""
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -177,6 +226,8 @@ class Keeper:
             "keeper": identity(os.getpid()),
             "restarts": before.get("restarts", 0) if same else 0,
             "detail": before.get("detail", "") if same else "",
+            "troubled_at": before.get("troubled_at", 0.0) if same else 0.0,
+            "bucket_error": "",
         }
 
     def note(self, state, detail=None):
@@ -202,6 +253,7 @@ class Keeper:
             if self.stopping:
                 return
             self.status["restarts"] += 1
+            self.status.update(troubled_at=time.time(), bucket_error="")
             self.note("restarting", why)
             self.clear()
             self.pause(why)
@@ -266,9 +318,26 @@ class Keeper:
 
     def watch(self):
         """Returns when it is dead, and why."""
+        bucket = BucketProbe(self.path)
+        try:
+            return self.look_at(bucket)
+        finally:
+            bucket.forget()
+
+    def hear(self, error):
+        """Of a bucket that does not answer: to mount it anew would not help, so that it is only told."""
+        if error is None or error == self.status["bucket_error"]:
+            return
+        self.status["bucket_error"] = error
+        if error:
+            self.status["troubled_at"] = time.time()
+        self.note("up", "the bucket does not answer: %s" % error if error else None)
+
+    def look_at(self, bucket):
         misses, due = 0, time.monotonic() + PROBE_EVERY_S
         while not self.stopping:
             self.sleep(0.2)
+            self.hear(bucket.look())
             if not alive(self.server):
                 return "gcsfuse died"
             if time.monotonic() < due:
@@ -277,7 +346,7 @@ class Keeper:
                 return "somebody unmounted it"
             said = probe(self.path)
             due = time.monotonic() + PROBE_EVERY_S
-            if said == NOT_CONNECTED:
+            if said == errno.ENOTCONN:
                 return "transport endpoint is not connected"
             misses = 0 if said is not None else misses + 1
             if misses >= MISSES:
@@ -449,7 +518,7 @@ def clear_foreign(path):
     there = mounted(path)
     if there is None:
         return
-    if there[0].startswith("fuse") and probe(path) == NOT_CONNECTED:
+    if there[0].startswith("fuse") and probe(path) == errno.ENOTCONN:
         unmount(path, lazy=True)
         return
     raise Refused("%s of %s is mounted on %s, and not by tpuctl: sudo umount %s" % (*there, path, path))

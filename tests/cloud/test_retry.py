@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from google.api_core.exceptions import ServiceUnavailable
+from google.api_core.exceptions import ServiceUnavailable, TooManyRequests
 
-from tpuctl.cloud import retry
+from tpuctl.cloud import retry, storage
 from tpuctl.errors import TransientError
 
 
@@ -55,3 +55,16 @@ def test_the_answer_of_a_later_try_is_the_answer(clock: Time) -> None:
         return answer
 
     assert retry.read("read a node", call) == 7
+
+
+def test_cloud_storage_that_asks_for_a_slower_pace_is_asked_again(clock: Time) -> None:
+    answers = iter([None, 7])
+
+    def call() -> int:
+        answer = next(answers)
+        if answer is None:
+            raise TooManyRequests("slow down")
+        return answer
+
+    assert storage.read_again("read gs://b/o", call) == 7
+    assert clock.at > 0

@@ -150,3 +150,21 @@ def test_mistakes_in_hooks_name_the_file_and_the_key(value: Any, words: str) -> 
     with pytest.raises(BadConfigError, match=words) as caught:
         parse_hooks(value, "config.yaml")
     assert caught.value.message.startswith("config.yaml")
+
+
+def test_a_mount_that_died_under_a_run_is_told_before_its_end() -> None:
+    timeline = [
+        {"at": 1.0, "event": "started", "detail": ""},
+        {"at": 2.0, "event": "mount-lost", "detail": "/mnt/data on worker 1: gcsfuse died"},
+        {"at": 3.0, "event": "mount-back", "detail": "well"},
+    ]
+    record = {
+        "state": "failed",
+        "created_at": 0.0,
+        "ended_at": 9.0,
+        "attempt": {"number": 1, "timeline": timeline},
+    }
+    lost, end = run_events("runs/r", record)
+    assert (lost.kind, lost.at, lost.detail) == (EventKind.MOUNT_LOST, 2.0, timeline[1]["detail"])
+    assert end.kind is EventKind.GAVE_UP
+    assert lost.id < end.id

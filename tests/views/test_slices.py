@@ -19,6 +19,7 @@ FACTS = {
     "runtime_version": "tpu-ubuntu2204-base",
     "options": {"service_account": "trainer@my-project.iam.gserviceaccount.com"},
     "env": None,
+    "mounts": [],
     "queued": True,
     "user": "ada",
     "login_user": "tpuctl",
@@ -51,3 +52,11 @@ def test_a_slice_on_its_way_down_says_so() -> None:
     lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "run": None}, NOW)
     assert lines["state"] == "lost (to be taken down)"
     assert not {"taken down", "run"} & set(lines)
+
+
+def test_mounts_with_the_same_health_are_told_together() -> None:
+    rows = [{"path": "/mnt/a", "worker": n, "health": "mounted", "well": True} for n in (0, 1, 2)]
+    rows.append({"path": "/mnt/a", "worker": 3, "health": "not mounted", "well": False})
+    lines = status_lines({**FACTS, "mounts": rows}, NOW)
+    assert lines["mounts now"] == "/mnt/a mounted on workers 0-2; /mnt/a not mounted on worker 3"
+    assert "mounts now" not in status_lines(FACTS, NOW)

@@ -3,8 +3,7 @@
 What needs root is in the keeper, one file that comes with the job (templates/mount_keeper.py).
 """
 
-import ctypes
-import errno
+import contextlib
 import hashlib
 import json
 import os
@@ -24,16 +23,15 @@ PASSED_ON = re.compile(
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
-GETDENTS = {"x86_64": 217, "aarch64": 61}  # getdents64(2)
 
 
 def gcsfuse_facts(request):
-    """gcsfuse itself, and the mounts that tpuctl made: each is looked at and then listed, by children that have
-    `probe_s` seconds. The first gcsfuse answers by itself, the second the bucket."""
+    """gcsfuse itself, and the mounts that tpuctl made: each is looked at twice, by children that have `probe_s`
+    seconds. The first gcsfuse answers by itself, the second the bucket."""
     found = [each for each in map(read_status, folders()) if each]
     probe_s = float(request.get("probe_s") or 5.0)
     alive = probe_all([each["path"] for each in found], probe_s, look_at_server)
-    listed = probe_all([path for path in alive if not alive[path]["error"]], probe_s, look_at_files)
+    asked = probe_all([path for path in alive if not alive[path]["error"]], probe_s, look_for_nothing)
     with open("/proc/self/mountinfo") as file:
         kernel = {mount["path"]: mount for mount in map(parse_mount, file)}
     return {
@@ -41,7 +39,7 @@ def gcsfuse_facts(request):
         "programs": sorted(os.listdir(PROGRAMS)) if os.path.isdir(PROGRAMS) else [],
         "fuse": os.path.exists("/dev/fuse"),
         "mounts": [
-            judged(each, alive.get(each["path"]), listed.get(each["path"]), kernel.get(each["path"]), probe_s)
+            judged(each, alive.get(each["path"]), asked.get(each["path"]), kernel.get(each["path"]), probe_s)
             for each in found
         ],
     }
@@ -52,17 +50,42 @@ def look_at_server(path):
     return {}
 
 
-def look_at_files(path):
-    """By the kernel's own call: of a bucket that is gone gcsfuse says ENOENT, which readdir(3) of glibc takes
-    for the end of an empty folder."""
-    number = GETDENTS.get(os.uname().machine)
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    if number and libc.syscall(number, handle, ctypes.create_string_buffer(4096), 4096) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    os.close(handle)
+def look_for_nothing(path):
+    """No cache of gcsfuse knows of a file that is not there, so that the bucket has to answer. A listing may be
+    cached, and takes minutes where there are a million files."""
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(os.path.join(path, ".tpuctl-probe-" + os.urandom(8).hex()))
     return {}
+
+
+def mount_reports(since):
+    """The mounts of this host that are not well, or were not at a time after `since`, by the word of their
+    keepers: nothing is looked at that could hang."""
+    found = []
+    for status in filter(None, map(read_status, folders())):
+        why = unwell(status)
+        if why or (since is not None and status.get("troubled_at", 0.0) >= since):
+            found.append(
+                {
+                    "path": status["path"],
+                    "well": not why,
+                    "why": why or status.get("detail", ""),
+                    "restarts": status.get("restarts", 0),
+                    "kept": runs(status.get("keeper")),
+                }
+            )
+    return found
+
+
+def unwell(status):
+    """What is wrong with a mount; empty for nothing."""
+    if status["state"] != "up":
+        return status.get("detail") or status["state"]
+    for what in ("keeper", "gcsfuse"):
+        if not runs(status.get(what)):
+            return "%s is not running" % what
+    error = status.get("bucket_error")
+    return "the bucket does not answer: %s" % error if error else ""
 
 
 def folders():
@@ -78,7 +101,7 @@ def read_status(folder):
         return None  # it is being made, or removed
 
 
-def judged(status, server, files, mount, probe_s):
+def judged(status, server, bucket, mount, probe_s):
     """`alive`: gcsfuse answers; `error` is then what the bucket has answered."""
     dead = [what for what in ("keeper", "gcsfuse") if not runs(status.get(what))]
     alive, error = False, "it is not mounted"
@@ -92,9 +115,7 @@ def judged(status, server, files, mount, probe_s):
         elif server["error"]:
             error = server["error"]
         else:
-            alive, error = True, files["error"] if files else "nothing within %d s" % probe_s
-            if error == os.strerror(errno.ENOENT):
-                error = "there is no such bucket"
+            alive, error = True, bucket["error"] if bucket else "nothing within %d s" % probe_s
     return {
         "path": status["path"],
         "bucket": status["bucket"],

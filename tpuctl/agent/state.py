@@ -10,6 +10,7 @@ from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, wr
 from join import reports
 from processes import boot_id, is_alive, signal, signal_all
 
+MOUNTS = "/var/lib/tpuctl-mounts"  # STATE of buckets.py; most hosts have none, and that is asked every second
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
 
 
@@ -104,6 +105,10 @@ def status(request, _stdin):
     """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
     attempt = Attempt(request)
     answer = dict(look(attempt), join=reports(attempt))
+    if os.path.isdir(MOUNTS):
+        from buckets import mount_reports
+
+        answer["mounts"] = mount_reports(answer["started_at"])
     if request.get("host"):
         from metadata import notices
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli.context import AppContext
-from tpuctl.lib.text import counted
+from tpuctl.lib.text import counted, fold_workers
 from tpuctl.lib.time import render_age, render_seconds
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "asked for as": "queued resource" if facts["queued"] else "node, directly",
         "software": facts["runtime_version"],
         **{name.replace("_", " "): value for name, value in facts["options"].items()},
+        "mounts now": _mounts(facts["mounts"]),
         "environment": facts["env"],
         "user": facts["user"],
         "login as": facts["login_user"],
@@ -83,6 +84,17 @@ def _run(run: Mapping[str, Any] | None) -> str:
         return ""
     failure = run["failure"]
     return f"{run['id']} ({run['state']})" + (f"; before: {failure['signature']}" if failure else "")
+
+
+def _mounts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How the mounts are, those with the same health together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        groups.setdefault((row["path"], row["health"]), []).append(row["worker"])
+    return "; ".join(
+        f"{path} {health} on worker{'' if len(workers) == 1 else 's'} {fold_workers(workers)}"
+        for (path, health), workers in groups.items()
+    )
 
 
 def _ago(moment: str | None, now: float) -> str:

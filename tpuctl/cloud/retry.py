@@ -17,9 +17,13 @@ T = TypeVar("T")
 
 
 def read(
-    what: str, call: Callable[[], T], translate: Callable[[Exception, str], TpuctlError] = errors.translate
+    what: str,
+    call: Callable[[], T],
+    translate: Callable[[Exception, str], TpuctlError] = errors.translate,
+    passing: tuple[type[TpuctlError], ...] = (TransientError,),
 ) -> T:
-    """The answer of `call`, which changes nothing; `what` says in errors what was being done.
+    """The answer of `call`, which changes nothing; `what` says in errors what was being done, `passing` what is
+    tried once more.
 
     Raises subclasses of TpuctlError for whatever a Google client or its transport raises.
     """
@@ -31,7 +35,7 @@ def read(
             raise of_read(translate(error, what)) from error
 
     tries, pause_s = READ_TRIES, READ_PAUSE_S
-    return retry(once, (TransientError,), tries=tries, pause_s=pause_s, sleep=time.sleep, max_s=RETRY_MAX_S)
+    return retry(once, passing, tries=tries, pause_s=pause_s, sleep=time.sleep, max_s=RETRY_MAX_S)
 
 
 def of_read(error: TpuctlError) -> TpuctlError:

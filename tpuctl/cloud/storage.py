@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from google.api_core.client_options import ClientOptions
@@ -31,6 +31,7 @@ from tpuctl.errors import (
 )
 from tpuctl.model.cloud import ObjectInfo
 
+T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 20.0
 """Without a byte, for reads: a pass asks again, and a step must end."""
@@ -74,6 +75,12 @@ def translate(error: Exception, what: str) -> TpuctlError:
         # The table of messages names the role for TPUs, which does not help here.
         return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
     return ours
+
+
+def read_again(what: str, call: Callable[[], T]) -> T:
+    """Cloud Storage answers 429 where somebody asks too fast, and wants to be asked again, later
+    (https://cloud.google.com/storage/docs/retry-strategy)."""
+    return read(what, call, translate, (TransientError, RateLimitedError))
 
 
 def _answered(error: TpuctlError, what: str) -> str:
@@ -150,7 +157,7 @@ class GoogleObjects:
         def ask() -> bool:
             return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=None))
 
-        return read(f"{LOOK} gs://{bucket}", ask, translate)
+        return read_again(f"{LOOK} gs://{bucket}", ask)
 
     def _blob(self, uri: str) -> Any:
         bucket, name = split_uri(uri)
@@ -162,7 +169,7 @@ class GoogleObjects:
         def ask() -> bytes:
             return bytes(blob.download_as_bytes(timeout=READ_TIMEOUT_S, retry=None))
 
-        content = read(f"read {uri}", ask, translate)
+        content = read_again(f"read {uri}", ask)
         if not blob.generation:
             # 0 would mean that there is no such object; a proxy that drops headers must not say that.
             raise TransientError(f"could not read {uri}: the answer names no generation")
@@ -234,7 +241,7 @@ class GoogleObjects:
                 )
             )
 
-        blobs = read(f"list {prefix_uri}", ask, translate)
+        blobs = read_again(f"list {prefix_uri}", ask)
         return tuple(map(_info, blobs))
 
     def server_time(self, bucket: str) -> float:

@@ -35,6 +35,7 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"
     GAVE_UP = "gave-up"
     NEEDS_HUMAN = "needs-human"
+    MOUNT_LOST = "mount-lost"
     TEST = "test"
 
 
@@ -45,6 +46,7 @@ EVENT_NOTES: Mapping[EventKind, str] = {
     EventKind.NEEDS_HUMAN: (
         "a slice was refused or removed, a pass is blocked, or it failed in three passes in a row"
     ),
+    EventKind.MOUNT_LOST: "a mount died under a run, or its bucket does not answer",
 }
 """For the documents; `test` is sent by `watch hooks --test` alone."""
 

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.time import render_moment
+from tpuctl.model.records import MountState
 
 
 class WorkerState(StrEnum):
@@ -190,6 +191,8 @@ class WorkerStatus(Struct, frozen=True):
     """With `maintenance`: what the metadata server says of the host, where that was asked."""
     maintenance: str = ""
     join: tuple[JoinReport, ...] = ()
+    mounts: tuple[MountState, ...] = ()
+    """Those of its host that are not well, or were not at some time since the attempt began."""
 
     @property
     def over(self) -> bool:
@@ -371,7 +374,15 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         maintenance=str(data.get("maintenance", "")),
         oom_kills=_optional_int(data, "oom_kills") or 0,
         join=_parse_join(data.get("join")),
+        mounts=_parse_mounts(data.get("mounts") or (), worker),
     )
+
+
+def _parse_mounts(data: Any, worker: int) -> tuple[MountState, ...]:
+    try:
+        return tuple(from_data(MountState, {**row, "worker": worker}) for row in data)
+    except (ValueError, TypeError) as error:
+        raise MalformedReplyError(f"'mounts' is {str(data)[:80]!r}") from error
 
 
 def _parse_join(data: object) -> tuple[JoinReport, ...]:

@@ -321,6 +321,22 @@ class TimelineEntry(Struct, frozen=True):
     detail: str = ""
 
 
+MOUNT_LOST, MOUNT_BACK = "mount-lost", "mount-back"
+"""Events of a timeline: a mount of a worker is not well, or is again."""
+
+
+class MountState(Struct, frozen=True):
+    """A mount of a worker that is not well, or was not: `why`, by the word of its host. `restarts` counts how
+    often it was mounted again; `kept`: something on the host still sees to that."""
+
+    worker: int
+    path: str
+    well: bool
+    why: str
+    restarts: int = 0
+    kept: bool = True
+
+
 class Attempt(Struct, frozen=True):
     """One try of a run on one incarnation of its slice. `fence` is the lease counter under which it began."""
 
@@ -347,6 +363,8 @@ class Attempt(Struct, frozen=True):
     """What devices the program has, once all its workers said so."""
     hosts: tuple[Mapping[str, str], ...] = ()
     """What each worker said of itself when it acknowledged, by worker."""
+    mounts: tuple[MountState, ...] = ()
+    """What it was told of its mounts."""
     node_uid: str | None = None
     """Of its incarnation, as are `zone` and when it was requested, ready in the cloud, and had all
     hosts answer: the record of the slice may tell of the next one when this attempt ends."""

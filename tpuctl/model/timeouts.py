@@ -93,6 +93,8 @@ FOLLOW_STATUS_S = 1.0
 """While output is followed: between two looks at the workers' own status."""
 FOLLOW_CLOUD_S = 5.0
 """While output is followed: between two looks at the node in the API."""
+FOLLOW_BUCKETS_S = 30.0
+"""While output is followed: between two looks whether the buckets of mounts are there; each is an operation."""
 
 UNCLEAR_MAX_S = 3600.0
 """After so long in a state that we do not know a slice needs a human: every state that is known to pass does so

@@ -80,6 +80,14 @@ def check_bucket(
             services.emit(Note("", line))
 
 
+def is_gone(services: Services, bucket: str) -> bool:
+    """Whether a bucket is gone, which hosts see as an empty one. What cannot be asked is not."""
+    try:
+        return not services.objects.bucket_exists(bucket)
+    except TpuctlError:
+        return False
+
+
 def with_program(refs: Refs, program: str | None) -> Refs:
     """The mounts, with the gcsfuse of this machine that hosts are to get. Raises UsageError."""
     if program is None or not refs:

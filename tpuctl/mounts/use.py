@@ -9,6 +9,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted, sized
@@ -17,6 +18,7 @@ from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.follow import (
     check_bucket,
     forget,
+    is_gone,
     load_rules,
     parse_ref,
     remember,
@@ -138,18 +140,30 @@ def describe(ref: MountRef) -> dict[str, Any]:
     }
 
 
-def check_mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
-    """One row for each mount and host: how it is there, by the word of the host."""
+def check_mounts(
+    services: Services, record: SliceRecord, *, limit_s: float | None = None
+) -> list[dict[str, Any]]:
+    """One row for each mount and host: how it is there, by the word of the host. Who does not answer within
+    `limit_s` is told of."""
     check_ready(record)
+    if not record.spec.mounts:
+        return []
     rules, files = load_rules(), _files(services)
     targets = host_targets(services, record)
     sections = [str(Section.GCSFUSE), str(Section.HOST)]
-    answers = HostAgent(services.remote, services.agent_source).facts(targets, lambda _: {"sections": sections})
+    remote = services.remote
+    if limit_s is not None:
+        remote = TimedRemote(remote, services.clock, services.clock.now() + limit_s)
+    answers = HostAgent(remote, services.agent_source).facts(targets, lambda _: {"sections": sections})
+    gone = {each.bucket for each in record.spec.mounts if is_gone(services, each.bucket)}
     rows = []
     for ref in record.spec.mounts:
         kind = mounted(rules, ref, files)
         for answer in answers:
-            rows.append({"path": ref.path, "worker": answer.worker, **_row(answer.value, kind, answer.message)})
+            row = _row(answer.value, kind, answer.message)
+            if row["well"] and ref.bucket in gone:
+                row |= {"health": f"the bucket gs://{ref.bucket} is gone", "well": False}
+            rows.append({"path": ref.path, "worker": answer.worker, **row})
     return rows
 
 

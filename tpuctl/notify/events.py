@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import RunState
+from tpuctl.model.records import MOUNT_LOST, RunState
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
 
@@ -101,13 +101,29 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
 
 
 def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
-    """That a run is over without success and is not started again."""
+    """Mounts that died under a run, and that it is over without success and is not started again."""
+    events = _mount_events(subject, record.get("attempt") or {})
     state = str(record["state"])
     if state not in {RunState.GAVE_UP, RunState.FAILED}:
-        return []
+        return events
     at = float(record.get("ended_at") or record["created_at"])
     detail = f"{state}: {record.get('reason') or 'no reason given'}"
-    return [HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
+    return [*events, HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
+
+
+def _mount_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:
+    """Their ids are before that of the end."""
+    return [
+        HookEvent(
+            EventKind.MOUNT_LOST,
+            subject,
+            f"{attempt['number']:05d}-{position:05d}",
+            float(entry["at"]),
+            str(entry.get("detail", "")),
+        )
+        for position, entry in enumerate(attempt.get("timeline") or ())
+        if entry["event"] == MOUNT_LOST
+    ]
 
 
 def is_history(record: Mapping[str, Any], now: float) -> bool:

@@ -15,7 +15,7 @@ from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerState, WorkerStatus
-from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, provision
+from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
@@ -24,7 +24,7 @@ from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
-from tpuctl.slices.mounts import desired_mounts
+from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values, status_of
@@ -90,6 +90,7 @@ class AttemptHosts:
         remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
         self._agent = HostAgent(remote, services.agent_source)
         self._environment = host_environment(services, self._agent, run, attempt)
+        self._slice = slice_
         self._mounts = desired_mounts(services, slice_)
 
     @property
@@ -162,15 +163,15 @@ class AttemptHosts:
 
     def _ensure_mounts(self, rows: list[dict[str, str]]) -> Stuck | str | None:
         """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""
-        verdict = provision(
-            self._agent,
-            self.targets,
-            lambda _: self._mounts,
-            slice_name=self._run.slice_name,
-            fence=self._attempt.fence,
-            deliver=deliver_files(self._services, self._agent, self._until),
-        )
+        gone = lost_buckets(self._services, self._slice)
+        if gone:
+            why = f"the bucket gs://{gone[0]} is gone, and a mount of it shows no files"
+            return Stuck(why, f"tpuctl mount ls; tpuctl mount rm PATH --on {self._run.slice_name}")
+        verdict = self._provision_mounts()
         if isinstance(verdict, Provisioned):
+            sick = sick_on_hosts(self._agent, self.targets, self._mounts)
+            if sick:
+                return f"its mounts: {sick}"
             for row, found in zip(rows, verdict.rows, strict=True):
                 row.update(found)
             return None
@@ -183,6 +184,21 @@ class AttemptHosts:
         assert isinstance(verdict, Failures)
         hint = f"tpuctl mount check --on {self._run.slice_name}"
         raise PartialError(verdict.why, hint=hint, details={"workers": [f.worker for f in verdict.failures]})
+
+    def _provision_mounts(self) -> Verdict:
+        return provision(
+            self._agent,
+            self.targets,
+            lambda _: self._mounts,
+            slice_name=self._run.slice_name,
+            fence=self._attempt.fence,
+            deliver=deliver_files(self._services, self._agent, self._until),
+        )
+
+    def mend_mounts(self) -> str:
+        """One step of mounting what is not mounted; why that does not go on, in words, or an empty string."""
+        verdict = self._provision_mounts()
+        return verdict.why if isinstance(verdict, Blocked | Failures) else ""
 
     def start(self) -> bool:
         """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt

@@ -7,7 +7,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note, StepDone, StepStarted, WorkerOutput
+from tpuctl.engine.events import Note, StepDone, StepStarted, Warn, WorkerOutput
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import describe_cache
@@ -16,6 +16,8 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
+    MOUNT_BACK,
+    MOUNT_LOST,
     Attempt,
     AttemptPhase,
     Cause,
@@ -40,6 +42,7 @@ from tpuctl.runs.failure import (
     name_failure,
     parse_signatures,
 )
+from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import request_down
@@ -61,6 +64,10 @@ def _signatures() -> tuple[Signature, ...]:
 
 def _is_hardware(failure: Failure) -> bool:
     return any(row.hardware for row in _signatures() if row.id == failure.signature)
+
+
+_OF_THE_PROGRAM = frozenset({Cause.FAILED, Cause.RESTART_ASKED, Cause.NOT_JOINED})
+"""Ends for which a mount that died may be the reason."""
 
 
 class RunEffects:
@@ -91,6 +98,8 @@ class RunEffects:
             RunStep.SUSPECT: self._suspect,
             RunStep.CLEAR: self._clear,
             RunStep.MARK_JOINED: self._mark_joined,
+            RunStep.MARK_MOUNTS: self._mark_mounts,
+            RunStep.MEND_MOUNTS: self._mend_mounts,
             RunStep.DECIDE: self._decide,
             RunStep.STOP_WORKERS: self._stop_workers,
             RunStep.END_ATTEMPT: self._end_attempt,
@@ -285,8 +294,33 @@ class RunEffects:
         self._save_attempt(replace(self._attempt, joined=plan.why, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
 
+    def _mark_mounts(self, plan: RunPlan) -> Outcome:
+        """Tells of mounts that died under the run, or are well again."""
+        news = mount_news(self._attempt.mounts, plan.mounts)
+        self._journal("mounts", plan.why)
+        entries = [self._entry(MOUNT_BACK if each.well else MOUNT_LOST, each.text) for each in news]
+        timeline = (*self._attempt.timeline, *entries)
+        self._save_attempt(replace(self._attempt, mounts=plan.mounts, timeline=timeline))
+        for each in news:
+            said = f"mount {each.text}"
+            self._services.emit(Note(self._run.id, said) if each.well else Warn(self._run.id, said))
+        return Outcome(wait_for("the run"), acted=True)
+
+    def _mend_mounts(self, plan: RunPlan) -> Outcome:
+        """Mounts what nothing on its host keeps any more. The program goes on, if it can."""
+        hosts = self._hosts()
+        why = hosts.mend_mounts() if hosts is not None else ""
+        return Outcome(Wait(f"the run; {why or plan.why}"), acted=False)
+
     def _decide(self, plan: RunPlan) -> Outcome:
-        return self._set_cause(plan.cause or Cause.FAILED, plan.why)
+        cause, why = plan.cause or Cause.FAILED, plan.why
+        if cause in _OF_THE_PROGRAM:
+            now = mounts_now(self._attempt, self._slice, self._workers)
+            said = troubled_mounts(
+                {(each.worker, each.path): each for each in (*self._attempt.mounts, *now)}.values()
+            )
+            why = f"{why}; {said}" if said else why
+        return self._set_cause(cause, why)
 
     def _set_cause(self, cause: Cause, why: str) -> Outcome:
         self._journal(str(cause), why)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
+from tpuctl.hosts.protocol import WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.mounts import mount_news, mounts_now
 from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
 from tpuctl.slices.probing import PartitionCheck
@@ -157,6 +162,8 @@ class _Watch:
         now = services.clock.now()
         self._next_status = now + timeouts.FOLLOW_STATUS_S
         self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
+        self._next_buckets = now + timeouts.FOLLOW_BUCKETS_S
+        self._lost: tuple[str, ...] | None = None
 
     def needs_decision(self) -> bool:
         now = self._services.clock.now()
@@ -188,7 +195,19 @@ class _Watch:
         workers = self._hosts.observe()
         if any(not (worker.healthy or worker.succeeded) for worker in workers):
             return True
+        stored = find_slice(self._services, run.slice_name)
+        if stored is not None and self._mounts_changed(run, stored.record, workers):
+            return True
         if not any(worker.join for worker in workers):
             return False
-        stored = find_slice(self._services, run.slice_name)
         return judge_join(run, stored.record if stored else None, workers) != JoinVerdict()
+
+    def _mounts_changed(self, run: RunRecord, record: SliceRecord, workers: Sequence[WorkerStatus]) -> bool:
+        """Buckets are asked for now and then: each question costs an operation."""
+        if not record.spec.mounts or run.attempt is None:
+            return False
+        now = self._services.clock.now()
+        if self._lost is None or now >= self._next_buckets:
+            self._next_buckets = now + timeouts.FOLLOW_BUCKETS_S
+            self._lost = lost_buckets(self._services, record)
+        return bool(mount_news(run.attempt.mounts, mounts_now(run.attempt, record, workers, self._lost)))

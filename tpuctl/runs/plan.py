@@ -7,7 +7,7 @@ hosts were probed; only then is one of the budgets charged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from tpuctl.model.records import (
     Cause,
     Desired,
     Fault,
+    MountState,
     RunRecord,
     RunState,
     SliceRecord,
@@ -32,6 +33,7 @@ from tpuctl.model.records import (
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.failure import describe_failure
 from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 READS_THAT_MUST_AGREE = 2
@@ -52,6 +54,8 @@ class RunStep(StrEnum):
     SUSPECT = "suspect"
     CLEAR = "clear"
     MARK_JOINED = "mark-joined"
+    MARK_MOUNTS = "mark-mounts"
+    MEND_MOUNTS = "mend-mounts"
     DECIDE = "decide"
     STOP_WORKERS = "stop-workers"
     END_ATTEMPT = "end-attempt"
@@ -59,7 +63,7 @@ class RunStep(StrEnum):
 
 
 class RunPlan(Struct, frozen=True):
-    """The next step and why; `cause` goes with DECIDE, `state` with FINISH.
+    """The next step and why; `cause` goes with DECIDE, `state` with FINISH, `mounts` with MARK_MOUNTS.
 
     `verdict` counts only if `step` is None.
     """
@@ -69,6 +73,7 @@ class RunPlan(Struct, frozen=True):
     verdict: Verdict
     cause: Cause | None = None
     state: RunState | None = None
+    mounts: tuple[MountState, ...] = ()
 
 
 def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | None = None) -> RunPlan:
@@ -81,6 +86,7 @@ def plan_run(
     observed: ObservedEvent | None,
     workers: Sequence[WorkerStatus],
     now: float,
+    lost_buckets: Collection[str] = (),
 ) -> RunPlan:
     """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt."""
     if run.state.final:
@@ -104,9 +110,20 @@ def plan_run(
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
     if attempt.state is AttemptPhase.STARTING:
         return _plan_starting(attempt, observed, workers, now)
+    mounts = mounts_now(attempt, slice_, workers, lost_buckets)
+    news = mount_news(attempt.mounts, mounts)
+    if news:
+        why = "; ".join(each.text for each in news)
+        return RunPlan(RunStep.MARK_MOUNTS, why, Wait(why), mounts=mounts)
     if join.joined:
         return _act(RunStep.MARK_JOINED, join.joined)
-    return _plan_running(attempt, observed, workers, now)
+    plan = _plan_running(attempt, observed, workers, now)
+    sick = sick_mounts(mounts)
+    if plan.step is not None or not sick:
+        return plan
+    if any(not (each.well or each.kept) for each in mounts):
+        return _act(RunStep.MEND_MOUNTS, sick)
+    return RunPlan(None, sick, Wait(f"the run; {sick}"))
 
 
 def _plan_next_attempt(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:

@@ -25,6 +25,7 @@ from tpuctl.runs.plan import describe_trouble, plan_run
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
+from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.states import ObservedEvent, SliceEvent
@@ -203,7 +204,9 @@ def advance_run(
     unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
     if unclear is not None:
         return Outcome(unclear, acted=False)
-    plan = plan_run(run, slice_, observed, workers, services.store.now())
+    runs = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
+    lost = lost_buckets(services, slice_) if runs else ()
+    plan = plan_run(run, slice_, observed, workers, services.store.now(), lost)
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with take_lease(services, run.slice_name) as lease:

@@ -16,12 +16,15 @@ from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
-from tpuctl.runs.reconcile import never_began
+from tpuctl.runs.mounts import sick_mounts
+from tpuctl.runs.reconcile import active_run, never_began
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
 from tpuctl.views.conditions import cloud_word, remark
 
+MOUNTS_MAX_S = 15.0
+"""For asking hosts how their mounts are: a probe of one that hangs takes 5 s."""
 _STATES: Mapping[Fate, str] = {
     Fate.UNMANAGED: "unmanaged",
     Fate.LOOKALIKE: "looks-like-ours",
@@ -179,8 +182,19 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
             for i, w in enumerate(incarnation.workers if incarnation else ())
         ],
+        "mounts": _mounts(services, record),
         "run": None if run is None else {"id": run.id, "state": str(run.state), "failure": _failure(run)},
     }
+
+
+def _mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
+    """How its mounts are on each host, now."""
+    if not record.spec.mounts or record.state not in {SliceState.READY, SliceState.INITIALIZING}:
+        return []
+    from tpuctl.mounts.use import check_mounts
+
+    rows = check_mounts(services, record, limit_s=MOUNTS_MAX_S)
+    return [{key: row[key] for key in ("path", "worker", "health", "well")} for row in rows]
 
 
 def _word_of(observation: Observation) -> str:
@@ -197,9 +211,16 @@ def describe_condition(services: Services, name: str) -> str:
 
 
 def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
-    """The condition of a slice, by itself or for want of its run."""
+    """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
     unused = never_began(services, record)
-    return remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")
+    found = remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")
+    return found or _sick_mounts(services, record)
+
+
+def _sick_mounts(services: Services, record: SliceRecord) -> str:
+    run = active_run(services, record.name) if record.spec.mounts else None
+    sick = sick_mounts(run.attempt.mounts) if run is not None and run.attempt is not None else ""
+    return f"{record.name}: mount {sick}; `tpuctl mount check --on {record.name}`" if sick else ""
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:

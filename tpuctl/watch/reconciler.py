@@ -220,17 +220,17 @@ class _Pass:
         return lines
 
     def _mounts(self, with_run: Collection[str]) -> list[PassLine]:
-        """Looks at the mounts of ready slices. Those of a run were looked at when it started, and hosts bring
-        mounts back by themselves."""
+        """Looks at the mounts of ready slices. With a look at a run its hosts say how its mounts are."""
         lines = []
         for listed in (each.record for each in self._slices if _has_mounts(each.record)):
             if listed.name in with_run or listed.key not in self._admitted:
                 continue
 
             def work(name: str = listed.name) -> PassLine:
-                said = revisit_mounts(self._services, name)
-                if not said:
-                    return PassLine(name, PassResult.DONE, "", acted=False)
+                found = revisit_mounts(self._services, name)
+                if not found.mends:
+                    result = PassResult.FAILED if found.why else PassResult.DONE
+                    return PassLine(name, result, found.why, acted=False)
                 step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
                 return self._repeat(name, name, step, may_connect=True)
 

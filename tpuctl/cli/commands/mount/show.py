@@ -68,7 +68,8 @@ def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noq
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        rows = check_mounts(context, resolve_slice(context, on, flag="--on"))
+        record = resolve_slice(context, on, flag="--on")
+        rows = check_mounts(context, record)
         bad = [row for row in rows if not row["well"]]
         if not (bad and context.console.json_mode):
             context.console.table(
@@ -78,5 +79,5 @@ def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noq
             workers = sorted({row["worker"] for row in bad})
             why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
             raise PartialError(
-                why, hint="tpuctl up SLICE mounts again", details={"workers": workers, "mounts": rows}
+                why, hint=f"tpuctl up {record.name}", details={"workers": workers, "mounts": rows}
             )
