@@ -1,4 +1,4 @@
-"""Files that docstrings and comments name are there."""
+"""Files that docstrings, comments and the documents for developers name are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.session import ROOT
@@ -17,6 +17,9 @@ FILE = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 NOT_OURS = {
     "cli/commands/NAME.py": "any command",
     "train.py": "a user's program",
+}
+IN_DOCUMENTS = {
+    "tpuctl/cli/commands/NAME.py": "any command",
 }
 
 
@@ -37,9 +40,15 @@ def named_files(source: str) -> Iterator[str]:
             yield from FILE.findall(span)
 
 
-def dead_names(source: str, paths: list[str]) -> list[str]:
+def dead_names(names: Iterable[str], paths: list[str]) -> list[str]:
     """Those of them that no path ends with."""
-    return [name for name in named_files(source) if not any(path.endswith(f"/{name}") for path in paths)]
+    return [name for name in names if not any(path.endswith(f"/{name}") for path in paths)]
+
+
+def files_in_text(text: str) -> Iterator[str]:
+    """The files that a Markdown document names between backticks, outside of blocks of code."""
+    for span in SPAN.findall(re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
+        yield from FILE.findall(span)
 
 
 def all_paths() -> list[str]:
@@ -51,10 +60,20 @@ def test_every_file_that_a_docstring_names_exists() -> None:
     paths = all_paths()
     sources: list[Path] = sorted((ROOT / "tpuctl").rglob("*.py"))
     dead = {
-        str(path.relative_to(ROOT)): dead_names(path.read_text(encoding="utf-8"), paths) for path in sources
+        str(path.relative_to(ROOT)): dead_names(named_files(path.read_text(encoding="utf-8")), paths)
+        for path in sources
     }
     found = {path: [n for n in names if n not in NOT_OURS] for path, names in dead.items()}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_every_file_that_a_document_for_developers_names_exists() -> None:
+    paths = all_paths()
+    pages = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/develop").rglob("*.md"))]
+    dead = {page.name: dead_names(files_in_text(page.read_text(encoding="utf-8")), paths) for page in pages}
+    left = {page: sorted(set(names) - set(IN_DOCUMENTS)) for page, names in dead.items()}
+    assert {page: names for page, names in left.items() if names} == {}
+    assert set(IN_DOCUMENTS) <= set().union(*dead.values())
 
 
 def test_each_exception_is_needed() -> None:
@@ -64,4 +83,4 @@ def test_each_exception_is_needed() -> None:
 
 def test_a_dead_name_is_found() -> None:
     source = '"""Sent by `gone.py` and `lib/text.py:clip`."""\n# See `text.py` and `env/lib/text.py`.\n'
-    assert dead_names(source, ["/tpuctl/lib/text.py"]) == ["env/lib/text.py", "gone.py"]
+    assert dead_names(named_files(source), ["/tpuctl/lib/text.py"]) == ["env/lib/text.py", "gone.py"]

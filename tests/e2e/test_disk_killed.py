@@ -20,7 +20,7 @@ from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.disks import hosts
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_plan import CloneRequest
+from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.make import list_records
 from tpuctl.disks.rules import DiskRules

@@ -12,7 +12,7 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_plan import CloneRequest
+from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import remove_disk, resize_disk

@@ -19,7 +19,7 @@ from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_plan import CloneRequest
+from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.collect import collect, unused_copies
 from tpuctl.disks.make import get_record, list_records, save_record
 from tpuctl.disks.rules import DiskRules

@@ -71,7 +71,7 @@ def by_down(services: MemoryServices) -> None:
 
 
 def by_prune(services: MemoryServices) -> None:
-    end_slice(services, "big")
+    end_slice(services, "big", "apply --prune by me")
 
 
 def by_ttl(services: MemoryServices) -> None:
@@ -83,9 +83,17 @@ def by_grants_end(services: MemoryServices) -> None:
     services.store.put(grant.key, to_data(grant), if_generation=0)
 
 
-@pytest.mark.parametrize("way", [by_down, by_prune, by_ttl, by_grants_end])
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (by_down, "asked for by "),
+        (by_prune, "apply --prune by me"),
+        (by_ttl, "its time ends at "),
+        (by_grants_end, "its grant ended on 2020-01-01"),
+    ],
+)
 def test_what_became_somebody_elses_is_kept_by_every_way_down(
-    place: MemoryPlace, services: MemoryServices, way: Callable[[MemoryServices], None]
+    place: MemoryPlace, services: MemoryServices, way: Callable[[MemoryServices], None], reason: str
 ) -> None:
     bring_up(services, "big", queued=False)
     relabel(services, "big-1", tpuctl_user="bob")
@@ -93,6 +101,9 @@ def test_what_became_somebody_elses_is_kept_by_every_way_down(
     stuck = minutes(place, 40)
     assert any("carries tpuctl-user=bob: it is bob's" in why for why in stuck), stuck
     assert standing(place) == ["big-1"]
+    journal = [entry.data for entry in services.store.list("journal/slices/big/")]
+    [down] = [entry["reason"] for entry in journal if entry["action"] == "down"]
+    assert down.startswith(reason)
     assert [row["action"] for row in decisions(services, "big")].count("kept") == 1
     relabel(services, "big-1", tpuctl_user="ada")
     minutes(place, 20)

@@ -39,6 +39,14 @@ OwnSlice = Annotated[
         metavar="[NAME]", help="The slice; optional if you have just one.", autocompletion=slice_names
     ),
 ]
+SliceOrRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="The slice or run; optional if you have just one slice.",
+        autocompletion=slice_names,
+    ),
+]
 OnSlice = Annotated[
     str | None,
     typer.Option(

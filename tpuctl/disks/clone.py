@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.clone_plan import CloneRequest, plan_clone
+from tpuctl.disks.clone_request import CloneRequest, plan_clone
 from tpuctl.disks.collect import remove_snapshot
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once

@@ -132,7 +132,9 @@ def _removal(services: Services, name: str) -> Step:
         stored = find_slice(services, name)
         if stored is None or stored.record.state is SliceState.GONE:
             return Outcome(Done("gone"), acted=False)
-        return end_slice(services, name)
+        return end_slice(
+            services, name, f"apply --prune by {services.user}: it is not in the fleet file any more"
+        )
 
     return step
 
@@ -197,7 +199,7 @@ class _SliceItem:
             record = stored.record
             other = bool(record.differs_from(item.spec, item.zones))
             if other and (self._replace or record.desired is Desired.DOWN):
-                return end_slice(services, item.name)
+                return end_slice(services, item.name, f"apply --replace by {services.user}")
         request_wanted(services, item, fleet=self._fleet.name, quotas=False)
         self._requested = True
         return Outcome(wait_for("the first read"), acted=True)

@@ -485,7 +485,7 @@ class RunEffects:
         if not run.spec.owns_slice or run.spec.keep_slice or self._slice is None:
             return
         if self._slice.desired is Desired.UP and self._slice.run_id == run.id:
-            request_down(self._services, run.slice_name)
+            request_down(self._services, run.slice_name, why=f"run {run.id}, for which it was made, is over")
 
 
 def _with_cache(

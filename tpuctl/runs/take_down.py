@@ -54,14 +54,15 @@ def _end_run_first(services: Services, run_id: str, deadline: float | None) -> N
         )
 
 
-def end_slice(services: Services, name: str) -> Outcome:
-    """One step of taking a slice down with its run: the run ends in order first, if that can be."""
+def end_slice(services: Services, name: str, why: str) -> Outcome:
+    """One step of taking a slice down with its run: the run ends in order first, if that can be. The journal
+    keeps `why`."""
     record = get_slice(services, name).record
     if record.desired is Desired.UP:
         run = active_run(services, name)
         if run is not None and _keeps_slice(services, run):
             return Outcome(wait_for(f"run {run.id} to end"), acted=False)
-        request_down(services, name)
+        request_down(services, name, why=why)
         return Outcome(wait_for(f"{name} to be gone"), acted=True)
     return advance_slice(services, name)[0]
 

@@ -298,8 +298,9 @@ def check_owner(services: Services, records: Iterable[SliceRecord], *, all_users
         )
 
 
-def request_down(services: Services, name: str, *, all_users: bool = False) -> SliceRecord:
-    """Writes down that slice `name` is to go; with `all_users` whoever's label its TPUs carry.
+def request_down(services: Services, name: str, *, why: str = "", all_users: bool = False) -> SliceRecord:
+    """Writes down that slice `name` is to go, and why, unless a person asked for it; with `all_users` whoever's
+    label its TPUs carry.
 
     A record that another process changes at the same moment is read again: what it says does not matter here.
     """
@@ -312,7 +313,7 @@ def request_down(services: Services, name: str, *, all_users: bool = False) -> S
         if record.state is SliceState.GONE or (down and any_user == record.any_user):
             return record
         said = " with --all-users" if all_users else ""
-        record_decision(services, record.key, "down", f"asked for by {services.user}{said}")
+        record_decision(services, record.key, "down", why or f"asked for by {services.user}{said}")
         wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
         return save(services, stored, wanted).record
 

@@ -84,5 +84,6 @@ def _take_along(
             return None
         request_stop(services, run.id)
         return GrantNews(run.id, f"stopped: the grant under slice {record.name} ended on {last_day}")
-    request_down(services, record.name)
-    return GrantNews(record.name, f"taken down: its grant ended on {last_day}")
+    why = f"its grant ended on {last_day}"
+    request_down(services, record.name, why=why)
+    return GrantNews(record.name, f"taken down: {why}")

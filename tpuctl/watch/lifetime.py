@@ -62,7 +62,7 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
         return f"stopping run {run.id}: {verdict.why}"
     if verdict.step is Step.STOP:
         record_decision(services, record.key, "end", verdict.why)
-        request_down(services, record.name)
+        request_down(services, record.name, why=verdict.why)
         return f"taken down: {verdict.why}"
     if verdict.step is Step.WARN:
         text = f"tpuctl takes slice {record.name} down in ten minutes: {verdict.why}"

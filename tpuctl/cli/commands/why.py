@@ -9,10 +9,10 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, OwnSlice
+from tpuctl.cli.options import Json, SliceOrRun
 
 
-def why(ctx: typer.Context, name: OwnSlice = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show the decisions about a slice or run, and their reasons.
 
     The oldest comes first.

@@ -61,7 +61,7 @@ def clone(
     command continues. A clone of a clone is the same one in another zone: --zone.
     """
     from tpuctl.disks.clone import clone as make_clone
-    from tpuctl.disks.clone_plan import CloneRequest, plan_clone
+    from tpuctl.disks.clone_request import CloneRequest, plan_clone
     from tpuctl.disks.costs import monthly_cost
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name

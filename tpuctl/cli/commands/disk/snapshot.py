@@ -17,7 +17,7 @@ def snapshot(
 ) -> None:
     """Make a snapshot of a disk as it is now."""
     from tpuctl.disks.clone import clone as make_clone
-    from tpuctl.disks.clone_plan import CloneRequest
+    from tpuctl.disks.clone_request import CloneRequest
 
     with open_context(ctx) as context:
         record = make_clone(context, rules_of(None), CloneRequest(name, snapshot_only=True))
