@@ -51,6 +51,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("stop", "Stop a run."),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
+        Entry("rerun", "Do a run again, from its manifest."),
         Entry("keep", "Keep the disks of a run."),
     ),
     "Slices": (

@@ -50,6 +50,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "manifest diff": ("tpuctl manifest diff RUN OTHER",),
     "manifest verify": ("tpuctl manifest verify RUN",),
+    "manifest export": ("tpuctl manifest export RUN --to run.tar", "tpuctl manifest export RUN --as slsa"),
+    "rerun": (
+        "tpuctl rerun RUN --dry-run",
+        "tpuctl rerun RUN --on v6e-16 --pay",
+        "tpuctl rerun run.tar --on big --secret TOKEN=env:TOKEN",
+    ),
     "keep": ("tpuctl keep last --until 90d", "tpuctl keep RUN --release"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
     "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),

@@ -417,6 +417,8 @@ class RunRecord(Struct, frozen=True):
     fleet: str = ""
     """Name of the fleet file that asked for it, and `fleet_run` its name there; empty for one made by hand."""
     fleet_run: str = ""
+    rerun_of: str = ""
+    """The run whose manifest it repeats."""
 
     @property
     def key(self) -> str:

@@ -48,6 +48,7 @@ def build_start(
             project=project,
             created=render_time(run.created_at),
             tpuctl_version=version,
+            rerun_of=run.rerun_of or None,
         ),
         "command": CommandSection(
             argv=spec.argv,
@@ -59,6 +60,8 @@ def build_start(
             allow_cpu=spec.allow_cpu,
             max_failures=spec.policy.max_failures,
             max_preemptions=spec.policy.max_preemptions,
+            grace_s=spec.policy.grace_s,
+            join_limit_s=spec.join_limit_s,
         ),
         "configuration": dict(configuration or {}),
         "code": CodeSection(

@@ -54,6 +54,8 @@ class CommandSection(Struct, frozen=True):
     allow_cpu: bool = False
     max_failures: int | None = None
     max_preemptions: int | None = None
+    grace_s: float | None = None
+    join_limit_s: float | None = None
 
 
 class SettingSection(Struct, frozen=True):

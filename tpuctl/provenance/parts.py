@@ -20,8 +20,9 @@ from tpuctl.model.prices import price_per_hour
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.provenance.build import build_attempt, build_end, build_start
+from tpuctl.provenance.bundle import read_bundle
 from tpuctl.provenance.manifest import Row, SettingSection, assemble, parse_manifest, render_part
-from tpuctl.state.repository import save_once
+from tpuctl.state.repository import get_run, save_once
 
 MANIFEST_LIMIT = 64 << 20
 """Bytes of a file: 256 hosts and a hundred attempts make about 20 million."""
@@ -60,10 +61,25 @@ def load_manifest(services: Services, run_id: str) -> dict[str, Any]:
     return assemble(start, [document.data for document in parts.attempts], end, run_id)
 
 
+def load_source(services: Services, source: str) -> tuple[dict[str, Any], RunRecord | None]:
+    """The manifest of the run `source`, or in the file of that name; with the record of a run of this store.
+
+    Raises NotFoundError, which names the nearest run, or BadManifestError.
+    """
+    found = read_manifest(source)
+    if found is not None:
+        return found, None
+    record = get_run(services, source).record
+    return load_manifest(services, record.id), record
+
+
 def read_manifest(source: str) -> dict[str, Any] | None:
-    """The manifest in the file `source`; None where that is no path but the id of a run. Raises
-    BadManifestError."""
+    """The manifest in the file `source`, which may be a bundle; None where that is no path but the id of a run.
+    Raises BadManifestError."""
     path = Path(source)
+    bundled = read_bundle(path)
+    if bundled is not None:
+        return bundled
     if not (path.suffix or "/" in source or path.is_file()):
         return None
     try:

@@ -43,6 +43,8 @@ class Submission(Struct, frozen=True):
     wanted: WantedSlice | None = None
     configuration: Mapping[str, SettingSection] = field(default_factory=dict)
     """The settings under which it was asked for, for its manifest."""
+    rerun_of: str = ""
+    """The run whose manifest it repeats."""
 
 
 NOT_RECORDED = frozenset({"ping_url", "proxy_command", "token_file"})
@@ -140,6 +142,7 @@ def submit_run(services: Services, submission: Submission, run_id: str, *, named
     """Writes the run down, after the slice that goes with it, and that after all that may be wrong with the
     run's environment. `named`: a person chose the id."""
     record = freeze_run(services, run_id, submission.spec, submission.code, submission.environment)
+    record = replace(record, rerun_of=submission.rerun_of)
     if submission.wanted is not None:
         request_wanted(services, submission.wanted, run_id=run_id)
     return request_run(services, record, named=named, configuration=submission.configuration)

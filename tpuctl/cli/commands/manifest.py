@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,9 +11,9 @@ import typer
 from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -27,6 +29,17 @@ Source = Annotated[
         autocompletion=run_ids,
     ),
 ]  # fmt: skip
+
+
+class Form(StrEnum):
+    """What `export` writes."""
+
+    BUNDLE = "bundle"
+    SLSA = "slsa"
+    MLFLOW = "mlflow"
+    ROCRATE = "rocrate"
+
+
 DIFFERENCES = (
     Column("section", "SECTION"),
     Column("key", "KEY", give=1),
@@ -51,8 +64,10 @@ def show(
 
     `show` may be left out. docs/tasks/manifests.md says what is in it; manifests/run.schema.json is its schema.
     """
+    from tpuctl.provenance.parts import load_source
+
     with open_context(ctx) as context:
-        found, record = _load(context, source)
+        found, record = load_source(context, source)
         if attempt is not None:
             rows = [row for row in found["attempts"] if row["number"] == attempt]
             if not rows:
@@ -85,9 +100,10 @@ def diff(
 
     from tpuctl.lib.codec import to_data
     from tpuctl.provenance.compare import ABSENT, compare
+    from tpuctl.provenance.parts import load_source
 
     with open_context(ctx) as context:
-        one, other = _load(context, left)[0], _load(context, right)[0]
+        one, other = load_source(context, left)[0], load_source(context, right)[0]
         rows = [to_data(each) for each in compare(one, other)]
         if context.console.json_mode:
             context.console.data(rows)
@@ -108,10 +124,11 @@ def verify(ctx: typer.Context, source: Source = "last", json: Json = False) -> N
     Compares the digest of each part, and reads the code and the environment that it names, which must be in the
     store. Ends with status 1 where anything was changed or is missing.
     """
+    from tpuctl.provenance.parts import load_source
     from tpuctl.provenance.verify import verify_manifest
 
     with open_context(ctx) as context:
-        found, record = _load(context, source)
+        found, record = load_source(context, source)
         name = found["run"]["id"]
         wrong = verify_manifest(context, found, sealed=record is not None and record.state.final)
         if wrong:
@@ -128,16 +145,47 @@ def verify(ctx: typer.Context, source: Source = "last", json: Json = False) -> N
         )
 
 
-def _load(context: AppContext, source: str) -> tuple[dict[str, Any], RunRecord | None]:
-    """The manifest of a run, or in a file; with the run's record where that is in this store."""
-    from tpuctl.provenance.parts import load_manifest, read_manifest
-    from tpuctl.state.repository import get_run
+@app.command("export")
+def export(
+    ctx: typer.Context,
+    source: Source = "last",
+    as_: Annotated[
+        Form,
+        typer.Option(
+            "--as", help="The form: an in-toto statement, an MLflow run, a crate, or all that it needs."
+        ),
+    ] = Form.BUNDLE,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="Where to; stdout if left out.")
+    ] = None,
+) -> None:
+    """Write a manifest for others, or with all it needs.
 
-    found = read_manifest(source)
-    if found is not None:
-        return found, None
-    record = get_run(context, source).record
-    return load_manifest(context, record.id), record
+    `bundle` is a tar with the manifest, the code and the environment: `tpuctl rerun FILE` does the run again
+    where the store is out of reach. The other forms are one JSON document by the schema of SLSA 1, of MLflow's
+    REST API, or of RO-Crate 1.2.
+    """
+    from tpuctl.cli.console import render_json
+    from tpuctl.lib.files import write_private
+    from tpuctl.provenance.bundle import write_bundle
+    from tpuctl.provenance.export import FORMATS
+    from tpuctl.provenance.manifest import typed
+    from tpuctl.provenance.parts import load_source
+
+    with open_context(ctx) as context:
+        found, _ = load_source(context, source)
+        if as_ is Form.BUNDLE:
+            if to is None:
+                raise UsageError("a bundle is a file", hint=f"--to {found['run']['id']}.tar")
+            count = write_bundle(context.store, found, Path(to))
+            context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
+            return
+        made = FORMATS[as_.value](typed(found), found)
+        if to is None:
+            context.console.data(made)
+            return
+        write_private(Path(to), (render_json(made) + "\n").encode(), mode=0o644)
+        context.console.say(f"wrote {to}")
 
 
 def _no_attempt(found: dict[str, Any], record: RunRecord | None, attempt: int) -> NotFoundError:

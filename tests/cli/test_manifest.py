@@ -1,0 +1,140 @@
+"""`tpuctl manifest` and `tpuctl rerun`: what ran is shown, compared, verified and done again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support.session import Session, another_machine, open_session
+from tpuctl.provenance.manifest import json_schema
+
+pytestmark = pytest.mark.slow
+TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+PROGRAM = "import hashlib\nprint('loss', hashlib.sha256(open('notes.txt', 'rb').read()).hexdigest()[:8])\n"
+
+
+def git(session: Session, *words: str) -> None:
+    identity = ("-c", "user.email=kim@example.org", "-c", "user.name=kim")
+    subprocess.run(["git", *identity, *words], cwd=session.work, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as made:
+        made.environ.update(PLANTED=TOKEN, HF_TOKEN=TOKEN)
+        git(made, "init", "-q")
+        (made.work / "train.py").write_text("print('an earlier version')\n")
+        git(made, "add", ".")
+        git(made, "commit", "-qm", "first")
+        git(made, "remote", "add", "origin", f"https://kim:{TOKEN}@example.org/code.git")
+        (made.work / "train.py").write_text(PROGRAM)
+        (made.work / "notes.txt").write_text("not tracked\n")
+        made.type("up", "v4-16", "big", "--spot", "--pay")
+        words = ("--on", "big", "--no-checkpoint", "--secret", "KEY=env:PLANTED", "--var", "SEED=1")
+        made.type("run", "--name", "one", *words, "train.py")
+        yield made
+
+
+def read(path: Path) -> bytes:
+    """What is in a file, which may have gone meanwhile."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def losses(session: Session, run: str) -> set[str]:
+    lines = session.type("logs", run).stdout.splitlines()
+    return {line.rpartition("loss ")[2] for line in lines if "loss" in line}
+
+
+def test_a_manifest_passes_its_schema_and_holds(session: Session) -> None:
+    found = session.json("manifest", "one")
+    jsonschema.validate(found, json_schema())
+    assert found["code"]["dirty"] is True
+    assert (found["code"]["remote"], found["command"]["secrets"]) == ("https://example.org/code.git", ["KEY"])
+    assert {row["worker"] for row in found["attempts"][0]["hosts"]} == {"0", "1"}
+    assert session.json("manifest", "verify", "one")["sha256"] == found["chain"][-1]
+    assert "as written" in session.type("manifest", "verify").stdout
+    assert "number: 1" in session.type("manifest", "show", "one").stdout
+
+
+def test_what_is_no_manifest_ends_with_words(session: Session) -> None:
+    text = session.type("manifest", "one", "--json").stdout
+    for name, content, said in (
+        ("cut.json", text[:1000], "is cut off after 1000 bytes"),
+        ("newer.json", text.replace("tpuctl.run/1", "tpuctl.run/9"), "newer than this tpuctl reads"),
+        ("changed.json", text.replace("SEED", "SEEN"), "the start was changed"),
+    ):
+        (session.work / ".git" / name).write_text(content)
+        status = 1 if name == "changed.json" else 2
+        assert said in " ".join(
+            session.type("manifest", "verify", f".git/{name}", status=status).stderr.split()
+        )
+    assert "did you mean one?" in session.type("manifest", "onne", status=5).stderr
+    assert "did you mean one?" in session.type("rerun", "onne", status=5).stderr
+
+
+def test_a_run_is_done_again_with_the_code_that_ran(session: Session) -> None:
+    (session.work / "train.py").write_text("print('loss of another program')\n")
+    plan = session.json("rerun", "one", "--dry-run", "--on", "v4-8", "--pay")
+    assert plan["possible"] is True
+    changed = {row["what"] for row in plan["plan"] if row["fate"] == "changed"}
+    assert {"slice", "type", "chips", "hosts"} <= changed
+    session.type("rerun", "one", "--name", "two")
+    assert losses(session, "two") == losses(session, "one") != {""}
+    rows = session.json("manifest", "diff", "one", "two")
+    assert {row["section"] for row in rows} <= {"run", "end"}
+    assert [row["right"] for row in rows if row["key"] == "rerun_of"] == ["one"]
+
+
+def test_a_bundle_does_the_run_again_from_a_fresh_state_directory(session: Session, tmp_path: Path) -> None:
+    bundle = tmp_path / "one.tar"
+    session.type("manifest", "export", "one", "--to", str(bundle))
+    other = another_machine(session)
+    other.environ["PLANTED"] = TOKEN
+    other.type("up", "v4-8", "small", "--spot", "--pay")
+    refused = other.type("rerun", str(bundle), "--on", "small", status=2)
+    assert "secret KEY: the manifest has its name alone" in " ".join(refused.stderr.split())
+    words = ("--on", "small", "--secret", "KEY=env:PLANTED", "--name", "three")
+    other.type("rerun", str(bundle), *words)
+    assert losses(other, "three") == losses(session, "one")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--on", "big", "--no-checkpoint", "--", "echo", TOKEN),
+        ("run", "--on", "big", "--no-checkpoint", "--var", f"HF_TOKEN={TOKEN}", "--", "true"),
+        ("run", "--on", "big", "--no-checkpoint", "--var", "DB_PASSWORD=correct-horse", "--", "true"),
+        ("up", "v4-8", "other", "--spot", "--pay", "--metadata", f"token={TOKEN}"),
+        ("up", "v4-8", "other", "--spot", "--pay", "--label", "api_key=abcdefgh1234"),
+    ],
+)
+def test_a_secret_where_everybody_sees_it_is_refused(session: Session, words: tuple[str, ...]) -> None:
+    refused = session.type(*words, status=2)
+    assert "--secret NAME=env:VARIABLE" in " ".join(refused.stderr.split())
+    assert TOKEN not in refused.stderr + refused.stdout
+
+
+def test_code_with_a_token_in_it_is_refused(session: Session) -> None:
+    (session.work / "settings.yaml").write_text(f"token: {TOKEN}\n")
+    try:
+        refused = session.type("run", "--on", "big", "--no-checkpoint", "--", "true", status=2)
+        assert "'settings.yaml' (a Hugging Face token)" in refused.stderr
+    finally:
+        (session.work / "settings.yaml").unlink()
+
+
+def test_planted_secrets_are_found_nowhere(session: Session) -> None:
+    """Last: in all files of the state, of the simulator with its buckets and hosts, and in what runs."""
+    state = [path for path in (session.root / "state").rglob("*") if path.is_file() and not path.is_symlink()]
+    running = list(Path("/proc").glob("[0-9]*/cmdline"))
+    assert len(state) > 20
+    assert [path for path in (*state, *running) if TOKEN.encode() in read(path)] == []
+    assert TOKEN not in json.dumps(session.json("status", "big")) + json.dumps(session.json("why", "one"))

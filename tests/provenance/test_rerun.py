@@ -1,0 +1,97 @@
+"""The plan of a run that is done again: every part once, as kept, changed or missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.provenance.samples import a_manifest
+from tests.support.jobs import SPEC
+from tpuctl.model.disks import DiskMode
+from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
+from tpuctl.provenance.rerun import Available, Bucket, Fate, is_possible, plan_rerun, world_sizes
+
+
+def made(**parts: Any) -> RunManifest:
+    return replace(typed(a_manifest()), **parts)
+
+
+def fates(manifest: RunManifest, **there: Any) -> dict[str, str]:
+    found = Available(**{"slice_name": "big", "spec": SPEC, "new_slice": False, **there})
+    return {each.what: str(each.fate) for each in plan_rerun(manifest, found)}
+
+
+def lines(manifest: RunManifest, **there: Any) -> list[tuple[str, str]]:
+    found = Available(**{"slice_name": "big", "spec": SPEC, "new_slice": False, **there})
+    return [(each.what, each.detail) for each in plan_rerun(manifest, found) if each.fate is not Fate.KEPT]
+
+
+def test_the_same_slice_keeps_everything():
+    assert set(fates(made()).values()) == {"kept"}
+    assert {"code", "command", "variables", "environment", "slice", "chips", "checkpoints"} < set(fates(made()))
+
+
+def test_another_type_changes_chips_hosts_and_runtime():
+    other = replace(SPEC, accelerator_type="v6e-16", chips=16, hosts=4, runtime_version="v2-alpha-tpuv6e")
+    assert lines(made(), slice_name="v6e-16", spec=other, new_slice=True) == [
+        ("slice", "v6e-16 is brought up for it, and goes with it"),
+        ("type", "v4-16 → v6e-16"),
+        ("chips", "8 → 16"),
+        ("hosts", "2 → 4"),
+        ("runtime version", "tpu-ubuntu2204-base → v2-alpha-tpuv6e"),
+    ]
+
+
+DISK = {"name": "data-g1", "path": "/mnt/data", "master": "data", "snapshot": "data-s1", "mode": "ro"}
+MOUNT = {"bucket": "b", "directory": "sets", "path": "/mnt/sets"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fate"), [("data-g1", "kept"), ("data", "kept"), ("other", "changed"), (None, "missing")]
+)
+def test_disks_and_mounts_are_looked_for_by_their_paths(name, fate):
+    attempt = AttemptSection(1, AttemptSlice(1), disks=(DISK,), mounts=(MOUNT,))
+    disks = () if name is None else (DiskRef(name, "/mnt/data", DiskMode.READ_ONLY),)
+    bucket = {"data": "b", "data-g1": "b"}.get(str(name), "other")
+    mounts = () if name is None else (MountRef(bucket, "/mnt/sets", "data", "sets"),)
+    found = fates(made(attempts=(attempt,)), spec=replace(SPEC, disks=disks, mounts=mounts))
+    assert (found["disk /mnt/data"], found["mount /mnt/sets"]) == (fate, fate)
+
+
+def test_what_cannot_be_had_is_named_with_what_to_type():
+    command = replace(made().command, secrets=("TOKEN", "KEY"), workers=(0, 3))
+    there = Available("big", SPEC, False, code_problem="it is gone", secrets=frozenset({"KEY"}))
+    plan = plan_rerun(made(command=command), there)
+    missing = {each.what: each.hint for each in plan if each.fate is Fate.MISSING}
+    assert not is_possible(plan)
+    assert set(missing) == {"code", "secret TOKEN", "workers"}
+    assert missing["secret TOKEN"] == "--secret TOKEN=env:VARIABLE"
+
+
+def test_checkpoints_of_ranks_need_as_many_ranks_and_a_way_back_is_named():
+    shards = tuple(f"c/step_100_rank-{rank}-of-16.pth" for rank in range(16))
+    bucket = Bucket("gs://b/c", "gs://b/c", 5 * 10**12, shards, "EU", False, 20.0)
+    plan = plan_rerun(made(), Available("big", SPEC, False, bucket=bucket))
+    missing = next(each for each in plan if each.fate is Fate.MISSING)
+    assert missing.what == "checkpoint c/step_100"
+    assert "16 ranks" in missing.detail
+    assert "consolidate_sharded_ckpts --ckpt_prefix c/step_100" in missing.hint
+    assert "$100.00" in next(each.detail for each in plan if each.what == "bucket region")
+    same = replace(bucket, shards=tuple(f"c/rank_{rank}.pt" for rank in range(8)))
+    assert is_possible(plan_rerun(made(), Available("big", SPEC, False, bucket=same)))
+
+
+@pytest.mark.parametrize(
+    ("names", "worlds"),
+    [
+        (["c/10/rank_0.pt", "c/10/rank_3.pt"], {"c/10": (4, ".pt")}),
+        (["c/m_rank-2-of-8.pth"], {"c/m": (8, ".pth")}),
+        (["c/step_10/params.npz", "c/frank1.txt"], {}),
+        (["c/optimizer.rank7"], {}),
+    ],
+)
+def test_ranks_are_told_from_names(names, worlds):
+    assert world_sizes(names) == worlds

@@ -1,0 +1,163 @@
+"""`tpuctl rerun`: a run once more, from its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuctl.cli.completion import run_ids
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.following import follow_or_leave
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+from tpuctl.errors import DeniedError, TpuctlError, UsageError
+
+if TYPE_CHECKING:
+    from tpuctl.model.records import SliceRecord
+    from tpuctl.slices.resolve import WantedSlice
+
+PLAN = (
+    Column("fate", "", whole=True),
+    Column("what", "WHAT", give=1),
+    Column("detail", "", give=2),
+)
+
+
+def rerun(
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run, its manifest or its bundle.", autocompletion=run_ids),
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="SLICE|TYPE", help="On this slice, or on a new one of this type."),
+    ] = None,
+    zone: Annotated[
+        list[str] | None, typer.Option("--zone", metavar="ZONE", help="For a new slice: where; repeatable.")
+    ] = None,
+    pay: Annotated[
+        bool, typer.Option("--pay", help="For a new slice: what no grant covers is paid for.")
+    ] = False,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME=REF", help="Where a secret of the run is; repeatable."),
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint-dir", metavar="URI", help="Go on with these checkpoints; else from scratch."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the new run.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Do a run again, with the same code, command and environment.
+
+    First says what is kept, what has to be another, and what cannot be had; where something cannot be had,
+    nothing starts. The code is that of the manifest, whatever is in this directory.
+    """
+    from tpuctl.lib.names import check_run_id, parse_secret
+    from tpuctl.provenance.bundle import is_bundle, store_bundle
+    from tpuctl.provenance.parts import load_source
+    from tpuctl.runs.reconcile import check_new_id
+    from tpuctl.runs.rerun import RerunRequest, prepare_rerun, refuse, render_plan
+    from tpuctl.runs.submit import refused_run, submit_run
+
+    shared = invocation(ctx)
+    with open_context(ctx) as context:
+        manifest, record = load_source(context, source)
+        run_id = check_run_id(name or context.ids.new_id())
+        check_new_id(context, run_id)
+        since = context.store.now()
+        if is_bundle(Path(source)):
+            store_bundle(context.store, Path(source))
+        target = _target(context, manifest, on, tuple(zone or ()), pay)
+        request = RerunRequest(run_id, dict(map(parse_secret, secret or ())), checkpoint_dir)
+        found = prepare_rerun(context, context.config, manifest, record, request, target)
+        rows = render_plan(found.plan)
+        if dry_run and context.console.json_mode:
+            context.console.data({"dry_run": True, "possible": found.submission is not None, "plan": rows})
+            return
+        if not context.console.json_mode:
+            context.console.table(rows, PLAN) if dry_run else _say(context, rows)
+        if found.submission is None:
+            raise refuse(found.plan)
+        if dry_run:
+            return
+        if found.submission.wanted is not None:
+            _ = context.credentials
+        made = submit_run(context, found.submission, run_id, named=name is not None)
+        context.console.say(f"run {made.id} on {made.slice_name}, {manifest['run']['id']} once more")
+        try:
+            follow_or_leave(context, shared, made, detach=detach, timeout=timeout)
+        except DeniedError as error:
+            raise refused_run(context, made, error, since=since) from error
+
+
+def _say(context: AppContext, rows: list[dict[str, Any]]) -> None:
+    """What is not as it was: that something is kept needs no line."""
+    for row in rows:
+        if row["fate"] == "changed":
+            context.console.say(f"{row['what']}: {row['detail']}")
+
+
+def _target(
+    context: AppContext, manifest: dict[str, Any], on: str | None, zones: tuple[str, ...], pay: bool
+) -> SliceRecord | WantedSlice:
+    """The slice for the run: one that is there, or a new one of a type, by default of that of the manifest."""
+    from msgspec.structs import replace
+
+    from tpuctl.model.cloud import Tier
+    from tpuctl.model.disks import DiskMode
+    from tpuctl.model.records import SliceState
+    from tpuctl.model.shipped_files import load_accelerators
+    from tpuctl.model.slice_spec import SliceRequest
+    from tpuctl.provenance.manifest import typed
+    from tpuctl.runs.submit import own_slice_name
+    from tpuctl.slices.bring_up import resolve_wanted
+    from tpuctl.state.repository import find_slice
+
+    was = typed(manifest).slice
+    name = on or was.name
+    stored = find_slice(context, name)
+    if stored is not None and stored.record.state is not SliceState.GONE:
+        if zones or pay:
+            raise UsageError(
+                f"slice {name} is there: --zone and --pay are for a new one", hint="leave them out"
+            )
+        return stored.record
+    kind = on or was.accelerator_type
+    if kind is None or load_accelerators().find(kind) is None:
+        said = f"{name} is neither a slice that is there nor a type of accelerator"
+        raise UsageError.of("on", said, "tpuctl ls; tpuctl types")
+    plain = SliceRequest(
+        accelerator=kind,
+        zone=zones or ((was.zone,) if was.zone and kind == was.accelerator_type else ()),
+        tier=Tier(was.tier) if was.tier else None,
+        pay=pay,
+        slices=was.slices,
+    )
+    disks = tuple(
+        f"{row['name']}:{'ro' if row['mode'] == DiskMode.READ_ONLY else 'rw'}:{row['path']}"
+        for row in was.disks
+    )
+    mounts = tuple(
+        f"gs://{'/'.join(filter(None, (row['bucket'], row['directory'])))}:{row['path']}:{row['profile']}"
+        for row in was.mounts
+    )
+    here, own = Path.cwd(), own_slice_name(context, plain, None if on else was.name)
+    if disks or mounts:
+        try:
+            full = replace(plain, disk=disks, mount=mounts)
+            return resolve_wanted(context, context.config, full, own, here)
+        except TpuctlError as error:
+            context.console.warn(f"without its disks and mounts: {error.message}")
+    return resolve_wanted(context, context.config, plain, own, here)

@@ -1,0 +1,100 @@
+"""A run in one file: its manifest with the code and the environment that it names, as a tar."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tpuctl.engine.ports import Store
+from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.provenance.manifest import Row, parse_manifest
+from tpuctl.transfer.tree import list_blobs, parse_tree
+
+MANIFEST_NAME, BLOBS = "run.json", "blobs"
+
+
+def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
+    """The digests of all content that a manifest names. Raises NotFoundError where the code is gone."""
+    code, environment = manifest["code"], manifest.get("environment")
+    yield code["bundle_sha256"]
+    yield from sorted({each.sha256 for each in list_blobs(parse_tree(store.get_blob(code["bundle_sha256"])))})
+    if code.get("diff_sha256"):
+        yield code["diff_sha256"]
+    if environment:
+        yield environment["spec_sha256"]
+
+
+def write_bundle(store: Store, manifest: Row, path: Path) -> int:
+    """Writes the file; how many contents are in it. It is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.part")
+    names = list(dict.fromkeys(blobs_of(store, manifest)))
+    try:
+        with tarfile.open(temporary, "w") as archive:
+            _add(archive, MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
+            for digest in names:
+                _add(archive, f"{BLOBS}/{digest}", store.get_blob(digest))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(names)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    row = tarfile.TarInfo(name)
+    row.size = len(content)
+    archive.addfile(row, io.BytesIO(content))
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file may be a bundle, by its form."""
+    return path.is_file() and tarfile.is_tarfile(path)
+
+
+def read_bundle(path: Path) -> dict[str, Any] | None:
+    """The manifest in a bundle; None for a file that is no tar. Raises BadManifestError for one without, or cut
+    off."""
+    if not is_bundle(path):
+        return None
+    content = dict(_members(path, MANIFEST_NAME)).get(MANIFEST_NAME)
+    if content is None:
+        raise BadManifestError(f"{path} is no bundle of a run: it has no {MANIFEST_NAME}")
+    return parse_manifest(content, f"{path}")
+
+
+def store_bundle(store: Store, path: Path) -> int:
+    """Puts the contents of a bundle into the store; how many. Raises BadManifestError for content that is not
+    what its name says."""
+    count = 0
+    for name, content in _members(path, f"{BLOBS}/"):
+        if hashlib.sha256(content).hexdigest() != name.rpartition("/")[2]:
+            raise BadManifestError(f"{path}: {name} was changed")
+        store.put_blob(content)
+        count += 1
+    return count
+
+
+def _members(path: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(path) as archive:
+            for row in archive:
+                held = archive.extractfile(row) if row.isreg() and row.name.startswith(prefix) else None
+                if held is not None:
+                    yield row.name, held.read()
+    except (tarfile.TarError, EOFError) as error:
+        raise BadManifestError(f"{path} is cut off or no tar: {error}") from error
+
+
+def code_problem(store: Store, manifest: Row) -> str:
+    """Why the code of a run cannot be had; empty where all of it is there."""
+    try:
+        listed = list(blobs_of(store, manifest))
+        for digest in listed:
+            store.get_blob(digest)
+    except NotFoundError as error:
+        return f"it is not in this store: {error.message}"
+    return ""

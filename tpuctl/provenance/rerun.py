@@ -1,0 +1,243 @@
+"""What a run that is done again keeps, what must be another, and what cannot be had. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from tpuctl.lib.text import sized
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.provenance.manifest import Row, RunManifest
+
+CONSOLIDATE = "python3 -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts"
+"""Makes one checkpoint of those of all ranks (pytorch.org/xla, fully sharded data parallel)."""
+_RANK = re.compile(
+    r"(?i)(?P<before>.*?)[._-]?rank[._-]?(?P<rank>\d+)(?:[._-]?of[._-]?(?P<world>\d+))?(?P<after>[^/]*)$"
+)
+
+
+class Fate(StrEnum):
+    """What becomes of a part of a run when it is done again."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    MISSING = "missing"
+    """It cannot be had: nothing starts."""
+
+
+class Change(Struct, frozen=True):
+    """One line of the plan."""
+
+    fate: Fate
+    what: str
+    detail: str
+    hint: str = ""
+
+
+class Bucket(Struct, frozen=True):
+    """Where the checkpoints of the new run go. `from_` are those that it begins with, empty for none; `near` is
+    None where nobody can tell; `usd_per_tb` is what reading from another region costs at least, by list."""
+
+    uri: str
+    from_: str = ""
+    size: int = 0
+    shards: tuple[str, ...] = ()
+    location: str = ""
+    near: bool | None = None
+    usd_per_tb: float = 0.0
+
+
+class Available(Struct, frozen=True):
+    """What there is for a run that is done again."""
+
+    slice_name: str
+    spec: SliceSpec
+    new_slice: bool
+    code_problem: str = ""
+    environment_problem: str = ""
+    secrets: frozenset[str] = frozenset()
+    """Names of those of which it is known where they are."""
+    bucket: Bucket | None = None
+
+
+def plan_rerun(manifest: RunManifest, there: Available) -> list[Change]:
+    """Every part of the run once, in the order of the manifest."""
+    return [
+        *_code(manifest, there),
+        *_secrets(manifest, there),
+        *_environment(manifest, there),
+        *_hardware(manifest, there),
+        *_disks(manifest, there),
+        *_mounts(manifest, there),
+        *_checkpoints(there),
+    ]
+
+
+def is_possible(plan: Sequence[Change]) -> bool:
+    """Whether everything that the run needs can be had."""
+    return all(each.fate is not Fate.MISSING for each in plan)
+
+
+def _code(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    code = manifest.code
+    said = f"tree {code.bundle_sha256[:12]}" + (f", commit {code.commit[:12]}" if code.commit else "")
+    if code.dirty:
+        said += " with uncommitted changes"
+    if there.code_problem:
+        hint = "use the store in which it ran, or a bundle: tpuctl manifest export RUN --as bundle --to FILE"
+        yield Change(Fate.MISSING, "code", there.code_problem, hint)
+    else:
+        yield Change(Fate.KEPT, "code", said)
+    yield Change(Fate.KEPT, "command", " ".join(manifest.command.argv))
+    if manifest.variables.requested:
+        yield Change(Fate.KEPT, "variables", " ".join(sorted(manifest.variables.requested)))
+
+
+def _secrets(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    for name in manifest.command.secrets:
+        if name in there.secrets:
+            yield Change(Fate.KEPT, f"secret {name}", "read again when it starts")
+        else:
+            said = "the manifest has its name alone"
+            yield Change(Fate.MISSING, f"secret {name}", said, f"--secret {name}=env:VARIABLE")
+
+
+def _environment(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    found = manifest.environment
+    if found is None:
+        yield Change(Fate.KEPT, "environment", "none was pinned: packages are those of the hosts")
+    elif there.environment_problem:
+        hint = f"tpuctl env ls; another with --env NAME instead of {found.name}"
+        yield Change(Fate.MISSING, "environment", there.environment_problem, hint)
+    else:
+        yield Change(Fate.KEPT, "environment", f"{found.name} {found.spec_sha256[:12]}")
+
+
+def _hardware(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    was, now = manifest.slice, there.spec
+    if there.new_slice:
+        yield Change(Fate.CHANGED, "slice", f"{there.slice_name} is brought up for it, and goes with it")
+    else:
+        fate = Fate.KEPT if was.name == there.slice_name else Fate.CHANGED
+        yield Change(fate, "slice", _step(was.name, there.slice_name))
+    rows = (
+        ("type", was.accelerator_type, now.accelerator_type),
+        ("chips", was.chips, now.chips),
+        ("hosts", was.hosts, now.hosts),
+        ("runtime version", was.runtime_version, now.runtime_version),
+        ("zone", was.zone, now.zone),
+        ("tier", was.tier, str(now.tier)),
+    )
+    for what, old, new in rows:
+        if old is not None:
+            yield Change(Fate.KEPT if old == new else Fate.CHANGED, what, _step(str(old), str(new)))
+    beyond = [worker for worker in manifest.command.workers if worker >= now.hosts]
+    if beyond:
+        said = f"worker {beyond[0]} took part, and {there.slice_name} has {now.hosts} hosts"
+        yield Change(Fate.MISSING, "workers", said, "--on a slice that is as large")
+
+
+def _disks(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    mounted = {disk.path: disk for disk in there.spec.disks}
+    for row in _used(manifest, "disks"):
+        path, name = str(row.get("path")), str(row.get("name"))
+        copies = {name, str(row.get("master"))}
+        here = mounted.get(path)
+        if here is not None and here.name in copies:
+            yield Change(Fate.KEPT, f"disk {path}", here.name)
+        elif here is not None:
+            yield Change(Fate.CHANGED, f"disk {path}", _step(name, here.name))
+        else:
+            snapshot = f", of snapshot {row['snapshot']}" if row.get("snapshot") else ""
+            master = row.get("master") or name
+            hint = f"tpuctl disk clone {master} --on {there.slice_name}"
+            yield Change(Fate.MISSING, f"disk {path}", f"{name}{snapshot} is not on {there.slice_name}", hint)
+
+
+def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    mounted = {mount.path: mount.source for mount in there.spec.mounts}
+    for row in _used(manifest, "mounts"):
+        path = str(row.get("path"))
+        source = str(row.get("source") or _source(row))
+        if path not in mounted:
+            hint = f"tpuctl mount add {source}:{path} --on {there.slice_name}"
+            yield Change(Fate.MISSING, f"mount {path}", f"{source} is not on {there.slice_name}", hint)
+        else:
+            fate = Fate.KEPT if mounted[path] == source else Fate.CHANGED
+            yield Change(fate, f"mount {path}", _step(source, mounted[path]))
+
+
+def _source(row: Row) -> str:
+    directory = f"/{row['directory']}" if row.get("directory") else ""
+    return f"gs://{row.get('bucket')}{directory}"
+
+
+def _used(manifest: RunManifest, kind: str) -> Sequence[Row]:
+    """Disks or mounts of the last attempt; those that were asked for where none has ended."""
+    if manifest.attempts:
+        found: Sequence[Row] = getattr(manifest.attempts[-1], kind)
+        return found
+    asked: Sequence[Row] = getattr(manifest.slice, kind)
+    return asked
+
+
+def _checkpoints(there: Available) -> Iterable[Change]:
+    bucket = there.bucket
+    if bucket is None:
+        yield Change(Fate.KEPT, "checkpoints", "none: it starts from scratch")
+        return
+    if not bucket.from_:
+        yield Change(Fate.CHANGED, "checkpoints", f"a directory of its own: {bucket.uri}")
+    else:
+        yield Change(Fate.KEPT, "checkpoints", f"goes on with those in {bucket.uri}")
+    if bucket.near is False:
+        price, moved = bucket.size / 1e12 * bucket.usd_per_tb, ""
+        if bucket.size:
+            moved = f"; to read {sized(bucket.size)} from there costs about ${price:.2f} by list"
+        said = f"{bucket.location} is away from {there.spec.zone}{moved}"
+        yield Change(Fate.CHANGED, "bucket region", said)
+    elif bucket.near:
+        yield Change(Fate.KEPT, "bucket region", bucket.location)
+    yield from _ranks(bucket, there.spec.hosts, there.spec.chips)
+
+
+def _ranks(bucket: Bucket, hosts: int, chips: int) -> Iterable[Change]:
+    """Checkpoints that each rank wrote its own part of, for a world of another size."""
+    worlds = world_sizes(bucket.shards)
+    for prefix, (world, suffix) in sorted(worlds.items()):
+        if world not in (hosts, chips):
+            yield Change(
+                Fate.MISSING,
+                f"checkpoint {prefix}",
+                f"{world} ranks wrote a part each; there are {hosts} hosts with {chips} chips now",
+                f"{CONSOLIDATE} --ckpt_prefix {prefix} --ckpt_suffix '_rank-*-of-*{suffix}'; or without "
+                "--checkpoint-dir, from scratch",
+            )
+
+
+def world_sizes(names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """For each checkpoint of which ranks wrote a file each: how many ranks, and the end of the files' names."""
+    ranks: dict[str, set[int]] = {}
+    said: dict[str, int] = {}
+    ends: dict[str, str] = {}
+    for name in names:
+        found = _RANK.fullmatch(name)
+        if found is None:
+            continue
+        prefix = found["before"].rstrip("/._-")
+        ranks.setdefault(prefix, set()).add(int(found["rank"]))
+        ends[prefix] = found["after"]
+        if found["world"]:
+            said[prefix] = int(found["world"])
+    return {
+        prefix: (said.get(prefix, max(numbers) + 1), ends[prefix])
+        for prefix, numbers in ranks.items()
+        if prefix in said or len(numbers) > 1
+    }
+
+
+def _step(old: str, new: str) -> str:
+    return old if old == new else f"{old} → {new}"

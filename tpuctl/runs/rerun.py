@@ -1,0 +1,198 @@
+"""A run is done again from its manifest: looks what there is, and makes an ordinary submission of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.config.settings import Config
+from tpuctl.engine.services import Services
+from tpuctl.envs.load import check_use
+from tpuctl.envs.pinned import parse_frozen
+from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import RunRecord, SliceRecord
+from tpuctl.model.regions import is_near
+from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec
+from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.provenance.bundle import code_problem
+from tpuctl.provenance.manifest import Row, RunManifest, typed
+from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
+from tpuctl.runs.submit import Submission, check_request, recorded_settings
+from tpuctl.slices.mounts import check_home
+from tpuctl.slices.resolve import WantedSlice
+from tpuctl.transfer.bundle import CodeBundle
+from tpuctl.transfer.tree import Content, list_blobs, parse_tree
+
+SHARDS_LISTED = 10_000
+"""Objects among which files of ranks are looked for."""
+
+
+class RerunRequest(Struct, frozen=True):
+    """How a run is to be done again. `secrets` are references by name, `checkpoint_dir` a directory to go on
+    with; None for one of its own."""
+
+    run_id: str
+    secrets: Mapping[str, str]
+    checkpoint_dir: str | None = None
+
+
+class Rerun(Struct, frozen=True):
+    """The plan, and what to submit; None where something cannot be had."""
+
+    plan: tuple[Change, ...]
+    submission: Submission | None
+
+
+def prepare_rerun(
+    services: Services,
+    config: Config,
+    data: Row,
+    record: RunRecord | None,
+    request: RerunRequest,
+    target: SliceRecord | WantedSlice,
+) -> Rerun:
+    """Looks at everything and changes nothing. `record` is that of the run, where this store has it. Raises
+    UsageError for what is wrong in itself."""
+    manifest = typed(data)
+    secrets = {**(dict(record.spec.secrets) if record is not None else {}), **request.secrets}
+    spec = _spec(manifest, target, request, secrets)
+    environment = _environment(services, manifest)
+    there = Available(
+        slice_name=target.name,
+        spec=target.spec,
+        new_slice=isinstance(target, WantedSlice),
+        code_problem=code_problem(services.store, data),
+        environment_problem=environment if isinstance(environment, str) else _misfit(environment, target),
+        secrets=frozenset(secrets),
+        bucket=_bucket(services, spec, request, target),
+    )
+    plan = tuple(plan_rerun(manifest, there))
+    if not is_possible(plan):
+        return Rerun(plan, None)
+    frozen = environment if isinstance(environment, FrozenEnvironment) else None
+    check_home(target.spec, spec.variables)
+    check_request(services, spec, target.zones if isinstance(target, WantedSlice) else target.candidates)
+    wanted = target if isinstance(target, WantedSlice) else None
+    settings = recorded_settings(config)
+    code = _code(services, manifest)
+    submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)
+    return Rerun(plan, submission)
+
+
+def refuse(plan: tuple[Change, ...]) -> UsageError:
+    """The error for a plan in which something is missing: the first thing, and how many more."""
+    missing = [each for each in plan if not is_possible([each])]
+    first, more = missing[0], f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    said = f"it cannot be done again here: {first.what}: {first.detail}{more}"
+    return UsageError(said, hint=first.hint or None, details={"missing": [each.what for each in missing]})
+
+
+def _spec(
+    manifest: RunManifest,
+    target: SliceRecord | WantedSlice,
+    request: RerunRequest,
+    secrets: Mapping[str, str],
+) -> RunSpec:
+    command, environment = manifest.command, manifest.environment
+    plain = Policy()
+    policy = Policy(
+        max_failures=plain.max_failures if command.max_failures is None else command.max_failures,
+        max_preemptions=plain.max_preemptions if command.max_preemptions is None else command.max_preemptions,
+        grace_s=plain.grace_s if command.grace_s is None else command.grace_s,
+    )
+    spec = RunSpec(
+        slice_name=target.name,
+        argv=command.argv,
+        cwd=command.cwd,
+        policy=policy,
+        variables=manifest.variables.requested,
+        secrets={name: secrets[name] for name in command.secrets if name in secrets},
+        workers=command.workers,
+        allow_cpu=command.allow_cpu,
+        no_checkpoint=command.no_checkpoint,
+        checkpoint_dir=request.checkpoint_dir or _own_directory(manifest, request.run_id),
+        owns_slice=isinstance(target, WantedSlice),
+    )
+    if command.join_limit_s is not None:
+        spec = replace(spec, join_limit_s=command.join_limit_s)
+    if environment is not None:
+        frozen = FrozenEnvironment(environment.name, b"", "").ref
+        reference = replace(frozen, spec=environment.spec_sha256)
+        spec = replace(spec, environment=reference, allow_drift=environment.allowed_drift)
+    return spec
+
+
+def _own_directory(manifest: RunManifest, run_id: str) -> str | None:
+    """Beside the checkpoints of the run that is done again: in them it would find itself done."""
+    place = manifest.command.checkpoint_dir
+    return None if place is None else f"{place.rstrip('/')}-{run_id}"
+
+
+def _environment(services: Services, manifest: RunManifest) -> FrozenEnvironment | str | None:
+    """The environment as it was frozen, or why it cannot be had."""
+    named = manifest.environment
+    if named is None:
+        return None
+    try:
+        return FrozenEnvironment(named.name, services.store.get_blob(named.spec_sha256), "")
+    except NotFoundError:
+        return f"the definition of {named.name} is not in this store"
+
+
+def _misfit(environment: FrozenEnvironment | None, target: SliceRecord | WantedSlice) -> str:
+    if environment is None:
+        return ""
+    try:
+        check_use(parse_frozen(environment.content).spec, target.spec.accelerator_type)
+    except (UsageError, BadManifestError) as error:
+        return error.message
+    return ""
+
+
+def _bucket(
+    services: Services, spec: RunSpec, request: RerunRequest, target: SliceRecord | WantedSlice
+) -> Bucket | None:
+    if spec.checkpoint_dir is None:
+        return None
+    found = Bucket(spec.checkpoint_dir)
+    name = spec.checkpoint_dir.removeprefix("gs://").partition("/")[0]
+    if request.checkpoint_dir is not None:
+        listed = services.objects.list(f"{spec.checkpoint_dir.rstrip('/')}/", limit=SHARDS_LISTED)
+        names, size = tuple(each.name for each in listed), sum(each.size for each in listed)
+        found = replace(found, from_=spec.checkpoint_dir, size=size, shards=names)
+    try:
+        place = services.project_api.bucket_place(name)
+    except TpuctlError:
+        return found  # where it is may be hidden from this user
+    price = float(load_mount_table()[0]["prices"]["other_region_tb"])
+    return replace(found, location=place.location, near=is_near(place, target.spec.zone), usd_per_tb=price)
+
+
+def _code(services: Services, manifest: RunManifest) -> CodeBundle:
+    """The frozen code, read from the store."""
+    store, code = services.store, manifest.code
+    tree = store.get_blob(code.bundle_sha256)
+    blobs = list_blobs(parse_tree(tree))
+    return CodeBundle(
+        content=Content(tree, lambda sha256: [store.get_blob(sha256)]),
+        sha256=code.bundle_sha256,
+        directory=manifest.command.cwd,
+        files=len(blobs),
+        size_bytes=sum(each.size for each in blobs),
+        commit=code.commit,
+        branch=code.branch,
+        dirty=code.dirty,
+        remote_url=code.remote,
+        diff=store.get_blob(code.diff_sha256) if code.diff_sha256 else b"",
+        diff_sha256=code.diff_sha256,
+    )
+
+
+def render_plan(plan: tuple[Change, ...]) -> list[dict[str, Any]]:
+    """Rows of the plan, with stable keys."""
+    rows: list[dict[str, Any]] = to_data(list(plan))
+    return rows
