@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,18 +11,40 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import requests
 
 from tests.support.session import Session, another_machine, open_session
 from tpuctl.provenance.manifest import json_schema
+from tpuctl.sim.server import control
 
 pytestmark = pytest.mark.slow
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
-PROGRAM = "import hashlib\nprint('loss', hashlib.sha256(open('notes.txt', 'rb').read()).hexdigest()[:8])\n"
+PROGRAM = """\
+import hashlib, os
+seen = open('notes.txt').read() + os.environ['KEY'] + os.environ['MANAGED']
+print('loss', hashlib.sha256(seen.encode()).hexdigest()[:8])
+"""
+LOSS = hashlib.sha256(f"not tracked\n{TOKEN}{TOKEN}".encode()).hexdigest()[:8]
 
 
 def git(session: Session, *words: str) -> None:
     identity = ("-c", "user.email=kim@example.org", "-c", "user.name=kim")
     subprocess.run(["git", *identity, *words], cwd=session.work, check=True, capture_output=True)
+
+
+SECRETS = ("--secret", "KEY=env:PLANTED", "--secret", "MANAGED=sm://sim-project/planted")
+
+
+def add_secret(session: Session, name: str, value: str) -> None:
+    """As `gcloud secrets create` and `versions add` do it."""
+    info = control.status(session.root / "state" / "sim")
+    assert info is not None
+    token = (session.root / "state" / "sim" / "token").read_text().strip()
+    at, headers = f"{info.http}/v1/projects/sim-project/secrets", {"Authorization": f"Bearer {token}"}
+    automatic = {"replication": {"automatic": {}}}
+    payload = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
+    for url, body in ((f"{at}?secretId={name}", automatic), (f"{at}/{name}:addVersion", payload)):
+        assert requests.post(url, json=body, headers=headers, timeout=20).ok
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +59,8 @@ def session() -> Iterator[Session]:
         (made.work / "train.py").write_text(PROGRAM)
         (made.work / "notes.txt").write_text("not tracked\n")
         made.type("up", "v4-16", "big", "--spot", "--pay")
-        words = ("--on", "big", "--no-checkpoint", "--secret", "KEY=env:PLANTED", "--var", "SEED=1")
+        add_secret(made, "planted", TOKEN)
+        words = ("--on", "big", "--no-checkpoint", *SECRETS, "--var", "SEED=1")
         made.type("run", "--name", "one", *words, "train.py")
         yield made
 
@@ -57,7 +82,10 @@ def test_a_manifest_passes_its_schema_and_holds(session: Session) -> None:
     found = session.json("manifest", "one")
     jsonschema.validate(found, json_schema())
     assert found["code"]["dirty"] is True
-    assert (found["code"]["remote"], found["command"]["secrets"]) == ("https://example.org/code.git", ["KEY"])
+    assert (found["code"]["remote"], found["command"]["secrets"]) == (
+        "https://example.org/code.git",
+        ["KEY", "MANAGED"],
+    )
     assert {row["worker"] for row in found["attempts"][0]["hosts"]} == {"0", "1"}
     assert session.json("manifest", "verify", "one")["sha256"] == found["chain"][-1]
     assert "as written" in session.type("manifest", "verify").stdout
@@ -87,7 +115,7 @@ def test_a_run_is_done_again_with_the_code_that_ran(session: Session) -> None:
     changed = {row["what"] for row in plan["plan"] if row["fate"] == "changed"}
     assert {"slice", "type", "chips", "hosts"} <= changed
     session.type("rerun", "one", "--name", "two")
-    assert losses(session, "two") == losses(session, "one") != {""}
+    assert losses(session, "two") == losses(session, "one") == {LOSS}
     rows = session.json("manifest", "diff", "one", "two")
     assert {row["section"] for row in rows} <= {"run", "end"}
     assert [row["right"] for row in rows if row["key"] == "rerun_of"] == ["one"]
@@ -101,7 +129,7 @@ def test_a_bundle_does_the_run_again_from_a_fresh_state_directory(session: Sessi
     other.type("up", "v4-8", "small", "--spot", "--pay")
     refused = other.type("rerun", str(bundle), "--on", "small", status=2)
     assert "secret KEY: the manifest has its name alone" in " ".join(refused.stderr.split())
-    words = ("--on", "small", "--secret", "KEY=env:PLANTED", "--name", "three")
+    words = ("--on", "small", *SECRETS, "--name", "three")
     other.type("rerun", str(bundle), *words)
     assert losses(other, "three") == losses(session, "one")
 
@@ -120,6 +148,21 @@ def test_a_secret_where_everybody_sees_it_is_refused(session: Session, words: tu
     refused = session.type(*words, status=2)
     assert "--secret NAME=env:VARIABLE" in " ".join(refused.stderr.split())
     assert TOKEN not in refused.stderr + refused.stdout
+
+
+@pytest.mark.parametrize(
+    ("reference", "status", "said"),
+    [
+        ("sm://sim-project/nothing", 5, "read secret sm://sim-project/nothing"),
+        ("sm://other-project/planted", 4, "read secret sm://other-project/planted"),
+        ("sm://sim-project", 2, "is no secret of Secret Manager"),
+    ],
+)
+def test_a_secret_that_cannot_be_read_is_named_before_anything_starts(
+    session: Session, reference: str, status: int, said: str
+) -> None:
+    words = ("run", "--on", "big", "--no-checkpoint", "--secret", f"X={reference}", "--", "true")
+    assert said in " ".join(session.type(*words, status=status).stderr.split())
 
 
 def test_code_with_a_token_in_it_is_refused(session: Session) -> None:

@@ -13,6 +13,8 @@ from tpuctl.model.records import (
     Cause,
     CodeState,
     Desired,
+    Failure,
+    Fault,
     RunRecord,
     RunState,
     SliceRecord,
@@ -25,6 +27,7 @@ from tpuctl.provenance.build import build_attempt, build_end, build_start
 from tpuctl.provenance.manifest import SettingSection, assemble, render_part
 
 T0 = 1_795_000_000.0
+LOST = Failure("peer-lost", Fault.CLOUD, 1, "connection reset", "a worker went", "none", True)
 
 
 def an_attempt(number: int, created: float, ran: float, cause: Cause, *, kernel: str = "6.1") -> Attempt:
@@ -46,6 +49,7 @@ def an_attempt(number: int, created: float, ran: float, cause: Cause, *, kernel:
         hosts=tuple({"worker": str(worker), "kernel": kernel, "boot_id": f"b{number}"} for worker in (0, 1)),
         zone="us-central2-b",
         provisioned_at=created - 40.0,
+        failure=None if cause is Cause.SUCCEEDED else LOST,
     )
 
 

@@ -96,6 +96,7 @@ def test_a_manifest_has_what_went_into_the_run():
     end, first = manifest["end"], manifest["attempts"][0]
     assert (end["state"], end["preemptions"], end["chips"]) == ("succeeded", 1, 8)
     assert end["chip_hours"] == round(8 * (40 + 10 + 600 + 40 + 10 + 900) / 3600, 3)
+    assert (first["failure"]["signature"], first["failure"]["whose"]) == ("peer-lost", "cloud")
     assert [row["event"] for row in first["timeline"]] == ["started", "preempted", "ended"]
     assert manifest["configuration"] == {"zone": {"value": ["us-central2-b"], "origin": "tpuctl.yaml"}}
 

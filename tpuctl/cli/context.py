@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from tpuctl.cli.console import Console
 from tpuctl.cli.invocation import Invocation, invocation
 from tpuctl.errors import BadConfigError, DeniedError, UsageError
 from tpuctl.lib.input_files import read_text
+from tpuctl.lib.names import SecretName, parse_secret_name
 from tpuctl.lib.shell import Secret
 
 if TYPE_CHECKING:
@@ -63,18 +65,27 @@ class TimeIds:
         return f"r{time.strftime('%y%m%d-%H%M%S', time.gmtime())}-{tail}"
 
 
-class LocalSecrets:
-    """Reads a secret where its reference points; the value is never kept."""
+class ReferencedSecrets:
+    """Reads a secret where its reference points; the value is never kept. `managed` reads one of Secret
+    Manager."""
+
+    def __init__(self, managed: Callable[[SecretName], bytes]) -> None:
+        self._managed = managed
 
     def resolve(self, reference: str) -> Secret:
         kind, _, where = reference.partition(":")
+        if kind == "sm":
+            try:
+                return Secret(self._managed(parse_secret_name(reference)).decode().rstrip("\n"))
+            except UnicodeDecodeError as error:
+                raise UsageError(f"secret {reference} is no text, as variables must be") from error
         if kind == "env":
             value = os.environ.get(where)
             if value is None:
                 raise UsageError(f"secret {reference}: {where} is not set here", hint=f"export {where}=…")
             return Secret(value)
         if kind != "file":
-            raise UsageError(f"secret reference {reference!r} is neither env:VAR nor file:PATH")
+            raise UsageError(f"secret reference {reference!r} is neither env:VAR, file:PATH nor sm://…")
         try:
             return Secret(read_text(Path(where).expanduser()).rstrip("\n"))
         except (OSError, RuntimeError) as error:  # RuntimeError: ~nobody
@@ -152,8 +163,13 @@ class AppContext:
         return TimeIds()
 
     @cached_property
-    def secrets(self) -> LocalSecrets:
-        return LocalSecrets()
+    def secrets(self) -> ReferencedSecrets:
+        def read_managed(name: SecretName) -> bytes:
+            from tpuctl.cloud.secret_manager import read_secret
+
+            return read_secret(self.config.endpoint_secret_manager, self.credentials, name)
+
+        return ReferencedSecrets(read_managed)
 
     @cached_property
     def credentials(self) -> Any:

@@ -81,6 +81,7 @@ class Config(Struct, frozen=True):
     endpoint_resource_manager: str
     endpoint_service_usage: str
     endpoint_quotas: str
+    endpoint_secret_manager: str
     store: str | None
     token_file: str | None
     ssh_port: int
@@ -240,6 +241,13 @@ SETTINGS: tuple[Setting, ...] = (
         "string",
         "https://cloudquotas.googleapis.com",
         "Cloud Quotas API, for the limits of TPU quotas",
+        _check_endpoint,
+    ),
+    Setting(
+        "endpoint_secret_manager",
+        "string",
+        "https://secretmanager.googleapis.com",
+        "Secret Manager API, for secrets of runs",
         _check_endpoint,
     ),
     Setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from tpuctl.errors import UsageError
 
@@ -146,21 +147,43 @@ def parse_var(word: str) -> tuple[str, str]:
 
 
 def parse_secret(word: str) -> tuple[str, str]:
-    """Name and reference of `NAME=env:VAR` or `NAME=file:PATH`.
+    """Name and reference of `NAME=env:VAR`, `NAME=file:PATH` or `NAME=sm://PROJECT/SECRET[/VERSION]`.
 
     Raises UsageError, which never shows what may be the secret.
     """
-    form = "--secret NAME=env:VARIABLE or --secret NAME=file:PATH"
+    form = "--secret NAME=env:VARIABLE, NAME=file:PATH or NAME=sm://PROJECT/SECRET"
     name, equals, reference = word.partition("=")
     if not equals:
         raise UsageError(f"--secret {name!r} does not say where its value is", hint=form)
     _check_variable("--secret", name, name, form)
     kind, _, where = reference.partition(":")
-    if kind not in ("env", "file") or not where:
+    if kind not in ("env", "file", "sm") or not where:
         raise UsageError(f"--secret {name}: the value must be a reference, not the secret itself", hint=form)
+    if kind == "sm":
+        parse_secret_name(reference)
     if kind == "env" and not _VARIABLE.fullmatch(where):
         raise UsageError(f"--secret {name}: {where!r} is not the name of a variable", hint=form)
     return name, reference
+
+
+class SecretName(NamedTuple):
+    """A secret of Secret Manager: `version` is a number or `latest`."""
+
+    project: str
+    secret: str
+    version: str
+
+
+def parse_secret_name(reference: str) -> SecretName:
+    """The parts of `sm://PROJECT/SECRET[/VERSION]`. Raises UsageError.
+
+    Rule: https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets/create.
+    """
+    found = re.fullmatch(r"sm://([a-z0-9][a-z0-9.:-]+)/([A-Za-z0-9_-]{1,255})(?:/([0-9]+|latest))?", reference)
+    if found is None:
+        said = f"{reference} is no secret of Secret Manager"
+        raise UsageError(said, hint="sm://PROJECT/SECRET, or sm://PROJECT/SECRET/VERSION")
+    return SecretName(found[1], found[2], found[3] or "latest")
 
 
 def _check_variable(flag: str, name: str, shown: str, form: str) -> str:

@@ -117,7 +117,7 @@ class RunRequest(Struct, frozen=True):
     secret: Annotated[
         Mapping[str, str],
         Option(
-            "Secret from env:VAR or file:PATH; repeatable.",
+            "Secret from env:VAR, file:PATH or sm://PROJECT/SECRET; repeatable.",
             group=PROGRAM,
             metavar="NAME=REF",
             pair=parse_secret,

@@ -15,6 +15,7 @@ from tpuctl.sim.api.http import Handler, HttpServer, Router
 from tpuctl.sim.api.https import HttpsDoor, is_google
 from tpuctl.sim.api.oauth import TokenDoor
 from tpuctl.sim.api.project import ProjectDoor
+from tpuctl.sim.api.secrets import SecretsDoor
 from tpuctl.sim.api.tpu_grpc import TpuGrpcDoor
 from tpuctl.sim.api.tpu_rest import TpuRestDoor
 from tpuctl.sim.compute import rest as compute
@@ -127,6 +128,7 @@ class Simulator:
         tpu = TpuRestDoor(self.world)
         computing = ComputeDoor(self.world)
         projects = ProjectDoor(self.world)
+        secrets = SecretsDoor(self.world)
 
         def reset() -> None:
             self.storage.reset()
@@ -142,7 +144,11 @@ class Simulator:
             admin.PREFIX: control.handle,
             **dict.fromkeys(project.PREFIXES, projects.handle),
             project.SHARED_PREFIX: lambda request: (
-                tpu.handle(request) if tpu.owns(request.path) else projects.handle(request)
+                secrets.handle(request)
+                if secrets.owns(request.path)
+                else tpu.handle(request)
+                if tpu.owns(request.path)
+                else projects.handle(request)
             ),
         }
 

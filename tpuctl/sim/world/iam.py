@@ -19,11 +19,13 @@ STORAGE = "storage.googleapis.com"
 SERVICE_USAGE = "serviceusage.googleapis.com"
 RESOURCE_MANAGER = "cloudresourcemanager.googleapis.com"
 CLOUD_QUOTAS = "cloudquotas.googleapis.com"
+SECRET_MANAGER = "secretmanager.googleapis.com"  # noqa: S105 - the name of an API
 
 SERVICES: Mapping[str, str] = {
     CLOUD_QUOTAS: "Cloud Quotas API",
     RESOURCE_MANAGER: "Cloud Resource Manager API",
     COMPUTE: "Compute Engine API",
+    SECRET_MANAGER: "Secret Manager API",
     SERVICE_USAGE: "Service Usage API",
     STORAGE: "Cloud Storage API",
     TPU: "Cloud TPU API",
