@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
 from tests.support.family import FAMILY, MEMBERS
+from tests.support.soak import soak
 from tests.support.sshd import SshFarm
 from tpuctl.errors import UsageError
 from tpuctl.hosts.agent import HostAgent
@@ -132,7 +133,9 @@ def test_the_agent_installs_itself_where_it_is_missing(
     [folder] = (home / AGENT_FOLDER).iterdir()
     assert folder.name == agent_name(agent.sha256)
     with zipfile.ZipFile(AGENT) as archive:
-        for name in archive.namelist():
+        names = archive.read("MODULES").decode().split()
+        assert sorted([*names, "MODULES"]) == sorted(archive.namelist())
+        for name in names:
             assert (folder / name).read_bytes() == archive.read(name)
             assert list((folder / "__pycache__").glob(f"{Path(name).stem}.*.pyc")), f"{name} is not compiled"
 
@@ -144,14 +147,20 @@ def test_a_second_install_changes_nothing(agent: HostAgent, target: HostTarget, 
     assert {path: path.stat().st_ino for path in (home / AGENT_FOLDER).rglob("*")} == before
 
 
-@pytest.mark.parametrize("module", ["entry.py", "session.py", "base.py", "hello.py"])
-@pytest.mark.parametrize("content", [b"", b"\0" * 400, b"def main(arguments"], ids=["empty", "zeros", "half"])
+DAMAGE = {"empty": b"", "zeros": b"\0" * 400, "half": b"def main(arguments"}
+DAMAGED = [("entry.py", "empty"), ("session.py", "zeros"), ("base.py", "half"), ("hello.py", "empty")]
+
+
+@pytest.mark.parametrize(
+    ("module", "damage"),
+    [*DAMAGED, *(soak(name, each) for name, _ in DAMAGED for each in DAMAGE if (name, each) not in DAMAGED)],
+)
 def test_an_agent_that_the_disk_damaged_is_mended_by_the_next_command(
-    agent: HostAgent, target: HostTarget, home: Path, module: str, content: bytes
+    agent: HostAgent, target: HostTarget, home: Path, module: str, damage: str
 ) -> None:
     assert agent.ensure_installed([target])[0].ok
     [folder] = (home / AGENT_FOLDER).iterdir()
-    (folder / module).write_bytes(content)
+    (folder / module).write_bytes(DAMAGE[damage])
     heard: list[tuple[str, bytes]] = []
     command = ["sh", "-c", "echo out; echo once >> said; exit 7"]
     [done] = agent.session([target], command, lambda _, stream, data: heard.append((stream, data)))

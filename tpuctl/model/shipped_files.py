@@ -34,10 +34,15 @@ def read_agent() -> bytes:
     """
     archive = io.BytesIO()
     folder = resources.files("tpuctl").joinpath("agent")
+    files = {
+        file.name: file.read_bytes()
+        for file in sorted(folder.iterdir(), key=lambda item: item.name)
+        if file.name.endswith(".py") and file.name != "__init__.py"  # that one makes it findable here
+    }
+    files["MODULES"] = "".join(f"{name}\n" for name in files).encode()  # see tpuctl/agent/install.py
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as bundle:
-        for file in sorted(folder.iterdir(), key=lambda item: item.name):
-            if file.name.endswith(".py") and file.name != "__init__.py":  # that one makes it findable here
-                bundle.writestr(zipfile.ZipInfo(file.name, (1980, 1, 1, 0, 0, 0)), file.read_bytes())
+        for name, content in files.items():
+            bundle.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
     return archive.getvalue()
 
 
