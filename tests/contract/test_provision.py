@@ -41,7 +41,7 @@ no_sshd = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not install
 EVERYWHERE = [
     "memory",
     "simulated",
-    pytest.param("sshd", marks=no_sshd),
+    pytest.param("sshd", marks=[no_sshd, pytest.mark.soak]),
     pytest.param("isolated", marks=pytest.mark.slow),
 ]
 

@@ -40,11 +40,10 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def alike(session: Session) -> Iterator[Session]:
-    """Hosts that are as asked before the test, and must be so after it."""
+    """Hosts that are brought to what is asked before the test, and must be so after it."""
     session.type(*APPLY)
-    assert "2 hosts of big are as tiny says" in session.type(*VERIFY).stderr
     yield session
-    session.type(*VERIFY)
+    assert "2 hosts of big are as tiny says" in session.type(*VERIFY).stderr
 
 
 def on(session: Session, worker: int, script: str) -> None:

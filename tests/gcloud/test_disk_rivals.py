@@ -17,7 +17,7 @@ from tests.support.services import SimServices, sim_services
 from tpuctl.disks.attach import attach, detach
 from tpuctl.model.disks import DataDisk, DiskMode
 
-pytestmark = [pytest.mark.gcloud, pytest.mark.slow]
+pytestmark = [pytest.mark.gcloud, pytest.mark.slow, pytest.mark.long]
 ALPHA = ("alpha", "compute", "tpus", "tpu-vm")
 A, B, C = (DataDisk(ZONE, name, DiskMode.READ_ONLY) for name in "abc")
 

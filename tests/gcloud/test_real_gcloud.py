@@ -1,6 +1,7 @@
 """The real gcloud against the simulated cloud: every command with its result checked.
 
-Those whose commands `make conformance` types as well are in `make soak`.
+Those whose commands `make conformance` types as well are in `make soak`, and most others in CI: gcloud takes
+longer to start than all else that is done here.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def test_create_describe_and_list_agree(gcloud: Gcloud, pair: str) -> None:
     assert everywhere.split() == ["pair"]
 
 
+@pytest.mark.long
 def test_ssh_runs_on_one_worker_and_on_all(gcloud: Gcloud, pair: str) -> None:
     one = gcloud.remote("ssh", f"alice@{pair}", "--worker=1", "--command=echo ${HOSTNAME##*-}")
     both = gcloud.remote("ssh", f"alice@{pair}", "--worker=all", "--command=echo ${HOSTNAME##*-}")
@@ -126,6 +128,7 @@ def test_ssh_runs_on_one_worker_and_on_all(gcloud: Gcloud, pair: str) -> None:
     assert sorted(both) == ["0", "1"]
 
 
+@pytest.mark.long
 def test_scp_copies_to_one_worker_to_all_and_back(gcloud: Gcloud, pair: str) -> None:
     (gcloud.home / "one.txt").write_text("one")
     (gcloud.home / "all.txt").write_text("all")
@@ -145,6 +148,7 @@ def test_update_changes_labels_only(gcloud: Gcloud, pair: str) -> None:
     assert after == {**before, "labels": {"team": "b", "more": "1"}}
 
 
+@pytest.mark.long
 def test_guest_attributes_show_each_host_key(gcloud: Gcloud, pair: str) -> None:
     text = gcloud.tpu("tpu-vm", "get-guest-attributes", pair)
     found = gcloud.tpu_json("tpu-vm", "get-guest-attributes", pair)
@@ -154,6 +158,7 @@ def test_guest_attributes_show_each_host_key(gcloud: Gcloud, pair: str) -> None:
     assert len(set(keys.values())) == 2
 
 
+@pytest.mark.long
 def test_guest_attributes_show_what_a_program_on_the_host_published(gcloud: Gcloud) -> None:
     create(gcloud, "beating", "v4-8")
     url = "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"
@@ -184,6 +189,7 @@ def test_types_and_versions_are_those_of_the_zone(gcloud: Gcloud) -> None:
     assert VERSION in versions
 
 
+@pytest.mark.long
 def test_a_stockout_is_an_error_with_the_clouds_own_words(gcloud: Gcloud) -> None:
     control.fault(gcloud.info, {"preset": "stockout", "name": "none"})
     done = gcloud.run(
@@ -194,6 +200,7 @@ def test_a_stockout_is_an_error_with_the_clouds_own_words(gcloud: Gcloud) -> Non
     assert f'There is no more capacity in the zone "{ZONE}"' in done.stderr.replace("\\", "")
 
 
+@pytest.mark.long
 def test_queued_resources_are_created_listed_described_and_deleted(gcloud: Gcloud) -> None:
     gcloud.tpu(
         *("queued-resources", "create", "wait", "--node-id=queued-node", "--spot"),
@@ -211,6 +218,7 @@ def alpha(gcloud: Gcloud, *arguments: str, zone: str = ZONE) -> subprocess.Compl
     return gcloud.run("alpha", "compute", "tpus", "queued-resources", *arguments, f"--zone={zone}")
 
 
+@pytest.mark.long
 def test_flex_start_of_the_alpha_track_says_for_how_long(gcloud: Gcloud) -> None:
     zone = "us-east5-a"
     done = alpha(
@@ -231,6 +239,7 @@ def test_flex_start_of_the_alpha_track_says_for_how_long(gcloud: Gcloud) -> None
     assert alpha(gcloud, "delete", "flex", "--force", "--quiet", zone=zone).returncode == 0
 
 
+@pytest.mark.long
 def test_the_alpha_track_mixes_standard_with_spot_and_is_refused(gcloud: Gcloud) -> None:
     done = alpha(
         gcloud,
@@ -241,6 +250,7 @@ def test_the_alpha_track_mixes_standard_with_spot_and_is_refused(gcloud: Gcloud)
     assert "STANDARD provisioning model incompatible with spot requests" in done.stderr
 
 
+@pytest.mark.long
 def test_several_nodes_come_from_one_request(gcloud: Gcloud) -> None:
     gcloud.tpu(
         *("queued-resources", "create", "multi", "--node-count=2", "--node-prefix=part", "--spot"),
@@ -289,6 +299,7 @@ def test_what_tpuctl_asks_for_is_what_gcloud_shows(gcloud: Gcloud) -> None:
     assert alpha(gcloud, "delete", "ours-1", "--force", "--quiet").returncode == 0
 
 
+@pytest.mark.long
 def test_storage_copies_a_file_up_and_down_and_lists_it(gcloud: Gcloud) -> None:
     (gcloud.home / "data.bin").write_bytes(os.urandom(300_000))
     gcloud.ok("storage", "cp", "data.bin", "gs://sim-bucket/dir/data.bin")

@@ -30,6 +30,7 @@ from tests.support.hosts import (
     start_daemons,
     wait_until,
 )
+from tests.support.soak import soak
 from tpuctl.sim.hosts.backend import HostAddress, HostSpec
 from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
 from tpuctl.sim.hosts.metadata import etag_of
@@ -339,9 +340,10 @@ def test_hosts_die_with_a_server_that_was_killed(tmp_path, tier):
             remove_leftovers(world_id, tmp_path / "theirs")  # otherwise the guardian's part
 
 
-def test_sixty_four_hosts_come_up_together(empty):
-    made = empty.hosts.create([empty.spec(worker) for worker in range(64)])
-    assert len({each.external_ip for each in made}) == 64
+@pytest.mark.parametrize("hosts", [16, soak(64)])
+def test_many_hosts_come_up_together(empty, hosts):
+    made = empty.hosts.create([empty.spec(worker) for worker in range(hosts)])
+    assert len({each.external_ip for each in made}) == hosts
     assert not any(refuses(address) for address in made)
 
 

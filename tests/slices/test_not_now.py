@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.soak import soak
 from tpuctl.engine.events import StepDone, Warn
 from tpuctl.errors import DeniedError, PendingError, TpuctlError, TransientError
 from tpuctl.model import timeouts
@@ -90,7 +91,10 @@ both_ways = pytest.mark.parametrize("queued", [True, False], ids=["queued", "dir
 
 
 @both_ways
-@pytest.mark.parametrize("fault", OUTAGE.values(), ids=OUTAGE)
+@pytest.mark.parametrize(
+    "fault",
+    [soak(fault, id=name) if name == "500" else pytest.param(fault, id=name) for name, fault in OUTAGE.items()],
+)
 def test_up_run_and_down_outlive_an_outage_of_hours(place, services, queued, fault):
     request_slice(services, "big", replace(SPEC, queued=queued), pay=False, admit=lambda: None)
     trouble(place, services, fault)

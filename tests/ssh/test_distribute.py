@@ -54,7 +54,7 @@ def project(folder: Path, files: int, size: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("hosts", [12, soak(32)])
+@pytest.mark.parametrize("hosts", [8, soak(32)])
 def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
     farm: SshFarm, agent: HostAgent, tmp_path: Path, hosts: int
 ) -> None:

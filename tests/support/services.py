@@ -31,7 +31,8 @@ from tpuctl.state.sqlite import SqliteStore
 
 
 class HurryingClock:
-    """Real time, but waits pass ten or more times faster: what is waited for has no delays in the simulator."""
+    """Real time, but long waits pass at once: what is waited for has no delays in the simulator. Loops that ask
+    hosts again and again still leave them time in between: each question starts a program on each host."""
 
     def __init__(self) -> None:
         self._skipped = 0.0
@@ -40,7 +41,7 @@ class HurryingClock:
         return time.time() + self._skipped
 
     def sleep(self, seconds: float) -> None:
-        short = min(seconds, 0.1)
+        short = min(seconds, 0.25)
         time.sleep(short)
         self._skipped += seconds - short
 

@@ -1,4 +1,4 @@
-"""Fleets of forty slices, half a day each: one in `make test`, fifty in `make soak`."""
+"""Fleets of forty slices, half a day each: one in CI, fifty in `make soak`; a smaller one in `make test`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SAMPLE = 1
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "seed",
