@@ -66,7 +66,7 @@ def mend(session: Session, hints: list[str]) -> None:
 
 
 def test_a_disk_that_is_nearly_full_is_refused_before_it_is_full_and_named(session: Session) -> None:
-    on(session, 1, 'sudo mount -t tmpfs -o size=200m,mode=700,uid=$(id -u) tmpfs "$HOME"')
+    on(session, 1, 'sudo mount -t tmpfs -o size=100m,mode=700,uid=$(id -u) tmpfs "$HOME"')
     refused = session.type(*APPLY, status=1).stderr
     assert "MiB free, and environment tiny needs " in refused
     assert "tpuctl env gc --on big, or a larger boot disk" in refused

@@ -23,7 +23,7 @@ from tpuctl.ssh.remote import SshRemote
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-WORKERS = 8
+WORKERS = 10
 """Of which nobody waits for the sick one; the benchmarks have more of them."""
 CONNECT_S, HANDSHAKE_S = 5.0, 10.0
 NOTICED_S = 3.0
