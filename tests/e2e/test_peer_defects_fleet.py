@@ -11,6 +11,7 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
+from tests.support.soak import soak
 from tpuctl.errors import TransientError
 from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.runs.reconcile import request_stop
@@ -101,7 +102,7 @@ def test_a_record_that_cannot_be_read_is_told_and_the_others_have_their_turn(sim
     assert "slices/bad in the store is damaged" in bad.why
 
 
-@pytest.mark.parametrize("method", ["*.get", "*.list", "*"])
+@pytest.mark.parametrize("method", ["*", soak("*.get"), soak("*.list")])
 def test_reads_that_fail_for_half_an_hour_delete_nothing_and_start_no_second_run(sim, services, method):
     bring_up(services, "big")
     run = submit(services, "big", SLEEPS)

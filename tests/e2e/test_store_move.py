@@ -12,6 +12,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.sim import RunningSim
+from tests.support.soak import soak
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError
 from tpuctl.model.records import MOVED
@@ -102,8 +103,14 @@ def test_the_second_time_nothing_is_changed(move: Move) -> None:
     move.expect_all_there()
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(1, CHANGES + 2))
+def kills(last: int) -> list[Any]:
+    """(at, after): before every change, and after the last two. After another is, but for the time, before the
+    next."""
+    early = [soak(at, True) for at in range(1, last - 1)]
+    return [*((at, False) for at in range(1, last + 1)), (last - 1, True), (last, True), *early]
+
+
+@pytest.mark.parametrize(("at", "after"), kills(CHANGES + 1))
 def test_a_crash_at_any_change_is_gone_on_from(move: Move, at: int, after: bool) -> None:
     with pytest.raises(Crash):
         move.type(CrashPoint(at, after=after))
@@ -117,7 +124,7 @@ def test_a_crash_at_any_change_is_gone_on_from(move: Move, at: int, after: bool)
     move.expect_all_there()
 
 
-@pytest.mark.parametrize("at", range(1, CHANGES + 2))
+@pytest.mark.parametrize("at", [CHANGES + 1, *(soak(at) for at in range(1, CHANGES + 1))])
 def test_crashes_one_after_the_other_are_gone_on_from(move: Move, at: int) -> None:
     for again in range(at, 0, -1):
         try:
@@ -220,8 +227,7 @@ def test_a_move_that_broke_off_anywhere_is_called_off(move: Move, at: int) -> No
     move.expect_all_there()
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(1, 11))
+@pytest.mark.parametrize(("at", "after"), kills(10))
 def test_a_call_off_that_broke_off_anywhere_is_gone_on_from(move: Move, at: int, after: bool) -> None:
     with pytest.raises(Crash):
         move.type(CrashPoint(CHANGES))

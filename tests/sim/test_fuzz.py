@@ -12,6 +12,7 @@ import pytest
 from tests.sim.test_world import PARENT, build
 from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.sim import running_sim
+from tests.support.soak import soak
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
 from tpuctl.sim.compute.rest import ComputeDoor
@@ -31,7 +32,7 @@ def fuzzer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fuzzer]:
         made.close()
 
 
-@pytest.mark.parametrize("fuzzer", [1, 2], indirect=True)
+@pytest.mark.parametrize("fuzzer", [1, soak(2)], indirect=True)
 def test_no_request_breaks_a_door_or_a_later_list(fuzzer: Fuzzer) -> None:
     for _ in range(ROUNDS):
         fuzzer.run(REQUESTS)
