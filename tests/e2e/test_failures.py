@@ -101,8 +101,13 @@ def test_a_program_that_cannot_import_is_not_tried_again(session: Session) -> No
 
 
 def test_a_program_that_is_not_there_is_not_tried_again(session: Session) -> None:
-    row, _ = failed(session, "absent", "--", "no-such-program", limit=5)
+    row, told = failed(session, "absent", "--", "no-such-program", limit=5)
     assert (row["failure"]["signature"], row["attempts"]) == ("command-not-found", 1)
+    (host,) = (session.root / "state").glob("**/absent/1/worker-*.host.log")
+    said = host.read_text()
+    assert all(f"== {part}\n" in said for part in ("kernel", "memory", "disks", "processes"))
+    assert f"worker-{row['failure']['worker']}.host.log" == host.name
+    assert host.name in "".join(told.split())
 
 
 def test_computing_on_the_cpu_has_a_name(session: Session) -> None:

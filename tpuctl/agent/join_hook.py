@@ -11,6 +11,8 @@ from contextlib import suppress
 
 FOLDER = "TPUCTL_JOIN"  # where the files go
 PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
+STACKS = "stacks.txt"  # beside them; where Python writes what each thread does, for who asks by STACKS_SIGNAL
+STACKS_SIGNAL = 45  # a real-time signal that nothing known uses, and that ends who does not catch it
 CACHE_ONLY = "TPUCTL_JOIN_CACHE_ONLY"  # nobody asks on what it computes
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
@@ -21,9 +23,19 @@ def begin():
     if folder is None:
         return
     sys.meta_path.insert(0, Finder())
+    with suppress(Exception):  # such as a full disk
+        tell_stacks(folder)
     if folder in sys.path:
         sys.path.remove(folder)
     run_hidden()
+
+
+def tell_stacks(folder):
+    """Has Python itself say what its threads do, also while a call does not return."""
+    import faulthandler
+
+    handle = os.open(os.path.join(folder, STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
 
 def run_hidden():

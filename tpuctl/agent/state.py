@@ -9,6 +9,7 @@ import survivors
 from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
 from join import reports
 from processes import boot_id, is_alive, signal, signal_all
+from progress import signs_of_life
 
 MOUNTS = "/var/lib/tpuctl-mounts"  # STATE of buckets.py; most hosts have none, and that is asked every second
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
@@ -104,7 +105,8 @@ def is_fresh(marker):
 def status(request, _stdin):
     """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
     attempt = Attempt(request)
-    answer = dict(look(attempt), join=reports(attempt))
+    found = look(attempt)
+    answer = dict(found, join=reports(attempt), **signs_of_life(attempt, found))
     if os.path.isdir(MOUNTS):
         from buckets import mount_reports
 

@@ -59,13 +59,14 @@ def start(request, _stdin):
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
-    if not launch(attempt, fence, argv, environment, cwd, grace, beat):
+    pattern = str(request.get("progress") or "")
+    if not launch(attempt, fence, argv, environment, cwd, grace, beat, pattern):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
     return {"state": found["state"], "pid": found["pid"], "already": False}
 
 
-def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0):
+def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern=""):
     """Begins a prepared attempt, or finds that this was done. Returns when the supervisor has written its first
     status, or died."""
     try:
@@ -76,7 +77,7 @@ def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0):
     os.fsync(marker)
     os.close(marker)
     sync_dir(attempt.dir)
-    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat))
+    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat, pattern))
     os.read(report, 1)
     os.close(report)
     return True
@@ -142,9 +143,10 @@ class Record:
             time.sleep(1.0)
 
 
-def supervise(attempt, argv, env, cwd, grace, beat):
+def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`.
-    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never."""
+    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never, and the steps that `pattern`
+    finds in the logs are written down."""
     record, tree, killed = Record(attempt), Tree(), oom_kills()
     try:
         run_main(tree, attempt, argv, dict(env, **{MARK: mark_of(record.status["supervisor"])}), cwd)
@@ -159,7 +161,7 @@ def supervise(attempt, argv, env, cwd, grace, beat):
     record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
     os.close(3)
     heartbeat = begin_heartbeat(beat)
-    wait_for_end(tree, attempt)
+    wait_for_end(tree, attempt, begin_progress(attempt, pattern))
     stopped = tree.main_status is None or tree.asked_to_stop
     record.note(stopped=stopped)
     left = tree.end_all(lambda: wanted_grace(attempt, grace), lambda: kept_processes(attempt))
@@ -204,6 +206,20 @@ def begin_heartbeat(interval):
         return None  # the agent's file was removed meanwhile, or there can be no more threads: the run goes on
 
 
+def begin_progress(attempt, pattern):
+    """None where nobody asks for steps, or the expression is none here: the run goes on without."""
+    if not pattern:
+        return None
+    import re
+
+    from progress import Progress
+
+    try:
+        return Progress(attempt, pattern)
+    except re.error:
+        return None
+
+
 def kept_processes(attempt):
     """Services that an operation began, with their children: they outlive its job."""
     found = set()
@@ -229,9 +245,11 @@ def run_main(tree, attempt, argv, env, cwd):
         os.close(err)
 
 
-def wait_for_end(tree, attempt):
+def wait_for_end(tree, attempt, progress=None):
     """Until the main process ended or a stop was asked for, by signal or by file."""
     while tree.main_status is None and not tree.asked_to_stop:
         tree.wait(0.5)
+        if progress is not None:
+            progress.look()
         if os.path.exists(attempt.path("stop.json")):
             return

@@ -49,6 +49,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("runs", "List runs, newest first."),
         Entry("attach", "Follow a run that was started earlier."),
         Entry("stop", "Stop a run."),
+        Entry("stacks", "Show what the processes of a run are doing."),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("rerun", "Do a run again, from its manifest."),

@@ -200,6 +200,16 @@ class HostAgent(AgentLink):
         replies = self.call(targets, "status", {"run": run, "attempt": attempt, "host": host})
         return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
 
+    def stacks(
+        self, targets: Sequence[HostTarget], run: str, attempt: str
+    ) -> list[Reply[tuple[protocol.ProcessStack, ...]]]:
+        """What each process of an attempt does."""
+        return _parse(self.call(targets, "stacks", {"run": run, "attempt": attempt}), protocol.parse_stacks)
+
+    def diagnose(self, targets: Sequence[HostTarget]) -> list[Reply[str]]:
+        """How each host stands, as text: kernel messages, memory, disks, processes, libtpu's logs."""
+        return _parse(self.call(targets, "diagnose", {}), lambda data: str(data.get("text", "")))
+
     def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:
         """All attempts that each host knows."""
         return [_parsed(reply, _all_of(reply.worker)) for reply in self.call(targets, "attempts", {})]

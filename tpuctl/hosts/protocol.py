@@ -193,6 +193,18 @@ class WorkerStatus(Struct, frozen=True):
     join: tuple[JoinReport, ...] = ()
     mounts: tuple[MountState, ...] = ()
     """Those of its host that are not well, or were not at some time since the attempt began."""
+    output_at: float | None = None
+    """When its program wrote last."""
+    held: bool = False
+    """Its program is stopped by a signal."""
+    load: float = 0.0
+    """Of its host, over a minute."""
+    step: float | None = None
+    """What the expression of its run found last, since `step_at`; `steps` is how many there are."""
+    step_at: float | None = None
+    steps: float | None = None
+    first_step: float | None = None
+    first_at: float | None = None
 
     @property
     def over(self) -> bool:
@@ -238,6 +250,25 @@ class WorkerStatus(Struct, frozen=True):
         if not full and self.oom_kills and self.exit_status != 0:
             return "its host ran out of memory"
         return "its disk is full" if full else self.detail
+
+
+class ProcessStack(Struct, frozen=True):
+    """What one process does. `by`: py-spy, faulthandler or /proc; `text` is empty where none could tell."""
+
+    pid: int
+    command: str = ""
+    state: str = ""
+    waits_in: str = ""
+    by: str = ""
+    text: str = ""
+
+
+class WorkerStacks(Struct, frozen=True):
+    """What the processes of one worker do, or why that is not known."""
+
+    worker: int
+    processes: tuple[ProcessStack, ...] = ()
+    error: str = ""
 
 
 class PrepareReply(Struct, frozen=True):
@@ -348,7 +379,13 @@ def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
     )
 
 
+def parse_stacks(data: Mapping[str, Any]) -> tuple[ProcessStack, ...]:
+    return tuple(from_data(ProcessStack, each) for each in data.get("processes") or ())
+
+
 def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
+    progress = data.get("progress")
+    came = progress if isinstance(progress, dict) else {}
     return WorkerStatus(
         worker=worker,
         run=_text(data, "run"),
@@ -375,6 +412,14 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         oom_kills=_optional_int(data, "oom_kills") or 0,
         join=_parse_join(data.get("join")),
         mounts=_parse_mounts(data.get("mounts") or (), worker),
+        output_at=_optional_number(data, "output_at"),
+        held=bool(data.get("held", False)),
+        load=_optional_number(data, "load") or 0.0,
+        step=_optional_number(came, "step"),
+        step_at=_optional_number(came, "at"),
+        steps=_optional_number(came, "total"),
+        first_step=_optional_number(came, "first_step"),
+        first_at=_optional_number(came, "first_at"),
     )
 
 

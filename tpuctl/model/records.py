@@ -257,6 +257,7 @@ class Cause(StrEnum):
     FAILED = "failed"
     RESTART_ASKED = "restart-asked"
     NOT_JOINED = "not-joined"
+    STALLED = "stalled"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
     STOPPED = "stopped"
@@ -270,6 +271,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
         "failures",
         "a worker came up on the CPU, with fewer devices than there are chips, or not at all",
     ),
+    Cause.STALLED: ("failures", "it stood still for `--stall`, with `--on-stall restart`"),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
     Cause.STOPPED: ("–", "a stop was asked for"),
@@ -323,6 +325,8 @@ class TimelineEntry(Struct, frozen=True):
 
 MOUNT_LOST, MOUNT_BACK = "mount-lost", "mount-back"
 """Events of a timeline: a mount of a worker is not well, or is again."""
+STALLED, GOES_ON = "stalled", "goes-on"
+"""The program stands still, or goes on again."""
 
 
 class MountState(Struct, frozen=True):
@@ -357,6 +361,8 @@ class Attempt(Struct, frozen=True):
     ending_since: float | None = None
     ends: tuple[WorkerEnd, ...] = ()
     failure: Failure | None = None
+    stalled: str = ""
+    """What of it stands still, and since when; empty while it goes on."""
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     joined: str = ""

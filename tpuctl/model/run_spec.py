@@ -17,10 +17,15 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import WORKERS_HELP
+from tpuctl.lib.time import parse_duration
 from tpuctl.model import timeouts
 
 PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
 """Groups of the flags in help."""
+
+
+DEFAULT_STALL_S = parse_duration(timeouts.STALL, "--stall")
+DEFAULT_FIRST_STEP_S = parse_duration(timeouts.FIRST_STEP_LIMIT, "--first-step-limit")
 
 
 class Policy(Struct, frozen=True):
@@ -154,6 +159,40 @@ class RunRequest(Struct, frozen=True):
             examples=(600,),
         ),
     ] = timeouts.JOIN_MAX_S
+    progress: Annotated[
+        str,
+        Option(
+            "Regular expression that finds the step in its output, and in a second group all steps.",
+            group=PROGRAM,
+            metavar="REGEX",
+            text=True,
+            examples=(r"step (\d+)/(\d+)",),
+        ),
+    ] = ""
+    stall: Annotated[
+        str,
+        Option(
+            "Say so when it wrote nothing, or made no step, for this long.",
+            group=RESTARTS,
+            metavar="TIME",
+            examples=("15m",),
+        ),
+    ] = timeouts.STALL
+    first_step_limit: Annotated[
+        str,
+        Option(
+            "The same before its first step, which compiles.", group=RESTARTS, metavar="TIME", examples=("3h",)
+        ),
+    ] = timeouts.FIRST_STEP_LIMIT
+    on_stall: Annotated[
+        str,
+        Option(
+            "What is done then: report (say so and keep stacks) or restart.",
+            group=RESTARTS,
+            metavar="WHAT",
+            examples=("restart",),
+        ),
+    ] = "report"
     checkpoint_dir: Annotated[
         str | None,
         Option(
@@ -215,6 +254,12 @@ class RunSpec(Struct, frozen=True):
     """Nobody looks on what it computes."""
     join_limit_s: float = timeouts.JOIN_MAX_S
     """So long workers may wait for one that has not taken its devices."""
+    progress: str = ""
+    """Regular expression for the step in its output; empty: any output is a sign of life."""
+    stall_s: float = DEFAULT_STALL_S
+    first_step_limit_s: float = DEFAULT_FIRST_STEP_S
+    on_stall: str = "report"
+    """`report` or `restart`."""
     checkpoint_dir: str | None = None
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False

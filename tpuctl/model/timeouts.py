@@ -107,6 +107,12 @@ JOIN_MAX_S = 50.0
 """So long processes of a run wait for another that has not begun to take its devices: with the look at them
 that makes a minute. All execute the same program, so they come to that within seconds of each other."""
 
+STALL = "15m"
+"""So long without a sign of life after its first one a program stands still: evaluations and checkpoints of
+large models take minutes."""
+FIRST_STEP_LIMIT = "3h"
+"""Before its first step nothing is said of it: whole-graph compiles of an hour are legal."""
+
 SMOKE_S = 120.0
 """For the smoke test of a slice: it compiles two small programs, and libtpu takes up to a minute to begin."""
 

@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import MOUNT_LOST, RunState
+from tpuctl.model.records import MOUNT_LOST, STALLED, RunState
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
 
@@ -101,8 +101,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
 
 
 def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
-    """Mounts that died under a run, and that it is over without success and is not started again."""
-    events = _mount_events(subject, record.get("attempt") or {})
+    """That mounts died under a run, that it stands still, and that it is over without success for good."""
+    events = _timeline_events(subject, record.get("attempt") or {})
     state = str(record["state"])
     if state not in {RunState.GAVE_UP, RunState.FAILED}:
         return events
@@ -111,18 +111,21 @@ def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
     return [*events, HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
 
 
-def _mount_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:
+_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST, STALLED: EventKind.NEEDS_HUMAN}
+
+
+def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:
     """Their ids are before that of the end."""
     return [
         HookEvent(
-            EventKind.MOUNT_LOST,
+            _OF_TIMELINE[entry["event"]],
             subject,
             f"{attempt['number']:05d}-{position:05d}",
             float(entry["at"]),
             str(entry.get("detail", "")),
         )
         for position, entry in enumerate(attempt.get("timeline") or ())
-        if entry["event"] == MOUNT_LOST
+        if entry["event"] in _OF_TIMELINE
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from tpuctl.envs.install import host_environment
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
@@ -226,6 +226,7 @@ class AttemptHosts:
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,
                 "beat_s": timeouts.HOST_HEARTBEAT_S,
+                "progress": self._run.spec.progress,
                 "watch_cache": self._environment is not None and self._environment.keeps_compiled,
                 "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
             }
@@ -379,6 +380,21 @@ class AttemptHosts:
 
     def _offset(self, worker: int, stream: str) -> int:
         return self._services.logs.size(self._run.id, self._attempt.number, worker, stream)
+
+    def stacks(self, workers: Collection[int] | None = None) -> list[WorkerStacks]:
+        """What the processes of the attempt do, on these workers, or on all."""
+        chosen = [target for target in self.targets if workers is None or target.worker in workers]
+        replies = self._agent.stacks(chosen, self._run.id, self._attempt.attempt_id)
+        return [
+            WorkerStacks(reply.worker, reply.value or (), "" if reply.value is not None else reply.message)
+            for reply in replies
+        ]
+
+    def keep_diagnosis(self, workers: Collection[int]) -> None:
+        """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""
+        chosen = [target for target in self.targets if target.worker in workers]
+        for reply in self._agent.diagnose(chosen):
+            self._append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
 
     def _append(self, worker: int, stream: str, data: bytes) -> None:
         self._services.logs.append(self._run.id, self._attempt.number, worker, stream, data)

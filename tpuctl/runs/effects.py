@@ -16,14 +16,17 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
+    GOES_ON,
     MOUNT_BACK,
     MOUNT_LOST,
+    STALLED,
     Attempt,
     AttemptPhase,
     Cause,
     Desired,
     Doubt,
     Failure,
+    Fault,
     RunRecord,
     RunState,
     SliceRecord,
@@ -45,6 +48,7 @@ from tpuctl.runs.failure import (
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
+from tpuctl.runs.stacks import keep_stacks
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
@@ -100,6 +104,7 @@ class RunEffects:
             RunStep.MARK_JOINED: self._mark_joined,
             RunStep.MARK_MOUNTS: self._mark_mounts,
             RunStep.MEND_MOUNTS: self._mend_mounts,
+            RunStep.MARK_STALLED: self._mark_stalled,
             RunStep.DECIDE: self._decide,
             RunStep.STOP_WORKERS: self._stop_workers,
             RunStep.END_ATTEMPT: self._end_attempt,
@@ -294,6 +299,25 @@ class RunEffects:
         self._save_attempt(replace(self._attempt, joined=plan.why, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
 
+    def _mark_stalled(self, plan: RunPlan) -> Outcome:
+        """Says that the run stands still, with the stacks of its workers; or that it goes on again."""
+        stalled = plan.why
+        detail = f"stands still: {stalled}" if stalled else f"no longer: {self._attempt.stalled}"
+        entry = self._entry(STALLED if stalled else GOES_ON, detail)
+        self._journal(entry.event, entry.detail)
+        if stalled:
+            self._keep_stacks()
+            hint = f"`tpuctl stacks {self._run.id}` shows where"
+            self._services.emit(Warn(self._run.id, f"{detail}; {hint}"))
+        timeline = (*self._attempt.timeline, entry)
+        self._save_attempt(replace(self._attempt, stalled=stalled, timeline=timeline))
+        return Outcome(wait_for("the run"), acted=True)
+
+    def _keep_stacks(self) -> None:
+        hosts = self._hosts()
+        if hosts is not None:
+            keep_stacks(hosts)
+
     def _mark_mounts(self, plan: RunPlan) -> Outcome:
         """Tells of mounts that died under the run, or are well again."""
         news = mount_news(self._attempt.mounts, plan.mounts)
@@ -313,6 +337,8 @@ class RunEffects:
         return Outcome(Wait(f"the run; {why or plan.why}"), acted=False)
 
     def _decide(self, plan: RunPlan) -> Outcome:
+        if plan.cause is Cause.STALLED:
+            self._keep_stacks()
         cause, why = plan.cause or Cause.FAILED, plan.why
         if cause in _OF_THE_PROGRAM:
             now = mounts_now(self._attempt, self._slice, self._workers)
@@ -363,7 +389,7 @@ class RunEffects:
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
         run = charge(self._run, attempt, self._services.store.now())
-        self._emit_end(run, attempt)
+        self._emit_end(run, attempt, self._keep_diagnosis(hosts, failure))
         run = weigh_progress(self._services, run, attempt)
         self._write_manifest(run, attempt)
         save_attempt_history(self._services, run, attempt)
@@ -400,7 +426,17 @@ class RunEffects:
             failure, evidence=evidence, meaning=redact(failure.meaning), remedy=redact(failure.remedy)
         )
 
-    def _emit_end(self, run: RunRecord, attempt: Attempt) -> None:
+    def _keep_diagnosis(self, hosts: AttemptHosts | None, failure: Failure | None) -> str:
+        """Has the host of the worker with the cause say how it stands; where on this machine that is."""
+        if hosts is None or failure is None or failure.worker is None:
+            return ""
+        if failure.whose is Fault.CODE and not failure.retry:
+            return ""  # its host has no part in it
+        hosts.keep_diagnosis({failure.worker})
+        path = self._services.logs.path(self._run.id, self._attempt.number, failure.worker, "host")
+        return f"; how its host stood: {path}"
+
+    def _emit_end(self, run: RunRecord, attempt: Attempt, diagnosis: str) -> None:
         """Says how the attempt ended: below what its workers wrote, such as a traceback."""
         if attempt.cause in {Cause.SUCCEEDED, Cause.STOPPED}:
             return
@@ -408,7 +444,7 @@ class RunEffects:
         failure = attempt.failure
         if failure is not None:
             again = "not tried again" if run.state.final else "tried again"
-            said = f"{said}; {describe_failure(failure)}; {again}"
+            said = f"{said}; {describe_failure(failure)}; {again}{diagnosis}"
         self._services.emit(Note(run.id, said))
 
     def _replace_hardware(self, run: RunRecord, attempt: Attempt) -> None:

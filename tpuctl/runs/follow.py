@@ -12,6 +12,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
+from tpuctl.runs.hang import judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.runs.mounts import mount_news, mounts_now
 from tpuctl.runs.reconcile import advance_run, request_stop
@@ -194,6 +195,9 @@ class _Watch:
             return True
         workers = self._hosts.observe()
         if any(not (worker.healthy or worker.succeeded) for worker in workers):
+            return True
+        attempt = run.attempt
+        if attempt is not None and judge_stall(run, workers).why != attempt.stalled:
             return True
         stored = find_slice(self._services, run.slice_name)
         if stored is not None and self._mounts_changed(run, stored.record, workers):

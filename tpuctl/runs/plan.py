@@ -32,6 +32,7 @@ from tpuctl.model.records import (
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.failure import describe_failure
+from tpuctl.runs.hang import describe_progress, judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts
 from tpuctl.slices.states import ObservedEvent, SliceEvent
@@ -56,6 +57,7 @@ class RunStep(StrEnum):
     MARK_JOINED = "mark-joined"
     MARK_MOUNTS = "mark-mounts"
     MEND_MOUNTS = "mend-mounts"
+    MARK_STALLED = "mark-stalled"
     DECIDE = "decide"
     STOP_WORKERS = "stop-workers"
     END_ATTEMPT = "end-attempt"
@@ -117,7 +119,12 @@ def plan_run(
         return RunPlan(RunStep.MARK_MOUNTS, why, Wait(why), mounts=mounts)
     if join.joined:
         return _act(RunStep.MARK_JOINED, join.joined)
-    plan = _plan_running(attempt, observed, workers, now)
+    stall = judge_stall(run, workers)
+    if stall.why and run.spec.on_stall == "restart":
+        return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
+    if stall.why != attempt.stalled:
+        return _act(RunStep.MARK_STALLED, stall.why)
+    plan = _plan_running(run, attempt, observed, workers, now)
     sick = sick_mounts(mounts)
     if plan.step is not None or not sick:
         return plan
@@ -170,12 +177,18 @@ def _plan_starting(
 
 
 def _plan_running(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
+    run: RunRecord,
+    attempt: Attempt,
+    observed: ObservedEvent | None,
+    workers: Sequence[WorkerStatus],
+    now: float,
 ) -> RunPlan:
     if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
             return _act(RunStep.CLEAR, "all workers answer again")
-        return RunPlan(None, "running", wait_for("the run"))
+        waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else "the run"
+        wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
+        return RunPlan(None, "running", wait)
     return _plan_trouble(attempt, observed, workers, now)
 
 
@@ -344,6 +357,8 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""
     if cause is Cause.NOT_JOINED:
         how, cause = str(cause), Cause.FAILED
+    if cause is Cause.STALLED:
+        cause = Cause.FAILED
     if cause is Cause.FAILED and failure is not None and failure.whose is Fault.CLOUD:
         how, cause = "", Cause.HOST_LOST
     ended = replace(ended, quick_failure=how)

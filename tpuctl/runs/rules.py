@@ -6,10 +6,12 @@ from functools import partial
 
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import parse_secret, parse_var
+from tpuctl.lib.time import parse_duration
 from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
+from tpuctl.runs.hang import check_progress
 
 
 def check_run(request: RunRequest) -> tuple[str, ...]:
@@ -26,6 +28,17 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         )
     patterns = load_secret_patterns()
     check_named(patterns, "--var", request.var)
+    if request.on_stall not in ("report", "restart"):
+        raise UsageError.of("on_stall", f"--on-stall {request.on_stall!r} is unknown", "report or restart")
+    with_field("stall", partial(parse_duration, request.stall, "--stall"))
+    with_field("first_step_limit", partial(parse_duration, request.first_step_limit, "--first-step-limit"))
+    if request.progress:
+        try:
+            check_progress(request.progress)
+        except ValueError as error:
+            raise UsageError.of(
+                "progress", f"--progress {request.progress!r} {error}", r"'step (\d+)'"
+            ) from error
     for name, value in request.var.items():
         with_field("var", partial(parse_var, f"{name}={value}"))
     for name, reference in request.secret.items():

@@ -18,6 +18,7 @@ from tpuctl.envs.pinned import parse_frozen
 from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
+from tpuctl.lib.time import parse_duration
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
@@ -197,6 +198,10 @@ def resolve_run(
         allow_drift=request.allow_drift,
         allow_cpu=request.allow_cpu,
         join_limit_s=request.join_limit,
+        progress=request.progress,
+        stall_s=parse_duration(request.stall, "--stall"),
+        first_step_limit_s=parse_duration(request.first_step_limit, "--first-step-limit"),
+        on_stall=request.on_stall,
         checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
         no_checkpoint=request.no_checkpoint,

@@ -396,6 +396,14 @@ def status(host: MemoryHost, request: Json) -> Json:
     return answer
 
 
+def diagnose(_host: MemoryHost, _request: Json) -> Json:
+    return {"text": "== kernel\nnot known\n"}
+
+
+def stacks(host: MemoryHost, request: Json) -> Json:
+    return {"state": look(host, request)["state"], "processes": []}
+
+
 def stop(host: MemoryHost, request: Json) -> Json:
     found, attempt = look(host, request), find_attempt(host, request)
     grace_s = float(request.get("grace_s", 30.0))
@@ -567,6 +575,8 @@ VERBS: dict[str, Program] = {
     "prepare": at_once(prepare),
     "start": at_once(start),
     "status": at_once(status),
+    "diagnose": at_once(diagnose),
+    "stacks": at_once(stacks),
     "stop": at_once(stop),
     "attempts": at_once(attempts),
     "place": at_once(place),

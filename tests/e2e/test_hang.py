@@ -1,0 +1,81 @@
+"""Programs on two hosts that stand still: who is named, their stacks, and that nothing stays half alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.session import Session, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import os, signal, time
+for step in range(3):
+    print(f"step {step} of 9", flush=True)
+    time.sleep(0.2)
+def wait_for_the_others():
+    time.sleep(600)
+if os.environ["TPUCTL_RANK"] == "1": os.kill(os.getpid(), signal.SIGSTOP)
+wait_for_the_others()
+"""
+RUN = ("run", "--on", "big", "--no-checkpoint", "--grace", "1", "--stall", "3s", "--max-failures", "0")
+STEP = r"step (\d+) of (\d+)"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        (opened.work / "train.py").write_text(TRAIN)
+        opened.type("up", "v4-16", "big", "--spot", "--pay")
+        yield opened
+
+
+def programs_of(run: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            if f"TPUCTL_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_worker_that_is_stopped_by_a_signal_is_named_and_the_run_restarted(session: Session) -> None:
+    began = time.monotonic()
+    done = session.type(*RUN, "--name", "held", "--on-stall", "restart", "train.py", status=1)
+    assert time.monotonic() - began < 3 + 60
+    told = " ".join(done.stderr.split())
+    assert "worker 1: stopped by a signal since " in told
+    assert "(stalled, unknown)" in told
+    assert programs_of("held") == []
+    kept = session.root / "state"
+    (stacks,) = kept.glob("**/held/1/worker-0.stacks.log")
+    assert "wait_for_the_others" in stacks.read_text()
+
+
+def test_a_stall_is_told_once_stacks_show_where_and_it_may_go_on(session: Session) -> None:
+    session.type(*RUN, "--name", "told", "--progress", STEP, "--detach", "train.py")
+
+    def stalled() -> list[str]:
+        return [row["action"] for row in session.json("why", "told") if row["action"] in ("stalled", "goes-on")]
+
+    session.watch_until(lambda: bool(stalled()))
+    assert stalled() == ["stalled"]
+    (first, second) = session.json("stacks", "told")
+    assert [each["by"] for each in first["processes"]] == ["faulthandler"]
+    assert "wait_for_the_others" in first["processes"][0]["text"]
+    assert (second["processes"][0]["state"], second["processes"][0]["by"]) == ("T", "/proc")
+    assert "pid" in session.type("stacks", "told", "--worker", "1").stdout
+    for pid in programs_of("told"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    session.type("stop", "told", "--yes")
+    assert programs_of("told") == []
+    refused = session.type("stacks", "told", status=5).stderr
+    assert "run told runs nowhere: it is stopped" in refused

@@ -1,0 +1,132 @@
+"""Whether a run stands still, by the signs of life of its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import a_run, a_slice, an_attempt
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
+from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.notify.events import run_events
+from tpuctl.runs.hang import check_progress, describe_progress, judge_stall, step_rate
+from tpuctl.runs.plan import RunStep, charge, plan_run
+from tpuctl.slices.states import ObservedEvent, SliceEvent
+
+NOW = 50_000.0
+LONG, SHORT = NOW - 900.0, NOW - 899.0
+SINCE = "1970-01-01T13:38:20Z"
+ALIVE = ObservedEvent(SliceEvent.NODE_READY, "node big-1 is READY")
+
+
+def worker(number: int, **changes: Any) -> WorkerStatus:
+    values: dict[str, Any] = {"started_at": NOW - 20_000.0, "time": NOW, **changes}
+    return WorkerStatus(number, WorkerState.RUNNING, **values)
+
+
+WROTE, QUIET = {"output_at": SHORT}, {"output_at": LONG}
+STEPS = {"output_at": NOW, "step": 7.0, "step_at": SHORT}
+STANDS = {"output_at": NOW, "step": 7.0, "step_at": LONG}
+YOUNG = {"started_at": NOW - 10_799.0}
+
+
+@pytest.mark.parametrize(
+    ("progress", "first", "second", "why"),
+    [
+        ("", WROTE, WROTE, ""),
+        ("", QUIET, QUIET, f"worker 0-1: no output since {SINCE}"),
+        ("", WROTE, QUIET, ""),
+        ("", WROTE, {**QUIET, "held": True}, f"worker 1: stopped by a signal since {SINCE}"),
+        ("", WROTE, {**WROTE, "held": True}, ""),
+        ("", YOUNG, YOUNG, ""),
+        ("", {}, {}, "no output in 3 h"),
+        ("", QUIET, {}, f"worker 0: no output since {SINCE}"),
+        ("x", STEPS, {}, ""),
+        ("x", STANDS, {}, f"worker 0: at the same step since {SINCE}"),
+        ("x", STEPS, STANDS, f"worker 1: at the same step since {SINCE}"),
+        ("x", {"output_at": NOW, **YOUNG}, {**YOUNG}, ""),
+        ("x", {"output_at": NOW}, {}, "no step in 3 h"),
+    ],
+)
+def test_who_stands_still_is_named(progress: str, first: Any, second: Any, why: str) -> None:
+    run = a_run(progress=progress)
+    assert judge_stall(run, [worker(0, **first), worker(1, **second)]).why == why
+
+
+def test_the_limits_are_the_users() -> None:
+    workers = [worker(0, **QUIET), worker(1, **QUIET)]
+    assert judge_stall(a_run(stall_s=901.0), workers).why == ""
+    assert judge_stall(a_run(first_step_limit_s=30_000.0), [worker(0), worker(1)]).why == ""
+
+
+def test_a_worker_that_ended_is_no_stall() -> None:
+    assert (
+        judge_stall(a_run(), [worker(0, **QUIET), WorkerStatus(1, WorkerState.EXITED, exit_status=1)]).why == ""
+    )
+
+
+def plan(run: Any, *workers: WorkerStatus) -> Any:
+    return plan_run(run, a_slice(), ALIVE, workers, NOW)
+
+
+def running(**changes: Any) -> Any:
+    attempt = an_attempt(state=AttemptPhase.RUNNING, **changes.pop("attempt", {}))
+    return a_run(state=RunState.RUNNING, attempt=attempt, **changes)
+
+
+def test_a_stall_is_said_once_and_so_is_its_end() -> None:
+    quiet, wrote = [worker(0, **QUIET), worker(1, **QUIET)], [worker(0, **WROTE), worker(1, **WROTE)]
+    why = f"worker 0-1: no output since {SINCE}"
+    found = plan(running(), *quiet)
+    assert (found.step, found.why) == (RunStep.MARK_STALLED, why)
+    known = running(attempt={"stalled": why})
+    assert plan(known, *quiet).step is None
+    assert why in plan(known, *quiet).verdict.why
+    assert (plan(known, *wrote).step, plan(known, *wrote).why) == (RunStep.MARK_STALLED, "")
+
+
+def test_a_stall_restarts_a_run_that_wants_that_and_is_charged_as_a_failure() -> None:
+    found = plan(running(on_stall="restart"), worker(0, **QUIET), worker(1, **QUIET))
+    assert (found.step, found.cause) == (RunStep.DECIDE, Cause.STALLED)
+    ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.STALLED)
+    assert charge(a_run(), ended, NOW).failures == 1
+
+
+def test_hooks_are_told_of_a_stall_before_the_end() -> None:
+    timeline = [
+        {"at": 6.0, "event": "started"},
+        {"at": 7.0, "event": "stalled", "detail": "worker 1: no output"},
+    ]
+    attempt = {"number": 1, "timeline": timeline}
+    record = {"state": "running", "created_at": 1.0, "attempt": attempt}
+    (told,) = run_events("runs/r", record)
+    (_, end) = run_events("runs/r", {**record, "state": "failed", "ended_at": 9.0})
+    assert (told.kind, told.detail) == ("needs-human", "worker 1: no output")
+    assert told.id < end.id
+
+
+def test_how_far_it_is_and_how_long_it_takes() -> None:
+    ahead = {"step": 120.0, "step_at": 160.0, "first_step": 20.0, "first_at": 110.0, "steps": 320.0}
+    assert step_rate(worker(0, **ahead)) == 2.0
+    assert (
+        describe_progress(a_run(progress="x"), [worker(0, **ahead)]) == "step 120 of 320, 2/s, 1 min 40 s left"
+    )
+    assert describe_progress(a_run(progress="x"), [worker(0, step=3.0)]) == "step 3"
+    busy = [worker(0, started_at=NOW - 1380.0, load=3.0), worker(1, started_at=NOW - 1379.0, load=0.1)]
+    assert describe_progress(a_run(), busy) == "compiling 23 min"
+    assert describe_progress(a_run(), [worker(0, load=0.2)]) == ""
+
+
+@pytest.mark.parametrize(("pattern", "why"), [("step (", "is no regular expression"), ("step", "has no group")])
+def test_a_pattern_without_a_step_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_progress(pattern)
+
+
+def test_what_a_host_says_of_steps_is_read() -> None:
+    said = {"run": "r", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0}
+    said |= {"boot_id": "b", "time": 1.0, "held": True, "progress": {"step": 3.0, "at": 9.0, "total": None}}
+    found = parse_worker_status(said, 0)
+    assert (found.step, found.step_at, found.steps, found.held) == (3.0, 9.0, None, True)
+    assert parse_worker_status({**said, "progress": "x"}, 0).step is None

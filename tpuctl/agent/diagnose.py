@@ -1,0 +1,47 @@
+"""`diagnose`: how this host stood when a program of it failed: kernel messages, memory, disks, processes, and
+the last lines of libtpu's own logs. For people: nothing reads it."""
+
+import os
+import time
+
+from rooted import as_root, how_root, output_of
+
+DRIVER_LOGS = "/tmp/tpu_logs"  # where libtpu writes (cloud.google.com/tpu/docs/troubleshooting)
+PART_MAX = 16 << 10
+LOGS_MAX = 4
+PROGRAMS = (
+    ("memory", ["free", "-m"]),
+    ("disks", ["df", "-h"]),
+    ("processes", ["ps", "-eo", "pid,ppid,user,stat,rss,etime,wchan:20,args", "--sort=-rss"]),
+)
+
+
+def diagnose(_request, _stdin):
+    parts = [("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())), ("kernel", kernel_messages())]
+    parts += [(title, (output_of(argv) or "")[:PART_MAX]) for title, argv in PROGRAMS]
+    parts += [(path, tail(path)) for path in driver_logs()]
+    return {"text": "\n".join("== %s\n%s" % (title, text or "not known\n") for title, text in parts)}
+
+
+def kernel_messages():
+    argv = ["dmesg", "--ctime"]
+    return (output_of(as_root(argv) if how_root() else argv) or "")[-PART_MAX:]
+
+
+def driver_logs():
+    """The newest few."""
+    try:
+        paths = [os.path.join(DRIVER_LOGS, name) for name in os.listdir(DRIVER_LOGS)]
+        files = [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]
+        return sorted(files, key=os.path.getmtime)[-LOGS_MAX:]
+    except OSError:
+        return []
+
+
+def tail(path):
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - PART_MAX))
+            return file.read(PART_MAX).decode("utf-8", "replace")
+    except OSError as error:
+        return "not readable: %s\n" % error.strerror

@@ -1,0 +1,94 @@
+"""How far a program has come, by a regular expression over its logs that its user gave.
+
+The supervisor keeps it, so that whoever looks, from whatever machine, knows since when the step is the same.
+"""
+
+import contextlib
+import os
+import re
+import time
+
+from base import file_size, read_json, write_json
+from processes import descendants, process_stat
+
+READ_MAX = 1 << 20  # a program that writes more between two looks is not read in full
+LINE_MAX = 4096
+LOOK_S = 1.0
+QUIET_S = 1.0  # who writes is not held
+WRITE_S = 5.0  # a step that is quicker is not written down each time
+
+
+class Progress:
+    """`pattern` has the step as its first group, and all steps as its second, if it has one."""
+
+    def __init__(self, attempt, pattern):
+        self.path = attempt.path("progress.json")
+        self.pattern = re.compile(pattern)
+        self.logs = [[attempt.path(name), 0, ""] for name in ("stdout.log", "stderr.log")]
+        self.known = {}
+        self.looked = self.written = 0.0
+        self.fresh = False
+
+    def look(self):
+        """Reads what is new, at most once a second."""
+        now = time.monotonic()
+        if now - self.looked < LOOK_S:
+            return
+        self.looked = now
+        for log in self.logs:
+            self.read(log)
+        if self.fresh and (now - self.written >= WRITE_S or "written" not in self.known):
+            self.known["written"] = time.time()
+            with contextlib.suppress(OSError):  # a full disk: the next look writes it
+                write_json(self.path, self.known)
+                self.written, self.fresh = now, False
+
+    def read(self, log):
+        path, offset, rest = log
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            begin = max(offset, file_size(path) - READ_MAX)
+            file.seek(begin)
+            data = file.read(READ_MAX)
+            lines = ((rest if begin == offset else "") + data.decode("utf-8", "replace")).split("\n")
+            log[1], log[2] = begin + len(data), lines.pop()[-LINE_MAX:]
+            for line in lines:
+                self.take(self.pattern.search(line[:LINE_MAX]))
+
+    def take(self, match):
+        if match is None:
+            return
+        found = [number(each) for each in match.groups()[:2]]
+        if not found or found[0] is None or found[0] == self.known.get("step"):
+            return
+        now = time.time()
+        if "step" not in self.known:
+            self.known.update(first_step=found[0], first_at=now)
+        self.known.update(step=found[0], at=now, total=found[1] if len(found) > 1 else None)
+        self.fresh = True
+
+
+def number(text):
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+
+
+def signs_of_life(attempt, status):
+    """When the program wrote last, whether it is held by a signal, and its step."""
+    found = {"progress": read_json(attempt.path("progress.json")), "load": os.getloadavg()[0]}
+    moments = []
+    for name in ("stdout.log", "stderr.log"):
+        with contextlib.suppress(OSError):
+            log = os.stat(attempt.path(name))
+            moments += [log.st_mtime] if log.st_size else []
+    found["output_at"] = max(moments) if moments else None
+    silent = not moments or time.time() - max(moments) > QUIET_S
+    found["held"] = bool(silent and status["state"] == "running" and status["pid"] and is_held(status["pid"]))
+    return found
+
+
+def is_held(main):
+    """Whether a process of a tree is stopped by a signal, or by a debugger."""
+    stats = [process_stat(pid) for pid in (main, *descendants(main))]
+    return any(stat is not None and stat[0] in (b"T", b"t") for stat in stats)

@@ -1,0 +1,96 @@
+"""`stacks`: what each process of an attempt is doing, by the best means that the host has.
+
+py-spy where it is installed and may look; else Python's own faulthandler, where the hook of `join.py`
+registered it in that process; else what the kernel tells: state, where it waits, its stack for root.
+"""
+
+import os
+import shutil
+import time
+
+from base import Attempt
+from join_hook import STACKS, STACKS_SIGNAL
+from processes import descendants, process_stat
+from rooted import as_root, how_root, output_of
+from state import look
+
+PROCESSES_MAX = 16
+WRITES_S = 2.0
+TEXT_MAX = 64 << 10
+SPY_S = 10.0
+
+
+def stacks(request, _stdin):
+    attempt = Attempt(request)
+    found = look(attempt)
+    pid = found["pid"]
+    if found["state"] != "running" or not pid:
+        return {"state": found["state"], "processes": []}
+    pids = [pid, *sorted(descendants(pid))]
+    return {"state": "running", "processes": [describe(attempt, each) for each in pids[:PROCESSES_MAX]]}
+
+
+def describe(attempt, pid):
+    stat = process_stat(pid)
+    answer = {
+        "pid": pid,
+        "command": text_of(pid, "cmdline").replace("\0", " ").strip(),
+        "state": stat[0].decode() if stat else "gone",
+        "waits_in": text_of(pid, "wchan").strip("0"),
+    }
+    by, text = by_spy(pid)
+    if not text:
+        by, text = by_faulthandler(attempt, pid, answer["state"])
+    if not text:
+        by, text = by_kernel(pid)
+    return dict(answer, by=by, text=text[:TEXT_MAX])
+
+
+def by_spy(pid):
+    program = shutil.which("py-spy")
+    if program is None:
+        return "py-spy", ""
+    argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    return "py-spy", (output_of(as_root(argv) if how_root() else argv, seconds=SPY_S) or "")
+
+
+def by_faulthandler(attempt, pid, state):
+    """Only where the process catches the signal: others would end of it. What is stopped does not answer."""
+    path = os.path.join(attempt.path("join"), STACKS)
+    if state in ("T", "t") or not catches(pid, STACKS_SIGNAL) or not os.path.exists(path):
+        return "faulthandler", ""
+    begin = os.path.getsize(path)
+    try:
+        os.kill(pid, STACKS_SIGNAL)
+    except OSError:
+        return "faulthandler", ""
+    size, until = begin, time.monotonic() + WRITES_S
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        before, size = size, os.path.getsize(path)
+        if size > begin and size == before:
+            break
+    with open(path, "rb") as file:
+        file.seek(begin)
+        return "faulthandler", file.read(TEXT_MAX).decode("utf-8", "replace")
+
+
+def catches(pid, number):
+    for line in text_of(pid, "status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def by_kernel(pid):
+    path = "/proc/%d/stack" % pid
+    text = text_of(pid, "stack") or (output_of(as_root(["cat", path])) or "" if how_root() else "")
+    return "/proc", text
+
+
+def text_of(pid, name):
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read(TEXT_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+"""Does a run go on? Signs of life of its workers to what stands still, in words.
+
+Before its first step a program may compile for an hour: only `--first-step-limit` counts. After it, so long
+without output or, with `--progress`, without another step is a stall.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.lib.text import fold_workers
+from tpuctl.lib.time import render_moment, render_seconds
+from tpuctl.model.records import RunRecord
+from tpuctl.model.run_spec import RunSpec
+
+BUSY_LOAD = 1.0
+"""With so many processes at work on a host before the first step, that is called compiling."""
+
+
+class Stall(Struct, frozen=True):
+    """`why` is the same while the stall is; empty while the run goes on."""
+
+    why: str = ""
+    workers: tuple[int, ...] = ()
+
+
+def judge_stall(run: RunRecord, workers: Sequence[WorkerStatus]) -> Stall:
+    """Which workers of the run's attempt stand still beyond the limits of its spec."""
+    spec = run.spec
+    running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
+    if not running or len(running) < len(workers):
+        return Stall()
+    begun = [worker for worker in running if _begun(spec, worker)]
+    held = [worker for worker in running if worker.held and _silent_s(spec, worker) >= spec.stall_s]
+    if held:
+        return _stall(spec, held, "stopped by a signal")
+    if not begun:
+        late = [w for w in running if w.started_at and w.time - w.started_at >= spec.first_step_limit_s]
+        what = "no step" if spec.progress else "no output"
+        return (
+            Stall(f"{what} in {render_seconds(spec.first_step_limit_s)}", _numbers(late)) if late else Stall()
+        )
+    still = [worker for worker in begun if _silent_s(spec, worker) >= spec.stall_s]
+    # Often only one rank prints: the silence of the others is none, while that one goes on.
+    if len(still) < len(begun):
+        return _stall(spec, still, "at the same step") if spec.progress and still else Stall()
+    return _stall(spec, still, "at the same step" if spec.progress else "no output")
+
+
+def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
+    """`compiling 23 min`, or `step 120 of 1000, 2.1/s, 7 min left`; empty where nothing is known."""
+    running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
+    ahead = max((w for w in running if w.step is not None), key=lambda w: w.step or 0.0, default=None)
+    if ahead is None or ahead.step is None:
+        busy = [w for w in running if w.started_at and w.load >= BUSY_LOAD and not _begun(run.spec, w)]
+        return f"compiling {render_seconds(max(w.time - (w.started_at or 0.0) for w in busy))}" if busy else ""
+    of = f" of {ahead.steps:g}" if ahead.steps else ""
+    rate = step_rate(ahead)
+    if rate is None:
+        return f"step {ahead.step:g}{of}"
+    left = f", {render_seconds((ahead.steps - ahead.step) / rate)} left" if ahead.steps else ""
+    return f"step {ahead.step:g}{of}, {rate:.2g}/s{left}"
+
+
+def step_rate(worker: WorkerStatus) -> float | None:
+    """Steps per second since the first one that was seen."""
+    if worker.step is None or worker.step_at is None or worker.first_step is None or worker.first_at is None:
+        return None
+    steps, seconds = worker.step - worker.first_step, worker.step_at - worker.first_at
+    return steps / seconds if steps > 0 and seconds > 0 else None
+
+
+def check_progress(pattern: str) -> str:
+    """The pattern, if it is a regular expression with a group. Raises ValueError."""
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if groups < 1:
+        raise ValueError("has no group for the step")
+    return pattern
+
+
+def _begun(spec: RunSpec, worker: WorkerStatus) -> bool:
+    return worker.step is not None if spec.progress else worker.output_at is not None
+
+
+def _sign_at(spec: RunSpec, worker: WorkerStatus) -> float:
+    """When it last gave a sign of life, by its host's clock."""
+    said = worker.step_at if spec.progress else worker.output_at
+    return said if said is not None else worker.output_at or worker.started_at or worker.time
+
+
+def _silent_s(spec: RunSpec, worker: WorkerStatus) -> float:
+    return worker.time - _sign_at(spec, worker)
+
+
+def _stall(spec: RunSpec, workers: Sequence[WorkerStatus], what: str) -> Stall:
+    since = min(_sign_at(spec, worker) for worker in workers)
+    return Stall(
+        f"worker {fold_workers(_numbers(workers))}: {what} since {render_moment(since)}", _numbers(workers)
+    )
+
+
+def _numbers(workers: Sequence[WorkerStatus]) -> tuple[int, ...]:
+    return tuple(worker.worker for worker in workers)
