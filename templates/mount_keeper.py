@@ -440,7 +440,7 @@ def check_cache(plan):
         os.stat(os.path.join(at, name)).st_blocks * 512 for at, _, names in os.walk(path) for name in names
     )
     if size > free + (used >> 20):
-        why = "%s has %d MiB free, and the cache may grow to %d: --cache-size, or --cache-dir"
+        why = "%s has %d MiB free, and the cache may grow to %d MiB: another --cache-size or --cache-dir"
         raise Refused(why % (path, free, size))
 
 

@@ -17,7 +17,9 @@ from google.oauth2.credentials import Credentials
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.credentials import describe_credentials
 from tpuctl.cloud.project import GoogleProject
-from tpuctl.errors import DeniedError, NotFoundError, TransientError
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TransientError
+from tpuctl.model.facts import BucketSpec
 from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS
 
 ENDPOINTS = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
@@ -82,6 +84,21 @@ def test_buckets_have_a_place(project: GoogleProject) -> None:
     assert project.bucket_place("sim-bucket").location
     with pytest.raises(NotFoundError):
         project.bucket_place("no-such-bucket-here")
+
+
+def test_a_bucket_that_is_made_is_regional_labelled_and_nobody_elses(
+    sim: RunningSim, project: GoogleProject
+) -> None:
+    objects = GoogleObjects("sim-project", sim.endpoint, Credentials(token=sim.token))
+    objects.create_bucket(BucketSpec("made-here", "us-central2", {"tpuctl-store": "s1"}))
+    place, settings = project.bucket_place("made-here"), project.bucket_settings("made-here")
+    assert (place.location, place.kind) == ("US-CENTRAL2", "region")
+    assert (settings.soft_delete_s, settings.labels) == (0, {"tpuctl-store": "s1"})
+    access = project._bucket("made-here")["iamConfiguration"]
+    assert access["uniformBucketLevelAccess"]["enabled"]
+    assert access["publicAccessPrevention"] == "enforced"
+    with pytest.raises(ConflictError):
+        objects.create_bucket(BucketSpec("made-here", "us-central2", {}))
 
 
 def test_clocks_are_compared_without_credentials(sim: RunningSim) -> None:

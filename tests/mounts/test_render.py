@@ -159,15 +159,17 @@ def test_another_configuration_has_another_digest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "regions", "cost"),
+    ("place", "cost"),
     [
-        ("US-CENTRAL2", (), ""),
-        ("US", (), "up to 20 USD per TB"),
-        ("US-CENTRAL2+US-EAST1", ("us-central2", "us-east1"), "up to 20 USD per TB"),
+        (BucketPlace("US-CENTRAL2", "region"), ""),
+        (BucketPlace("US", "multi-region"), "20 USD per TB read, 0.01 USD per 1,000 listings and writes"),
+        (
+            BucketPlace("US", "dual-region", ("us-central2", "us-east1")),
+            "reading costs nothing, 0.01 USD per 1,000 listings and writes",
+        ),
     ],
 )
-def test_a_bucket_near_the_slice(location: str, regions: tuple[str, ...], cost: str) -> None:
-    place = BucketPlace(location, "", regions)
+def test_a_bucket_near_the_slice(place: BucketPlace, cost: str) -> None:
     said = RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
     assert cost in said
     assert bool(said) is bool(cost)
@@ -178,7 +180,7 @@ def test_a_bucket_elsewhere_is_refused_with_its_cost_unless_that_is_meant(locati
     place = BucketPlace(location, "region")
     with pytest.raises(UsageError, match="USD or more per TB") as refused:
         RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
-    assert "--cross-region" in (refused.value.hint or "")
+    assert ",cross-region" in (refused.value.hint or "")
     assert "20 USD or more" in RULES.check_location(ref(), place, "us-central2-b", cross_region=True)
 
 

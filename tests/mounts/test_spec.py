@@ -11,6 +11,7 @@ from tpuctl.mounts.spec import (
     check_variables,
     is_asked,
     merge_mounts,
+    options_said,
     parse_mount,
     parse_option,
     parse_ttl,
@@ -21,7 +22,7 @@ PROFILES = ("checkpoint", "train")
 
 
 def parse(text: str) -> MountRef:
-    return parse_mount(text, PROFILES, "train")
+    return parse_mount(text, PROFILES, "train").ref
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,46 @@ def test_the_cache_of_hugging_face_is_not_on_a_mount() -> None:
     for home in ("/mnt/a", "/mnt/a/hf"):
         with pytest.raises(UsageError, match="symbolic links"):
             check_variables({"HF_HOME": home}, refs)
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("ttl=30", {**ttl_options(30)}),
+        ("uid=7,file-mode=600", {"file-system.uid": "7", "file-system.file-mode": "600"}),
+        (
+            "implicit-dirs=false,cache-dir=/c,cache-size=2",
+            {"implicit-dirs": "false", "cache-dir": "/c", "file-cache.max-size-mb": "2048"},
+        ),
+        ("ttl=30,metadata-cache:ttl-secs=9", {**ttl_options(30), "metadata-cache.ttl-secs": "9"}),
+    ],
+)
+def test_options_behind_the_profile_are_those_of_the_flags(words: str, keys: dict[str, str]) -> None:
+    for text in (f"gs://data:/mnt/data:train,{words}", f"gs://data:/mnt/data,{words}"):
+        assert parse(text) == MountRef("data", "/mnt/data", "train", options=keys)
+    assert options_said(dict(word.split("=") for word in words.replace(":", ".").split(","))).keys == keys
+
+
+def test_what_is_said_with_flags_counts_over_what_stands_behind_the_profile() -> None:
+    found = parse_mount(
+        "gs://data:/mnt/data,ttl=30,cross-region", PROFILES, "train", options_said({"ttl": "0"})
+    )
+    assert (found.ref.options["metadata-cache.ttl-secs"], found.cross_region) == ("0", True)
+    assert not found.ref.read_only
+    assert parse_mount("gs://data:/mnt/data,read-only", PROFILES, "train").ref.read_only
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ttl=soon", "no number of seconds"),
+        ("ttl", "is no option of a mount"),
+        ("slow", "is no option of a mount"),
+        ("cache-dir=/c", "without a limit"),
+        ("cache-size=all", "no number of GiB"),
+    ],
+)
+def test_options_that_cannot_be(words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        parse(f"gs://data:/mnt/data:train,{words}")
+    assert refused.value.hint

@@ -14,6 +14,11 @@ _RANGE = re.compile(r"^[-\d.]*(<=?)?x([<>]=?[-\d.]+)?$")
 _NOTES = re.compile(r"  \[([^\]]+)\]$")
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "mount add": (
+        "tpuctl mount add gs://my-bucket/data:/mnt/data --on big --ttl 60",
+        "tpuctl mount add gs://my-bucket/ckpt:/mnt/ckpt:checkpoint",
+        "tpuctl mount add gs://new-bucket:/mnt/new --create --dry-run",
+    ),
     "up": (
         "tpuctl up v4-32 --spot",
         "tpuctl up v6e-8 big --spot --zone us-east1-d --zone europe-west4-a",

@@ -164,6 +164,7 @@ def parse_bucket_settings(found: Mapping[str, Any]) -> BucketSettings:
         retention_locked=bool(retention.get("isLocked")),
         holds_new_objects=bool(found.get("defaultEventBasedHold")),
         deletions=tuple(_deletion(rule["condition"]) for rule in rules if _deletes_live_objects(rule)),
+        labels={str(key): str(value) for key, value in (found.get("labels") or {}).items()},
     )
 
 

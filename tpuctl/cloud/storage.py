@@ -30,6 +30,7 @@ from tpuctl.errors import (
     UsageError,
 )
 from tpuctl.model.cloud import ObjectInfo
+from tpuctl.model.facts import BucketSpec
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
@@ -158,6 +159,20 @@ class GoogleObjects:
             return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=None))
 
         return read_again(f"{LOOK} gs://{bucket}", ask)
+
+    def create_bucket(self, spec: BucketSpec) -> None:
+        bucket = self._client.bucket(spec.name)
+        bucket.labels = dict(spec.labels)
+        bucket.iam_configuration.uniform_bucket_level_access_enabled = True
+        bucket.iam_configuration.public_access_prevention = "enforced"
+        bucket.soft_delete_policy.retention_duration_seconds = 0
+        if spec.hierarchical:
+            bucket.hierarchical_namespace_enabled = True
+        try:
+            # Sent once: of a second call after a lost answer nobody could tell whose bucket it met.
+            self._client.create_bucket(bucket, location=spec.region, timeout=CALL_TIMEOUT_S, retry=None)
+        except Exception as error:
+            raise translate(error, f"create bucket gs://{spec.name}") from error
 
     def _blob(self, uri: str) -> Any:
         bucket, name = split_uri(uri)

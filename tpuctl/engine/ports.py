@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
     from tpuctl.model.facts import (
         BucketPlace,
         BucketSettings,
+        BucketSpec,
         CredentialFacts,
         KeyFacts,
         StoreFacts,
@@ -214,6 +215,10 @@ class Objects(Protocol):
     """Objects in buckets. `uri` is `gs://bucket/name`; generation 0 means "must not exist"."""
 
     def bucket_exists(self, bucket: str) -> bool: ...
+
+    def create_bucket(self, spec: BucketSpec) -> None:
+        """ConflictError where somebody has a bucket of that name."""
+        ...
 
     def read(self, uri: str) -> tuple[bytes, int]:
         """Content and generation; NotFoundError if missing."""

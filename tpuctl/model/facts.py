@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from tpuctl.errors import TpuctlError
 
@@ -100,6 +102,15 @@ class Deletion(Struct, frozen=True):
     age_days: int | None = None
 
 
+class BucketSpec(Struct, frozen=True):
+    """A bucket to be made in a region: access by IAM alone, nothing public, no soft delete."""
+
+    name: str
+    region: str
+    labels: Mapping[str, str]
+    hierarchical: bool = False
+
+
 class BucketSettings(Struct, frozen=True):
     """What a bucket does with its objects. Spans in seconds; 0 means not at all."""
 
@@ -110,3 +121,4 @@ class BucketSettings(Struct, frozen=True):
     retention_locked: bool = False
     holds_new_objects: bool = False
     deletions: tuple[Deletion, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -286,8 +286,8 @@ class SliceRequest(SliceOptions, frozen=True):
         Option(
             "Bucket, mounted as a folder on every host before the slice is ready; repeatable.",
             group=WHAT,
-            metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE]",
-            examples=(("gs://my-bucket/data:/mnt/data:train",),),
+            metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION...]",
+            examples=(("gs://my-bucket/data:/mnt/data:train,ttl=0",),),
         ),
     ] = ()
     env: Annotated[

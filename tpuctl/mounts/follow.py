@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_file
+from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceSpec
@@ -21,7 +22,15 @@ from tpuctl.model.verdict import Done
 from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
-from tpuctl.mounts.spec import Refs, check_together, is_asked, merge_mounts, parse_mount
+from tpuctl.mounts.spec import (
+    MountRequest,
+    Options,
+    Refs,
+    check_together,
+    is_asked,
+    merge_mounts,
+    parse_mount,
+)
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice, save
 
@@ -34,15 +43,13 @@ def load_rules() -> MountRules:
     return MountRules(*load_mount_table())
 
 
-def parse_ref(
-    rules: MountRules, text: str, said: Mapping[str, str] | None = None, *, read_only: bool = False
-) -> MountRef:
+def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> MountRequest:
     """`text` with what else was said of it. Raises UsageError for what cannot be."""
-    ref = parse_mount(text, rules.profiles, rules.default)
-    profile = rules.profile(ref.profile)
-    found = replace(ref, options=dict(said or {}), read_only=read_only or profile.read_only)
+    request = parse_mount(text, rules.profiles, rules.default, said)
+    ref = request.ref
+    found = replace(ref, read_only=ref.read_only or rules.profile(ref.profile).read_only)
     check_ttl(options_of(rules, found, rules.pinned))
-    return found
+    return replace(request, ref=found)
 
 
 def resolve_mounts(
@@ -50,15 +57,16 @@ def resolve_mounts(
 ) -> Refs:
     """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`. Raises UsageError."""
     rules = load_rules()
-    refs = tuple(parse_ref(rules, text) for text in said)
+    requests = [parse_ref(rules, text) for text in said]
+    refs = tuple(each.ref for each in requests)
     check_together(
         (*(each for each in known if each.path not in {ref.path for ref in refs}), *refs),
         [disk.path for disk in spec.disks],
     )
-    new = [each for each in refs if not is_asked(known, each)]
+    new = [each for each in requests if not is_asked(known, each.ref)]
     for each in new:
-        check_bucket(services, rules, each, zones)
-    return tuple(new)
+        check_bucket(services, rules, each.ref, zones, cross_region=each.cross_region)
+    return tuple(each.ref for each in new)
 
 
 def check_bucket(
@@ -67,7 +75,8 @@ def check_bucket(
     """Raises NotFoundError for a bucket that is not there, and UsageError for one in another region; says what
     reading from it costs."""
     if not services.objects.bucket_exists(ref.bucket):
-        hint = f"gcloud storage buckets create gs://{ref.bucket}"
+        made = f"gcloud storage buckets create gs://{ref.bucket} --location={region_of(zones[0])}"
+        hint = f"{made}, or tpuctl mount add {ref.source}:{ref.path} --create"
         raise NotFoundError(f"bucket gs://{ref.bucket} does not exist or cannot be read", hint=hint)
     try:
         place = services.project_api.bucket_place(ref.bucket)

@@ -35,6 +35,8 @@ class Profile(Struct, frozen=True):
     cache: bool
     consistency: str
     cost: str
+    hierarchical: bool = False
+    """A bucket that is made for it has a hierarchical namespace, in which folders are renamed at once."""
 
 
 class MountRules:
@@ -81,6 +83,7 @@ class MountRules:
             bool(row.get("cache")),
             row["consistency"],
             row["cost"],
+            bool(row.get("hierarchical")),
         )
 
     def keys(self, version: str) -> Mapping[str, tuple[str, str]]:
@@ -125,13 +128,23 @@ class MountRules:
                 raise UsageError.of(
                     "mount",
                     f"bucket gs://{ref.bucket} is in {where}, the slice in {region}: slow, and {cost}",
-                    f"a bucket in {region}, or tpuctl mount add {ref.source}:{ref.path} --cross-region",
+                    f"a bucket in {region}, or {ref.source}:{ref.path}:{ref.profile},cross-region",
                 )
             return f"gs://{ref.bucket} is in {where}, away from {region}: {cost}"
         if place.location.lower() == region:
             return ""
-        cost = f"up to {prices['multi_region_tb']} USD per TB read"
-        return f"gs://{ref.bucket} is in {where}, which contains {region}: {cost}"
+        kind = place.kind if place.kind in prices["read_tb"] else "multi-region"
+        read, class_a = prices["read_tb"][kind], prices["operations"][kind]["class_a"]
+        cost = f"{read} USD per TB read" if read else "reading costs nothing"
+        return (
+            f"gs://{ref.bucket} is in the {kind} {where}, which contains {region}: {cost},"
+            f" {class_a:g} USD per 1,000 listings and writes (in {region} alone: nothing, and"
+            f" {prices['operations']['region']['class_a']:g} USD)"
+        )
+
+    @property
+    def prices(self) -> Mapping[str, Any]:
+        return dict(self._table["prices"])
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A bucket as a folder, as a user writes it: gs://BUCKET[/DIR]:/PATH[:PROFILE], with options. Pure."""
+"""A bucket as a folder, as a user writes it: gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]. Pure."""
 
 from __future__ import annotations
 
@@ -6,38 +6,108 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct, field
+
 from tpuctl.errors import UsageError
 from tpuctl.model.slice_spec import MountRef
 
-FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE]"
+FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]"
 EXAMPLE = "gs://my-bucket/data:/mnt/data:train"
-_FORM = re.compile(r"gs://(?P<bucket>[^/:]*)(/(?P<directory>[^:]*))?:(?P<path>/[^:]*)(:(?P<profile>[^:]*))?\Z")
+_FORM = re.compile(
+    r"gs://(?P<bucket>[^/:]*)(/(?P<directory>[^:]*))?:(?P<path>/[^:,]*)(:(?P<profile>[^:,]*))?(,(?P<words>.*))?\Z"
+)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
 _PATH = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)+\Z")
 _SYSTEM = frozenset({"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr", "var"})
 _TOP = frozenset({"/home", "/mnt", "/opt", "/root", "/srv", "/tmp"})  # noqa: S108 (named to be refused)
 FOREVER = "forever"
 
+_KEYS = {
+    "uid": "file-system.uid",
+    "gid": "file-system.gid",
+    "file-mode": "file-system.file-mode",
+    "dir-mode": "file-system.dir-mode",
+    "implicit-dirs": "implicit-dirs",
+    "cache-dir": "cache-dir",
+    "cache-size": "file-cache.max-size-mb",
+}
+"""Options by the names of their flags, and what they are to gcsfuse; any key of its own may be said, too."""
+_ALONE = frozenset({"read-only", "cross-region", "implicit-dirs"})
+"""Those that need no value."""
+WORDS = ("ttl", "read-only", "cross-region", *_KEYS)
+
 Refs = tuple[MountRef, ...]
 
 
-def parse_mount(text: str, profiles: Sequence[str], default: str) -> MountRef:
-    """Raises UsageError for what is no mount, or a place where hosts have something else."""
+class Options(Struct, frozen=True):
+    """What is said of a mount beside its profile: `keys` of gcsfuse's configuration file, and tpuctl's own."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    cross_region: bool = False
+
+
+class MountRequest(Struct, frozen=True):
+    """A mount as it is asked for. `cross_region`: a bucket of another region is meant."""
+
+    ref: MountRef
+    cross_region: bool = False
+
+
+def parse_mount(text: str, profiles: Sequence[str], default: str, said: Options | None = None) -> MountRequest:
+    """`said` counts over the options in the text. Raises UsageError for what is no mount, or a place where
+    hosts have something else."""
     match = _FORM.match(text)
     if match is None:
-        raise UsageError.of("mount", f"{text!r} is not {FORM}", f"--mount {EXAMPLE}")
+        raise UsageError.of("mount", f"{text!r} is not {FORM}", EXAMPLE)
     bucket, path = match["bucket"], match["path"]
     directory = (match["directory"] or "").strip("/")
     if not _BUCKET.match(bucket):
-        raise UsageError.of("mount", f"{bucket!r} is no name of a bucket", f"--mount {EXAMPLE}")
+        slash = "; what is behind the slash is a folder" if directory else ""
+        raise UsageError.of("mount", f"{bucket!r} is no name of a bucket{slash}", EXAMPLE)
     if directory and (posixpath.normpath(directory) != directory or directory.startswith("..")):
-        raise UsageError.of("mount", f"{directory!r} is no folder of a bucket", f"--mount {EXAMPLE}")
+        raise UsageError.of("mount", f"{directory!r} is no folder of a bucket", EXAMPLE)
     if not _PATH.match(path) or path in _TOP or path.split("/")[1] in _SYSTEM:
-        raise UsageError.of("mount", f"{path} is no place for a mount", f"--mount gs://{bucket}:/mnt/data")
+        raise UsageError.of("mount", f"{path} is no place for a mount", f"gs://{bucket}:/mnt/data")
     profile = match["profile"] or default
     if profile not in profiles:
         raise UsageError.of("mount", f"there is no profile {profile!r}", f"one of: {', '.join(profiles)}")
-    return MountRef(bucket, path, profile, directory)
+    own, more = parse_words((match["words"] or "").split(",") if match["words"] else ()), said or Options()
+    ref = MountRef(
+        bucket, path, profile, directory, {**own.keys, **more.keys}, read_only=own.read_only or more.read_only
+    )
+    return MountRequest(ref, own.cross_region or more.cross_region)
+
+
+def parse_words(words: Sequence[str]) -> Options:
+    """`ttl=0`, `read-only`, `metadata-cache:ttl-secs=30`, … Raises UsageError."""
+    said: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals and name not in _ALONE:
+            hint = f"one of: {', '.join(WORDS)}, or KEY=VALUE of gcsfuse's configuration file"
+            raise UsageError.of("mount", f"{word!r} is no option of a mount", hint)
+        said[name] = value if equals else "true"
+    return options_said(said)
+
+
+def options_said(said: Mapping[str, str]) -> Options:
+    """Values by the names of flags (`WORDS`) or by gcsfuse's keys, which count over the others. Raises
+    UsageError."""
+    found = ttl_options(parse_ttl(said["ttl"])) if "ttl" in said else {}
+    found |= {_KEYS[name]: value for name, value in said.items() if name in _KEYS}
+    if "cache-size" in said:
+        if not re.fullmatch(r"[1-9]\d{0,6}", said["cache-size"]):
+            raise UsageError.of("cache_size", f"{said['cache-size']!r} is no number of GiB", "--cache-size 100")
+        found[_KEYS["cache-size"]] = str(int(said["cache-size"]) * 1024)
+    elif "cache-dir" in said:
+        raise UsageError.of("cache_dir", "a cache without a limit fills the disk", "--cache-size GIB, too")
+    own = {key.replace(":", "."): value for key, value in said.items() if key not in WORDS}
+    return Options(
+        {**found, **own},
+        read_only=said.get("read-only", "false") == "true",
+        cross_region=said.get("cross-region", "false") == "true",
+    )
 
 
 def parse_ttl(text: str) -> int:
@@ -52,7 +122,7 @@ def parse_ttl(text: str) -> int:
 
 
 def parse_option(text: str) -> tuple[str, str]:
-    """`metadata-cache:ttl-secs=30` as gcsfuse's key, with dots, and its value. Raises UsageError."""
+    """`metadata-cache:ttl-secs=30` as key and value. Raises UsageError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError.of("opt", f"--opt {text!r} is not KEY=VALUE", "--opt metadata-cache:ttl-secs=30")
@@ -115,32 +185,3 @@ def check_variables(variables: Mapping[str, str], refs: Refs) -> None:
                 "gcsfuse lacks, and takes an hour for what takes minutes",
                 "--var HF_HOME=/tmp/hf, and copy the model there once",
             )
-
-
-def said_options(
-    texts: Sequence[str],
-    *,
-    ttl: str | None,
-    uid: int | None,
-    gid: int | None,
-    file_mode: str | None,
-    dir_mode: str | None,
-    implicit_dirs: bool | None,
-    cache_dir: str | None,
-    cache_gib: int | None,
-) -> dict[str, str]:
-    """Flags of the command line by gcsfuse's keys; `--opt` counts over all others. Raises UsageError."""
-    found = ttl_options(parse_ttl(ttl)) if ttl is not None else {}
-    said = {
-        "file-system.uid": uid,
-        "file-system.gid": gid,
-        "file-system.file-mode": file_mode,
-        "file-system.dir-mode": dir_mode,
-        "implicit-dirs": None if implicit_dirs is None else str(implicit_dirs).lower(),
-        "cache-dir": cache_dir,
-        "file-cache.max-size-mb": None if cache_gib is None else cache_gib * 1024,
-    }
-    found |= {key: str(value) for key, value in said.items() if value is not None}
-    if cache_dir is not None and cache_gib is None:
-        raise UsageError.of("cache_dir", "--cache-dir without a limit fills the disk", "--cache-size GIB, too")
-    return {**found, **dict(parse_option(text) for text in texts)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.engine.events import Note
@@ -26,8 +25,9 @@ from tpuctl.mounts.follow import (
     with_program,
 )
 from tpuctl.mounts.hosts import WELL, KeeperFiles, Mounted, Unmounted, find_mount, health, mounted
+from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
-from tpuctl.mounts.spec import check_together
+from tpuctl.mounts.spec import Options, check_together
 from tpuctl.state.repository import list_slices
 from tpuctl.transfer.bring_hosts import bring_hosts
 
@@ -41,25 +41,32 @@ def add_mount(
     record: SliceRecord,
     text: str,
     *,
-    options: Mapping[str, str],
-    read_only: bool,
-    cross_region: bool,
+    options: Options,
     program: str | None,
     dry_run: bool,
+    create: bool = False,
+    flat: bool = False,
 ) -> dict[str, Any]:
-    """Mounts a bucket on all hosts of a slice, or changes how it is mounted."""
+    """Mounts a bucket on all hosts of a slice, or changes how it is mounted. `create`: makes the bucket first;
+    `flat`: one without a hierarchical namespace."""
     rules = load_rules()
-    ref = parse_ref(rules, text, options, read_only=read_only)
+    request = parse_ref(rules, text, options)
+    ref = request.ref
     check_owned(services, record)
     others = tuple(each for each in record.spec.mounts if each.path != ref.path)
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
-    check_bucket(services, rules, ref, record.requested_zones, cross_region=cross_region)
-    note_small_objects(services, ref)
+    bucket = plan_bucket(services, rules, ref, record, flat=flat) if create else None
+    if bucket is None:
+        check_bucket(services, rules, ref, record.requested_zones, cross_region=request.cross_region)
+        note_small_objects(services, ref)
     ref = with_program((ref,), program)[0]
     told = describe(ref) | {"slice": record.name, "dry_run": dry_run}
     if dry_run:
-        return {**told, "said": f"would mount {ref.source} at {ref.path} of {record.name}"}
+        made = f"would make {describe_bucket(bucket)}; " if bucket is not None else ""
+        return {**told, "said": f"{made}would mount {ref.source} at {ref.path} of {record.name}"}
     check_ready(record)
+    if bucket is not None:
+        make_bucket(services, bucket)
     store_program(services, (ref,), program)
     kind = mounted(rules, ref, _files(services), services.ids.new_id())
     try:

@@ -12,6 +12,7 @@ import google_crc32c
 from tpuctl.engine.ports import Clock
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.model.cloud import ObjectInfo
+from tpuctl.model.facts import BucketSpec
 from tpuctl.sim.wire.timestamps import rfc3339
 
 
@@ -31,6 +32,11 @@ class MemoryObjects:
 
     def bucket_exists(self, bucket: str) -> bool:
         return bool(bucket)
+
+    def create_bucket(self, spec: BucketSpec) -> None:
+        if spec.name in self._buckets:
+            raise ConflictError(f"there is a bucket gs://{spec.name}")
+        self._buckets[spec.name] = {}
 
     def read(self, uri: str) -> tuple[bytes, int]:
         bucket, name = _split(uri)

@@ -17,21 +17,28 @@ def add(
         str,
         typer.Argument(
             metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE]",
-            help="The bucket or a folder of it, where, and how: checkpoint, train, dataset or shared-code.",
+            help="The bucket or a folder of it, where, and how: checkpoint, train (the default), dataset or"
+            " shared-code.",
         ),
     ],
     on: On = None,
     ttl: Annotated[
         str | None,
-        typer.Option("--ttl", metavar="0|SECONDS|forever", help="How long hosts believe what they saw."),
+        typer.Option(
+            "--ttl",
+            metavar="0|SECONDS|forever",
+            help="How long hosts believe what they saw; as the profile says.",
+        ),
     ] = None,
     opt: Annotated[
         list[str] | None,
         typer.Option("--opt", metavar="KEY=VALUE", help="Option of gcsfuse's configuration file; repeatable."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody write.")] = False,
-    uid: Annotated[int | None, typer.Option("--uid", min=0, help="Owner of the files; the login user.")] = None,
-    gid: Annotated[int | None, typer.Option("--gid", min=0, help="Group of the files.")] = None,
+    uid: Annotated[
+        int | None, typer.Option("--uid", metavar="ID", min=0, help="Owner of the files; the login user.")
+    ] = None,
+    gid: Annotated[int | None, typer.Option("--gid", metavar="ID", min=0, help="Group of the files.")] = None,
     file_mode: Annotated[
         str | None, typer.Option("--file-mode", metavar="OCTAL", help="Mode of files.")
     ] = None,
@@ -51,25 +58,40 @@ def add(
     cross_region: Annotated[
         bool, typer.Option("--cross-region", help="Mount a bucket of another region, and pay for its traffic.")
     ] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the bucket first, in the region of the slice.")
+    ] = False,
+    flat: Annotated[
+        bool,
+        typer.Option("--flat", help="With --create: without the hierarchical namespace of profile checkpoint."),
+    ] = False,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Mount a bucket on every host, or mount it otherwise."""
-    from tpuctl.mounts.spec import said_options
+    """Mount a bucket on every host, or mount it otherwise.
+
+    Options may also stand behind the profile, as in --mount of up: gs://b:/mnt/b:train,ttl=0,read-only
+    """
+    from tpuctl.mounts.spec import options_said, parse_option
     from tpuctl.mounts.use import add_mount
     from tpuctl.slices.choose import resolve_slice
 
-    options = said_options(
-        opt or (),
-        ttl=ttl,
-        uid=uid,
-        gid=gid,
-        file_mode=file_mode,
-        dir_mode=dir_mode,
-        implicit_dirs=implicit_dirs,
-        cache_dir=cache_dir,
-        cache_gib=cache_size,
+    said = {
+        "ttl": ttl,
+        "uid": uid,
+        "gid": gid,
+        "file-mode": file_mode,
+        "dir-mode": dir_mode,
+        "implicit-dirs": None if implicit_dirs is None else str(implicit_dirs).lower(),
+        "cache-dir": cache_dir,
+        "cache-size": cache_size,
+        "read-only": "true" if read_only else None,
+        "cross-region": "true" if cross_region else None,
+    }
+    options = options_said(
+        {name: str(value) for name, value in said.items() if value is not None}
+        | dict(parse_option(text) for text in opt or ())
     )
     with open_context(ctx) as context:
         found = add_mount(
@@ -77,10 +99,10 @@ def add(
             resolve_slice(context, on, flag="--on"),
             what,
             options=options,
-            read_only=read_only,
-            cross_region=cross_region,
             program=context.config.gcsfuse,
             dry_run=dry_run,
+            create=create,
+            flat=flat,
         )
         if context.console.json_mode:
             context.console.data(found)

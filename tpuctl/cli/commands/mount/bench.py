@@ -1,0 +1,139 @@
+"""`mount bench` and `mount cost`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.mount.shared import At, On
+from tpuctl.cli.console import Column, Console
+from tpuctl.cli.context import open_context
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json, Quiet
+
+MEASURED = (
+    Column("worker", "WORKER", right=True),
+    Column("write_gb_s", "WRITE GB/S", right=True),
+    Column("read_gb_s", "READ GB/S", right=True),
+    Column("errors", "ERRORS", give=1),
+)
+PRICED = (
+    Column("what", "OPERATIONS", give=1),
+    Column("operations", "CLASS"),
+    Column("first_day", "FIRST DAY", right=True),
+    Column("later_day", "EACH DAY", right=True),
+    Column("usd_month", "USD/MONTH", right=True),
+)
+
+
+def bench(
+    ctx: typer.Context,
+    path: At,
+    on: On = None,
+    size: Annotated[
+        int, typer.Option("--size", metavar="MIB", min=1, help="Of the object of each host.")
+    ] = 1024,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="For writing, and for reading.")
+    ] = 600.0,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Measure how fast all hosts write and read through a mount at once.
+
+    Each writes an object and reads that of the next host; the objects are removed. On a read-only mount all
+    read one that this machine uploads.
+    """
+    from tpuctl.errors import PartialError
+    from tpuctl.lib.text import counted
+    from tpuctl.model.shipped_files import read_template
+    from tpuctl.mounts.bench import bench_mount
+    from tpuctl.slices.choose import resolve_slice
+
+    with open_context(ctx) as context:
+        record = resolve_slice(context, on, flag="--on")
+        script = read_template("mount_bench.py")
+        found = bench_mount(context, record, path, script, size_mib=size, timeout_s=timeout)
+        if context.console.json_mode:
+            context.console.data(found)
+            if found["errors"]:
+                raise typer.Exit(PartialError.exit_code)
+            return
+        together = {**found, "worker": "all", "errors": [str(found["errors"])] if found["errors"] else []}
+        shown = [
+            {
+                **row,
+                "errors": "; ".join(row["errors"]),
+                **{key: _rate(row[key]) for key in ("write_gb_s", "read_gb_s")},
+            }
+            for row in (*found["hosts"], together)
+        ]
+        context.console.table(shown, MEASURED)
+        bad = [row["worker"] for row in found["hosts"] if row["errors"]]
+        if bad:
+            hint = f"tpuctl mount check --on {record.name}"
+            raise PartialError(
+                f"{path}: errors on {counted(len(bad), 'host')}", hint=hint, details={"workers": bad}
+            )
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+def cost(
+    ctx: typer.Context,
+    files: Annotated[int, typer.Option("--files", metavar="N", min=1, help="Files behind the mount.")],
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, help="Hosts that mount it.")],
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="PROFILE", help="checkpoint, train, dataset or shared-code.")
+    ] = "train",
+    ttl: Annotated[
+        str | None,
+        typer.Option("--ttl", metavar="0|SECONDS|forever", help="Instead of the profile's."),
+    ] = None,
+    passes: Annotated[
+        float, typer.Option("--passes", metavar="N", min=0, help="How often a day a host opens every file.")
+    ] = 24.0,
+    place: Annotated[
+        str, typer.Option("--place", metavar="KIND", help="region, dual-region or multi-region.")
+    ] = "region",
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Estimate what the operations of a mount cost at most.
+
+    Each host lists all files and opens each of them --passes times a day. Prices are a snapshot, in USD.
+    """
+    from tpuctl.errors import UsageError
+    from tpuctl.lib.codec import to_data
+    from tpuctl.mounts.cost import Use, operation_costs, total_usd
+    from tpuctl.mounts.follow import load_rules, parse_ref
+    from tpuctl.mounts.render import options_of
+    from tpuctl.mounts.spec import options_said
+
+    rules = load_rules()
+    prices = rules.prices["operations"]
+    if place not in prices:
+        raise UsageError.of("place", f"there is no kind of place {place!r}", f"one of: {', '.join(prices)}")
+    said = options_said({"ttl": ttl} if ttl is not None else {})
+    ref = parse_ref(rules, f"gs://bucket:/mnt/bucket:{profile}", said).ref
+    rows = operation_costs(options_of(rules, ref, rules.pinned), Use(hosts, files, passes), prices[place])
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    if console.json_mode:
+        console.data({"usd_month": total_usd(rows), "operations": to_data(rows)})
+        return
+    shown = [
+        {
+            **to_data(row),
+            "first_day": f"{row.first_day:,}",
+            "later_day": f"{row.later_day:,}",
+            "usd_month": f"{row.usd_month:,.2f}",
+        }
+        for row in rows
+    ]
+    console.table(shown, PRICED)
+    console.say(
+        f"about {total_usd(rows):,.2f} USD a month at most, by the list of cloud.google.com/storage/pricing"
+    )
