@@ -85,6 +85,11 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
     _, shown = at_a_terminal(session, "logs", "-f", "--worker", "1", "long", until=both, then=b"\x03")
     assert "tick 0" not in shown
     assert "tick 0" in session.type("logs", "long").stdout
+    found = session.type("logs", "long", "--grep", "tick [0]$").stdout.splitlines()
+    assert {line.rpartition(" ")[2] for line in found} == {"0"}
+    assert "no line in which 'tock' is found" in session.type("logs", "long", "--grep", "tock").stderr
+    assert "is no regular expression" in session.type("logs", "long", "--grep", "(", status=2).stderr
+    assert "--grep goes without --follow" in session.type("logs", "long", "-f", "--grep", "x", status=2).stderr
 
 
 def test_the_question_before_a_slice_goes_names_the_runs_that_go_with_it(session, long):

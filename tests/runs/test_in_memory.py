@@ -675,3 +675,20 @@ def test_another_slice_is_asked_for_when_hardware_of_a_worker_fails_twice(
     broken = [e for e in services.store.list("journal/slices/big/") if e.data["action"] == "broken"]
     assert len(broken) == incarnation - 1
     assert get_slice(services, "big").record.last_incarnation == incarnation
+
+
+def test_a_pass_keeps_all_that_was_written_since_the_last_one(place, services):
+    size = 5 << 20
+
+    def train(process: Process) -> Steps:
+        yield 10.0
+        process.write(b"x" * size)
+        yield HOUR
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = submit(services, "big", "writes much")
+    start_run(services, run.id)
+    pass_for(place, services, 60)
+    assert [services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)] == [size, size]

@@ -31,6 +31,8 @@ from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, requ
 
 LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
+LOG_ROUND = 64 << 20
+"""Bytes of all workers' logs in one round: what a machine with little memory can hold."""
 _BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
 _ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 
@@ -363,7 +365,8 @@ class AttemptHosts:
         """One round of what the workers wrote since the last one, appended to this machine's log files."""
         parts: list[tuple[HostTarget, str, bytes]] = []
         more, unread = False, []
-        answers = self._agent.read_news(self.targets, self.follow_request, limit=LOG_CHUNK)
+        limit = min(LOG_CHUNK, LOG_ROUND // max(1, len(self.targets)))
+        answers = self._agent.read_news(self.targets, self.follow_request, limit=limit)
         for target, answer in zip(self.targets, answers, strict=True):
             if answer.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)

@@ -11,6 +11,7 @@ from tpuctl.engine.ports import Document
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
@@ -360,12 +361,15 @@ def _has_mounts(record: SliceRecord) -> bool:
 
 
 def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
-    """One round of output of a running attempt, so that logs outlive a preemption up to the last pass."""
+    """What a running attempt wrote since the last pass, within the time of a step: so logs outlive a preemption
+    up to the last pass."""
     run = get_run(services, run_id).record
     if run.state.final or line.result is PassResult.BLIND:
         return line
     stored = find_slice(services, run.slice_name)
-    hosts = attempt_hosts(services, run, stored.record if stored else None)
+    until = services.clock.now() + HOST_TIME_S
+    hosts = attempt_hosts(services, run, stored.record if stored else None, until)
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
-        hosts.fetch_logs()
+        while hosts.fetch_logs().more and services.clock.now() < until:
+            continue
     return line

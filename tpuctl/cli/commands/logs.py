@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from tpuctl.cli.following import goes_on
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ def logs(
     run_id: RunId = "last",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     worker: Workers = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
+    ] = None,
     attempt: Annotated[
         int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
     ] = None,
@@ -40,6 +45,10 @@ def logs(
         record = get_run(context, run_id).record
         if record.attempt is None:
             raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
+        if follow and grep is not None:
+            raise UsageError(
+                "--grep goes without --follow", hint=f"tpuctl logs {record.id} --grep {quote(grep)}"
+            )
         newest = record.attempt.number
         number = newest if attempt is None else attempt
         if not 1 <= number <= newest:
@@ -50,11 +59,13 @@ def logs(
             chosen = known if worker is None else parse_workers(worker, max(known) + 1)
         except ValueError as error:
             raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
-        printed = _print_logs(context, record, number, chosen)
+        printed = _print_logs(context, record, number, chosen, _pattern(grep))
         if follow and number == newest and not record.state.final:
             invocation(ctx).if_interrupted = goes_on(record.id)
             context.emit.show_only(None if worker is None else chosen)
             follow_to_end(context, record.id, timeout=None)
+        elif not printed and grep is not None:
+            context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
             _say_where(context, record, number)
 
@@ -81,7 +92,21 @@ def _say_where(context: AppContext, record: RunRecord, number: int) -> None:
     )
 
 
-def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tuple[int, ...]) -> bool:
+def _pattern(grep: str | None) -> re.Pattern[str] | None:
+    """Raises UsageError."""
+    try:
+        return None if grep is None else re.compile(grep)
+    except re.error as error:
+        raise UsageError(f"--grep {grep!r} is no regular expression: {error}") from error
+
+
+def _print_logs(
+    context: AppContext,
+    record: RunRecord,
+    number: int,
+    workers: tuple[int, ...],
+    pattern: re.Pattern[str] | None,
+) -> bool:
     """Whether there was anything to print."""
     printed = False
     for worker in workers:
@@ -92,6 +117,8 @@ def _print_logs(context: AppContext, record: RunRecord, number: int, workers: tu
             prefix = f"{record.slice_name}-{worker} │ "
             with path.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
+                    if pattern is not None and pattern.search(line) is None:
+                        continue
                     target.write(f"{prefix}{line.rstrip(chr(10))}\n")
                     printed = True
             target.flush()
