@@ -92,7 +92,6 @@ def test_wrong_types_are_refused_and_nothing_is_stored(url, verb, path, body, sa
 @pytest.mark.parametrize(
     ("verb", "path", "body"),
     [
-        ("POST", "b?project=p", {"name": "hns-bucket", "hierarchicalNamespace": {"enabled": True}}),
         ("POST", "b?project=p&predefinedAcl=publicRead", {"name": "public-bucket"}),
         ("PATCH", "b/bbb", {"billing": {"requesterPays": True}}),
         ("PATCH", "b/bbb", {"encryption": {"defaultKmsKeyName": "k"}}),
@@ -107,7 +106,6 @@ def test_what_would_be_stored_and_not_done_is_refused(url, verb, path, body):
     upload(url, "a")
     status, message = refusal(requests.request(verb, f"{url}/storage/v1/{path}", json=body, timeout=5))
     assert (status, "does not implement" in message) == (400, True)
-    assert requests.get(f"{url}/storage/v1/b/hns-bucket", timeout=5).status_code == 404
 
 
 def test_every_method_that_google_has_is_answered_or_refused_as_not_implemented(url):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tpuctl.sim.gcs.grpc import GET_STORAGE_LAYOUT, layout_handler
+from tpuctl.sim.gcs.grpc import SERVICE, ControlCalls, StorageControl
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
 from tpuctl.sim.world.operations import METADATA_TYPE
@@ -145,15 +145,15 @@ class TpuGrpcDoor:
         *,
         port: int = 0,
         workers: int = 16,
-        location_of: Callable[[str], tuple[str, str]] | None = None,
+        storage: StorageControl | None = None,
     ) -> None:
-        """`location_of`: a bucket's location and its type, for who asks Storage Control."""
+        """`storage`: for who asks Storage Control."""
         import grpc
 
         self._grpc = grpc
         self._world = world
         self._token = f"Bearer {token}".encode()
-        self._location_of = location_of
+        self._control = ControlCalls(grpc, self._admit, storage) if storage is not None else None
         self._handlers: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
@@ -186,8 +186,8 @@ class TpuGrpcDoor:
             if path in _METHODS:
                 service, method, names = _METHODS[path]
                 self._handlers[path] = self._handler(service, method, *names)
-            elif path == GET_STORAGE_LAYOUT and self._location_of is not None:
-                self._handlers[path] = layout_handler(self._grpc, self._admit, self._location_of)
+            elif self._control is not None and path.startswith(SERVICE):
+                self._handlers[path] = self._control.find(path)
         return self._handlers.get(path)
 
     def _handler(self, service: str, method: str, request_name: str, response_name: str) -> Any:

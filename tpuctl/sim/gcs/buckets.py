@@ -30,7 +30,6 @@ FIXED = (
 )
 """What a patch does not change."""
 UNDONE: Mapping[str, str] = {
-    "hierarchicalNamespace.enabled": "buckets with a hierarchical namespace",
     "encryption.defaultKmsKeyName": "keys of Cloud KMS",
     "billing.requesterPays": "Requester Pays",
     "autoclass.enabled": "Autoclass",
@@ -96,6 +95,10 @@ def new_bucket(asked: Mapping[str, Any], project: str | None, now: float) -> Dat
 def changed_bucket(old: Data, patch: Mapping[str, Any], now: float) -> Data:
     """`old` with `patch` merged into it. Raises GcsError."""
     wanted = {key: value for key, value in patch.items() if key not in FIXED}
+    if wanted.get("hierarchicalNamespace", old.get("hierarchicalNamespace")) != old.get(
+        "hierarchicalNamespace"
+    ):
+        raise invalid("Hierarchical namespace can only be configured when a bucket is created.")
     data = merge(old, wanted)
     _check_lock(old, data)
     return _settle(data, old, int(old["metageneration"]) + 1, now)
@@ -138,6 +141,11 @@ def _settle(data: Data, old: Data, metageneration: int, now: float) -> Data:
     access.setdefault("publicAccessPrevention", "inherited")
     uniform = access.setdefault("uniformBucketLevelAccess", {"enabled": False})
     access["bucketPolicyOnly"] = dict(uniform)  # its former name
+    if (data.get("hierarchicalNamespace") or {}).get("enabled"):
+        if not uniform.get("enabled"):
+            raise invalid("Hierarchical namespace buckets must use uniform bucket-level access.")
+        if (data.get("versioning") or {}).get("enabled"):
+            raise invalid("Object versioning is not supported in hierarchical namespace buckets.")
     soft = data.get("softDeletePolicy") or {}
     seconds = int(soft.get("retentionDurationSeconds", 0))
     low, high = SOFT_DELETE_RANGE_S

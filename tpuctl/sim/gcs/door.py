@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 from tpuctl.errors import BugError
+from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.iam import bucket_of, permission_of, unauthenticated
 from tpuctl.sim.gcs.server import JSON_PATHS, GcsDoor
 from tpuctl.sim.gcs.uploads import is_session
-from tpuctl.sim.gcs.wire import GcsError
+from tpuctl.sim.gcs.wire import Data, GcsError
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import ApiError, DroppedConnectionError
 from tpuctl.sim.world.faults import FaultKind
@@ -70,13 +71,14 @@ class Storage:
         """What faults match by its name."""
         return ResourcePath(self._world.options.project, "global", "buckets", bucket)
 
-    def admit(self, method: str, bucket: str, *, token: bool = True) -> None:
-        """Raises ApiError, or DroppedConnectionError, for a call that goes no further."""
+    def admit(self, method: str, bucket: str, *, token: bool = True, wait: bool = True) -> None:
+        """Raises ApiError, or DroppedConnectionError, for a call that goes no further. `wait`: an answer may be
+        late."""
         path, faults = self._path(bucket), self._world.faults
         if token:
             self._world.access.check_token()
         self._world.access.check_service(STORAGE)
-        slow = faults.take(FaultKind.SLOW_ANSWER, method, path)
+        slow = faults.take(FaultKind.SLOW_ANSWER, method, path) if wait else None
         if slow is not None and not slow.seconds:
             faults.wait_cleared(slow)
             raise DroppedConnectionError(method)
@@ -97,9 +99,14 @@ class Storage:
         """For a request without the token."""
         return _refusal(request, unauthenticated(request))
 
-    def location_of(self, bucket: str) -> tuple[str, str]:
-        """Location and its type. Raises GcsError, 404."""
-        return self._door.location_of(bucket)
+    @property
+    def folders(self) -> Folders:
+        """Those of buckets with a hierarchical namespace."""
+        return self._door.folders
+
+    def get_layout(self, bucket: str) -> Data:
+        """As `buckets.getStorageLayout`. Raises GcsError, 404."""
+        return self._door.get_layout(bucket)
 
     def reset(self) -> None:
         """Buckets as at the start."""

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs.content import pieces_of
+from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
 from tpuctl.sim.gcs.methods import Call
-from tpuctl.sim.gcs.objects import ObjectStore
+from tpuctl.sim.gcs.objects import ObjectStore, is_hierarchical
 from tpuctl.sim.gcs.wire import (
     Data,
     GcsError,
@@ -41,6 +42,7 @@ class JsonMethods:
 
     def __init__(self, store: ObjectStore, granted: Callable[[list[str]], list[str]]) -> None:
         self._store = store
+        self._folders = Folders(store)
         self._granted = granted
         self.handlers: Mapping[str, Callable[[Call], Response]] = {
             "buckets.delete": self._delete_bucket,
@@ -53,7 +55,11 @@ class JsonMethods:
             "buckets.patch": self._update_bucket,
             "buckets.testIamPermissions": self._test_permissions,
             "buckets.update": self._update_bucket,
-            "folders.list": self._no_folders,
+            "folders.delete": self._delete_folder,
+            "folders.get": self._get_folder,
+            "folders.insert": self._create_folder,
+            "folders.list": self._list_folders,
+            "folders.rename": self._rename_folder,
             "managedFolders.list": self._no_managed_folders,
             "objects.compose": self._compose,
             "objects.copy": self._copy,
@@ -134,9 +140,49 @@ class JsonMethods:
     def _storage_layout(self, call: Call) -> Response:
         return json_response(storage_layout(self._store.get_bucket(call.bucket)))
 
-    def _no_folders(self, call: Call) -> Response:
-        self._store.get_bucket(call.bucket)
-        raise GcsError(409, "The bucket does not support hierarchical namespace.")
+    # Folders
+
+    def _create_folder(self, call: Call) -> Response:
+        made = self._folders.create(
+            call.bucket, call.body.get("name", ""), recursive=call.query.get("recursive", False)
+        )
+        return json_response(_public_folder(made, call.request))
+
+    def _get_folder(self, call: Call) -> Response:
+        found = self._folders.get(call.bucket, call.names[1], call.conditions())
+        return json_response(_public_folder(found, call.request))
+
+    def _list_folders(self, call: Call) -> Response:
+        query = call.query
+        if query.get("startOffset") or query.get("endOffset"):
+            raise not_implemented("lists of folders between two names (startOffset, endOffset)")
+        found, token = self._folders.page(
+            call.bucket,
+            query.get("prefix", ""),
+            query.get("delimiter", ""),
+            query.get("pageToken", ""),
+            int(query.get("pageSize", 0)),
+        )
+        page: Data = {"kind": "storage#folders"}
+        if found:
+            page["items"] = [_public_folder(each, call.request) for each in found]
+        return json_response(page | ({"nextPageToken": token} if token else {}))
+
+    def _delete_folder(self, call: Call) -> Response:
+        self._folders.delete(call.bucket, call.names[1], call.conditions())
+        return Response(204)
+
+    def _rename_folder(self, call: Call) -> Response:
+        """Always done in one call."""
+        bucket, source, target = call.names
+        made = self._folders.rename(bucket, source, target, call.conditions("Source"))
+        answer = {
+            "kind": "storage#operation",
+            "name": f"projects/_/buckets/{bucket}/operations/rename-{made['metageneration']}",
+            "done": True,
+            "response": _public_folder(made, call.request),
+        }
+        return json_response(answer)
 
     def _no_managed_folders(self, call: Call) -> Response:
         """There are none, because none can be made."""
@@ -159,6 +205,7 @@ class JsonMethods:
             glob=query.get("matchGlob", ""),
             versions=query.get("versions", False),
             deleted=query.get("softDeleted", False),
+            folders=query.get("includeFoldersAsPrefixes", False) and query.get("delimiter") == "/",
             limit=_limit(call),
             token=query.get("pageToken", ""),
         )
@@ -278,13 +325,18 @@ def storage_layout(bucket: Mapping[str, Any]) -> Data:
         "bucket": bucket["name"],
         "location": bucket["location"],
         "locationType": bucket["locationType"],
-        "hierarchicalNamespace": {"enabled": False},
+        "hierarchicalNamespace": {"enabled": is_hierarchical(bucket)},
     }
 
 
 def public_bucket(data: Data, request: Request) -> Data:
     shown = {key: value for key, value in data.items() if key != "project"}
     return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
+
+
+def _public_folder(data: Data, request: Request) -> Data:
+    place = f"storage/v1/b/{quote(data['bucket'], safe='')}/folders/{quote(data['name'], safe='')}"
+    return {**data, "selfLink": f"{base_url(request)}/{place}"}
 
 
 def show_object(store: ObjectStore, data: Data, request: Request) -> Data:

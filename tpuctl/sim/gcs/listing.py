@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import json
 import re
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ class Listing:
     glob: str = ""
     versions: bool = False
     deleted: bool = False
+    folders: bool = False
+    """Folders stand among the prefixes, also those without objects."""
     limit: int = PAGE_LIMIT
     token: str = ""
 
@@ -60,6 +63,8 @@ def list_page(store: ObjectStore, asked: Listing) -> Page:
         key, is_prefix = _collapse(name, asked.prefix, asked.delimiter)
         if matches and not matches.fullmatch(key):
             continue
+        if not data and not is_prefix:
+            continue
         shown = not is_prefix or (asked.trailing_delimiter and key == name)
         if key in page.prefixes and not shown:
             continue
@@ -68,7 +73,7 @@ def list_page(store: ObjectStore, asked: Listing) -> Page:
             break
         if is_prefix:
             page.prefixes[key] = None
-        if shown:
+        if shown and data:
             page.items.append(json.loads(data))
         last = (key + chr(0x10FFFF), AFTER_ALL) if is_prefix and not shown else (name, generation)
     return page
@@ -77,7 +82,11 @@ def list_page(store: ObjectStore, asked: Listing) -> Page:
 def _rows(store: ObjectStore, asked: Listing) -> Iterator[tuple[str, int, str]]:
     first = max(asked.prefix, asked.start)
     begin = max((first, -1), (asked.after, AFTER_ALL) if asked.after else ("", -1), _decode(asked.token))
-    return store.rows(asked.bucket, asked.states, begin)
+    rows = store.rows(asked.bucket, asked.states, begin)
+    if not asked.folders:
+        return rows
+    folders = ((name, 0, "") for name, _ in store.folder_rows(asked.bucket, begin[0]) if (name, 0) > begin)
+    return heapq.merge(rows, folders)
 
 
 def _collapse(name: str, prefix: str, delimiter: str) -> tuple[str, bool]:

@@ -30,7 +30,7 @@ UNDONE_PARAMETERS: Mapping[str, str] = {
     "dropContextGroups": "contexts of objects",
 }
 """Parameters that would be accepted and dropped. The rest of what the API knows is done, or changes nothing
-where there is one caller and no hierarchical namespace: userProject, projection, includeFoldersAsPrefixes."""
+where there is one caller: userProject, projection."""
 MEANINGLESS = frozenset({"tensorstore"})
 """What the API does not know and production clients send nevertheless: tensorstore keeps proxies from answering
 (google/tensorstore, tensorstore/kvstore/gcs_http/gcs_key_value_store.cc)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ CREATE TABLE IF NOT EXISTS versions (
     PRIMARY KEY (bucket, name, generation)) WITHOUT ROWID;
 CREATE UNIQUE INDEX IF NOT EXISTS live ON versions (bucket, name) WHERE state = 'live';
 CREATE INDEX IF NOT EXISTS expiry ON versions (expires) WHERE state = 'deleted';
+CREATE TABLE IF NOT EXISTS folders (
+    bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counter (last INTEGER NOT NULL);
 INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
 """
@@ -184,6 +186,7 @@ class ObjectStore:
             rows = db.execute("SELECT content FROM versions WHERE bucket=?", (name,)).fetchall()
             self._doomed += [row[0] for row in rows]
             db.execute("DELETE FROM versions WHERE bucket=?", (name,))
+            db.execute("DELETE FROM folders WHERE bucket=?", (name,))
             db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def follow_lifecycle(self) -> list[tuple[Data, float]]:
@@ -264,7 +267,24 @@ class ObjectStore:
             conditions.check(old.data if old else None)
             self._check_protection(bucket, old, archived=gcs_buckets.is_versioned(bucket))
 
+    def folder_rows(self, bucket: str, start: str) -> Iterator[tuple[str, str]]:
+        """Name and metadata (JSON) of the bucket's folders from `start` on, by UTF-8."""
+        with self._lock:
+            query = "SELECT name, data FROM folders WHERE bucket=? AND name>=? ORDER BY name"
+            yield from self._db.execute(query, (bucket, start)).fetchall()
+
     # Writing
+
+    def make_folders(self, bucket: str, names: Iterable[str]) -> None:
+        """Those that are not there yet."""
+        stamp = timestamp(self.now())
+        with self.transaction() as db:
+            for name in names:
+                data = {
+                    **{"kind": "storage#folder", "id": f"{bucket}/{name}", "name": name, "bucket": bucket},
+                    **{"metageneration": "1", "createTime": stamp, "updateTime": stamp},
+                }
+                db.execute("INSERT OR IGNORE INTO folders VALUES (?, ?, ?)", (bucket, name, json.dumps(data)))
 
     def write(
         self, where: ObjectName, content: Content, fields: Mapping[str, Any], conditions: Preconditions
@@ -284,6 +304,8 @@ class ObjectStore:
                 self._retire(bucket, old)
             data = self._new_object(where, fields, bucket, content)
             self._insert(Version(LIVE, data, content.file))
+            if is_hierarchical(bucket):
+                self.make_folders(where.bucket, above(where.name))
         return data
 
     def update(
@@ -496,6 +518,16 @@ class ObjectStore:
         generation = max(int(self.now() * 1_000_000), last + 1)
         self._db.execute("UPDATE counter SET last=?", (generation,))
         return generation
+
+
+def is_hierarchical(bucket: Mapping[str, Any]) -> bool:
+    return bool((bucket.get("hierarchicalNamespace") or {}).get("enabled"))
+
+
+def above(name: str) -> list[str]:
+    """The folders in which an object of that name is, from the top."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[:count]) + "/" for count in range(1, len(parts) + 1)]
 
 
 def check_digests(fields: Mapping[str, Any], content: Content) -> None:

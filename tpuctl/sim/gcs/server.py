@@ -1,6 +1,6 @@
 """Cloud Storage on a directory, for every client of its JSON or XML API, with every precondition honoured.
 
-Not there, and refused as such: access control, notifications, hierarchical namespaces, customer keys.
+Not there, and refused as such: access control, notifications, managed folders, customer keys.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.sim.gcs.fields import parse_fields, select
-from tpuctl.sim.gcs.json_api import JsonMethods
+from tpuctl.sim.gcs.folders import Folders
+from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
 from tpuctl.sim.gcs.methods import find_method, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
-from tpuctl.sim.gcs.wire import GcsError, not_implemented
+from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
 from tpuctl.sim.gcs.xml_api import XmlDoor
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.messages import Request, Response
@@ -38,6 +39,7 @@ class GcsDoor:
         granted: Callable[[list[str]], list[str]] = list,
     ) -> None:
         self._store = ObjectStore(root, now)
+        self.folders = Folders(self._store)
         self._methods = JsonMethods(self._store, granted)
         self._uploads = Uploads(self._store, root / "uploads")
         self._xml = XmlDoor(self._store, root / "parts")
@@ -93,10 +95,9 @@ class GcsDoor:
         data = select(json.loads(bytes(answer.body)), parse_fields(wanted))
         return Response(answer.status, json.dumps(data).encode(), answer.headers)
 
-    def location_of(self, bucket: str) -> tuple[str, str]:
-        """Location and its type. Raises GcsError, 404."""
-        data = self._store.get_bucket(bucket)
-        return data["location"], data["locationType"]
+    def get_layout(self, bucket: str) -> Data:
+        """As `buckets.getStorageLayout`. Raises GcsError, 404."""
+        return storage_layout(self._store.get_bucket(bucket))
 
     @property
     def is_unused(self) -> bool:

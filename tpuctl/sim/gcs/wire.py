@@ -71,7 +71,7 @@ class GcsError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self._reason = reason or REASONS.get(status, "backendError")
+        self.reason = reason or REASONS.get(status, "backendError")
         self._code = code or XML_CODES.get(status, "InternalError")
         self._place = place
         self._details = details
@@ -85,7 +85,7 @@ class GcsError(Exception):
         """Google's JSON error body; a 304 has none (RFC 9110)."""
         if self.status == 304:
             return Response(304)
-        entry = {"message": self.message, "domain": "global", "reason": self._reason}
+        entry = {"message": self.message, "domain": "global", "reason": self.reason}
         if self._place:
             entry["locationType"], entry["location"] = self._place
         body: Data = {"code": self.status, "message": self.message, "errors": [entry]}

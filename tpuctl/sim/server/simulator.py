@@ -74,7 +74,7 @@ class Simulator:
             token=token,
         )
         self.storage = Storage(buckets or root / "gcs", self.world)
-        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port, location_of=self.storage.location_of)
+        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port, storage=self.storage)
         renewing = TokenDoor(token, self.world.access.check_token).handle
         public = {**dict.fromkeys(oauth.PATHS, renewing), **dict.fromkeys(discovery.PATHS, answer_discovery)}
         router = Router(token, self._doors(), public, self.storage)

@@ -1,0 +1,116 @@
+"""A bucket on four hosts at once, by the real gcsfuse: very many files, a large checkpoint, a slow bucket."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_mounts import bucket_call, make_tree_bucket
+from tests.support.require import require_gcsfuse, require_index, require_isolated_hosts
+from tests.support.session import Session, open_session
+
+HOSTS = 4
+UP = ("up", "v4-32", "four", "--spot", "--pay", "--zone", "us-central2-b")
+TREE, FLAT = "/mnt/tree", "/mnt/flat"
+FILES = 10_000
+OF_HOSTS = 25
+"""So many each host writes itself; the rest comes past gcsfuse, which takes ten times as long."""
+SLOW_S = 4.0
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+
+CHECKPOINT = """
+import hashlib, sys
+import numpy, orbax.checkpoint
+verb, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+checkpointer = orbax.checkpoint.PyTreeCheckpointer()
+if verb == "save":
+    dice = numpy.random.default_rng(1)
+    tree = {"w%d" % number: dice.random(size // 80) for number in range(10)}
+    checkpointer.save(path, tree)
+else:
+    tree = checkpointer.restore(path)
+found = hashlib.sha256()
+for key in sorted(tree):
+    found.update(numpy.asarray(tree[key]).tobytes())
+print(sum(numpy.asarray(each).nbytes for each in tree.values()), found.hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Four hosts with a bucket that has a hierarchical namespace, and one that has not."""
+    require_isolated_hosts()
+    program = require_gcsfuse()
+    with open_session("--instant", "--hosts", "isolated") as made:
+        made.environ["TPUCTL_GCSFUSE"] = program
+        make_tree_bucket(made)
+        mounts = (f"gs://tree-bucket:{TREE}:checkpoint", f"gs://sim-bucket/flat:{FLAT}:checkpoint")
+        made.type(*UP, "--mount", mounts[0], "--mount", mounts[1], within_s=300)
+        yield made
+
+
+@pytest.fixture
+def seen_by_hosts() -> Iterator[Path]:
+    """A folder of this machine that hosts see: their /tmp is their own."""
+    folder = Path(tempfile.mkdtemp(prefix="tpuctl-mounts-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def on(session: Session, script: str, *chosen: str) -> list[str]:
+    """What the workers print, in their order."""
+    out = session.type("exec", "four", *chosen, "--json", "--", "sh", "-c", script, within_s=600).stdout
+    found = json.loads(out)
+    return [str(row["stdout"]).strip() for row in (found if isinstance(found, list) else found["workers"])]
+
+
+def test_ten_thousand_files_of_one_folder_are_listed_by_every_host(session: Session) -> None:
+    on(session, f"mkdir {FLAT}/many", "--worker", "0")
+    on(session, f"for n in $(seq {OF_HOSTS}); do echo $n > {FLAT}/many/$(hostname)-$n; done")
+
+    def write(number: int) -> None:
+        where = f"/upload/storage/v1/b/sim-bucket/o?uploadType=media&name=flat/many/{number:06d}"
+        bucket_call(session, where, str(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(FILES - HOSTS * OF_HOSTS)))
+    began = time.monotonic()
+    assert on(session, f"ls {FLAT}/many | wc -l") == [str(FILES)] * HOSTS
+    print(f"{FILES} files listed by {HOSTS} hosts in {time.monotonic() - began:.1f} s")
+    assert on(session, f"cat {FLAT}/many/000777") == ["777"] * HOSTS
+
+
+def test_a_checkpoint_of_500_mb_is_read_back_by_every_host(session: Session, seen_by_hosts: Path) -> None:
+    """By orbax, which writes beside its place and renames the folder at the end."""
+    require_index()
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(seen_by_hosts / "packages")]
+    subprocess.run([*pip, "orbax-checkpoint==0.12.8"], check=True, timeout=600)
+    (seen_by_hosts / "checkpoint.py").write_text(CHECKPOINT)
+    words = f"PYTHONPATH={seen_by_hosts}/packages {sys.executable} {seen_by_hosts}/checkpoint.py"
+    began = time.monotonic()
+    [wrote] = on(session, f"{words} save {TREE}/checkpoint 500000000", "--worker", "0")
+    wrote_s, began = time.monotonic() - began, time.monotonic()
+    assert int(wrote.split()[0]) == 500_000_000
+    assert on(session, f"{words} restore {TREE}/checkpoint 500000000") == [wrote] * HOSTS
+    print(f"500 MB by orbax: written in {wrote_s:.1f} s, read by all in {time.monotonic() - began:.1f} s")
+
+
+def test_all_hosts_wait_for_a_slow_bucket_at_the_same_time(session: Session) -> None:
+    """What takes time is to wait for answers of the bucket, not this machine's processors."""
+    session.type("sim", "fault", "storage-slow-reads", "--set", f"seconds={SLOW_S}")
+    try:
+        session.type("mount", "add", "gs://sim-bucket/more:/mnt/more:checkpoint")
+    finally:
+        session.type("sim", "fault", "--clear")
+    started = on(session, "stat -c %Y /proc/$(pgrep -f '[g]csfuse.*/mnt/more$')")
+    assert max(map(int, started)) - min(map(int, started)) <= SLOW_S
