@@ -77,8 +77,12 @@ def run_gcloud(env: Mapping[str, str], work: Path) -> list[Check]:
     gcloud("rsync", "-r", f"{here}/scripts", "mirror")
     gcloud("buckets", "get-iam-policy", here, says="legacyBucketOwner")
     gcloud("buckets", "create", "gs://gc-hns", "--enable-hierarchical-namespace",
-           "--uniform-bucket-level-access", fails=True, says="does not implement")  # fmt: skip
-    gcloud("folders", "create", f"{here}/f/", fails=True, says="does not implement")
+           "--uniform-bucket-level-access")  # fmt: skip
+    gcloud("folders", "create", "gs://gc-hns/a/b/", "--recursive")
+    gcloud("mv", "gs://gc-hns/a/b", "gs://gc-hns/c")
+    gcloud("folders", "list", "gs://gc-hns", says="name: c/")
+    gcloud("rm", "-r", "gs://gc-hns")
+    gcloud("folders", "create", f"{here}/f/", fails=True, says="does not support hierarchical namespace")
     gcloud("cat", f"{here}/nothing", fails=True, says="nothing")
     gcloud("rm", "-r", here)
     return checks
