@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 from tests.support.session import Session, open_session
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.model.facts import BucketSpec
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +73,22 @@ def test_no_permission_names_the_role(session: Session) -> None:
     finally:
         session.type("sim", "fault", "--clear")
     assert "add-iam-policy-binding gs://sim-bucket" in text.partition("hint: ")[2]
+
+
+def test_a_bucket_of_another_region_is_refused_with_its_price_unless_that_is_meant(session: Session) -> None:
+    info = session.json("sim", "status")
+    token = Path(info["token_file"]).read_text().strip()
+    objects = GoogleObjects(info["project"], info["http"], Credentials(token=token))
+    objects.create_bucket(BucketSpec("far-away", "europe-west4", {}))
+    up = ("up", "v4-8", "other", "--spot", "--pay", "--zone", "us-central2-b", "--dry-run", "--mount")
+    refused = " ".join(session.type(*up, "gs://far-away:/mnt/far", status=2).stderr.split())
+    assert (
+        "gs://far-away is in EUROPE-WEST4, the slice in us-central2: slow, and 20 USD or more per TB" in refused
+    )
+    assert "gs://far-away:/mnt/far:train,cross-region" in refused.partition("hint: ")[2]
+    told = " ".join(session.type(*up, "gs://far-away:/mnt/far,cross-region").stderr.split())
+    assert "away from us-central2: 20 USD or more per TB read" in told
+    assert "20 USD or more" in add(session, "gs://far-away:/mnt/far", "--cross-region", "--dry-run")
 
 
 def test_what_would_be_made_is_said_and_not_made(session: Session) -> None:

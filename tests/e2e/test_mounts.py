@@ -208,6 +208,19 @@ def test_trouble_of_the_bucket_is_told_of_and_sat_out(
     assert restarts(session) == before
 
 
+def test_a_run_does_not_start_on_a_bucket_that_is_gone(session: Session) -> None:
+    with trouble(session, "bucket-deleted"):
+        refused = session.type(
+            "run", "--on", "big", "--no-checkpoint", "--name", "early", "--", "true", status=1
+        )
+        assert "the bucket gs://sim-bucket is gone" in " ".join(refused.stderr.split())
+        assert f"tpuctl mount rm {CKPT} --on big" in refused.stderr
+        assert (
+            f"{CKPT} on workers 0-1: the bucket gs://sim-bucket is gone" in session.type("status", "big").stdout
+        )
+    session.type("stop", "early", "--yes")
+
+
 def test_a_host_without_its_metadata_server_is_told_of_and_comes_back(session: Session) -> None:
     """gcsfuse has its token for a while: one that is started has none."""
     with trouble(session, "no-metadata"):

@@ -58,5 +58,5 @@ def test_mounts_with_the_same_health_are_told_together() -> None:
     rows = [{"path": "/mnt/a", "worker": n, "health": "mounted", "well": True} for n in (0, 1, 2)]
     rows.append({"path": "/mnt/a", "worker": 3, "health": "not mounted", "well": False})
     lines = status_lines({**FACTS, "mounts": rows}, NOW)
-    assert lines["mounts now"] == "/mnt/a mounted on workers 0-2; /mnt/a not mounted on worker 3"
+    assert lines["mounts now"] == "/mnt/a on workers 0-2: mounted; /mnt/a on worker 3: not mounted"
     assert "mounts now" not in status_lines(FACTS, NOW)

@@ -92,7 +92,7 @@ def _mounts(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         groups.setdefault((row["path"], row["health"]), []).append(row["worker"])
     return "; ".join(
-        f"{path} {health} on worker{'' if len(workers) == 1 else 's'} {fold_workers(workers)}"
+        f"{path} on worker{'' if len(workers) == 1 else 's'} {fold_workers(workers)}: {health}"
         for (path, health), workers in groups.items()
     )
 

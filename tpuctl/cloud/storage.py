@@ -154,9 +154,10 @@ class GoogleObjects:
     def _session(self) -> Any:
         return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
-    def bucket_exists(self, bucket: str) -> bool:
+    def bucket_exists(self, bucket: str, *, timeout_s: float | None = None) -> bool:
         def ask() -> bool:
-            return bool(self._client.bucket(bucket).exists(timeout=READ_TIMEOUT_S, retry=None))
+            limit = READ_TIMEOUT_S if timeout_s is None else timeout_s
+            return bool(self._client.bucket(bucket).exists(timeout=limit, retry=None))
 
         return read_again(f"{LOOK} gs://{bucket}", ask)
 

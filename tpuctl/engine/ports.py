@@ -214,7 +214,9 @@ class Machine(Protocol):
 class Objects(Protocol):
     """Objects in buckets. `uri` is `gs://bucket/name`; generation 0 means "must not exist"."""
 
-    def bucket_exists(self, bucket: str) -> bool: ...
+    def bucket_exists(self, bucket: str, *, timeout_s: float | None = None) -> bool:
+        """TransientError where there is no answer in `timeout_s`; None for as long as reads have."""
+        ...
 
     def create_bucket(self, spec: BucketSpec) -> None:
         """ConflictError where somebody has a bucket of that name."""

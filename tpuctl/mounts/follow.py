@@ -36,6 +36,8 @@ from tpuctl.state.repository import get_slice, save
 
 PROGRAM_LIMIT = 256 << 20
 """Bytes; gcsfuse 3.11 has 60 million."""
+GONE_ASK_S = 5.0
+"""For the question whether a bucket is there: while Cloud Storage hangs, passes and runs go on."""
 
 
 def load_rules() -> MountRules:
@@ -92,7 +94,7 @@ def check_bucket(
 def is_gone(services: Services, bucket: str) -> bool:
     """Whether a bucket is gone, which hosts see as an empty one. What cannot be asked is not."""
     try:
-        return not services.objects.bucket_exists(bucket)
+        return not services.objects.bucket_exists(bucket, timeout_s=GONE_ASK_S)
     except TpuctlError:
         return False
 

@@ -167,8 +167,9 @@ class AttemptHosts:
         """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""
         gone = lost_buckets(self._services, self._slice)
         if gone:
-            why = f"the bucket gs://{gone[0]} is gone, and a mount of it shows no files"
-            return Stuck(why, f"tpuctl mount ls; tpuctl mount rm PATH --on {self._run.slice_name}")
+            path = next(each.path for each in self._slice.spec.mounts if each.bucket == gone[0])
+            why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
+            return Stuck(why, f"make it again, or tpuctl mount rm {path} --on {self._run.slice_name}")
         verdict = self._provision_mounts()
         if isinstance(verdict, Provisioned):
             sick = sick_on_hosts(self._agent, self.targets, self._mounts)

@@ -109,7 +109,8 @@ def revisit_mounts(services: Services, name: str) -> Revisited:
         return Revisited(why, mends=True)
     gone = lost_buckets(services, record)
     if gone:
-        return Revisited(f"the bucket gs://{gone[0]} is gone: tpuctl mount rm PATH --on {name}")
+        path = next(each.path for each in record.spec.mounts if each.bucket == gone[0])
+        return Revisited(f"the bucket gs://{gone[0]} is gone: tpuctl mount rm {path} --on {name}")
     return Revisited(_first_sick([(answer.worker, answer.value) for answer in answers], kinds))
 
 

@@ -30,7 +30,8 @@ class MemoryObjects:
         self._generations = itertools.count(1)
         self._buckets: dict[str, dict[str, _Object]] = {}
 
-    def bucket_exists(self, bucket: str) -> bool:
+    def bucket_exists(self, bucket: str, *, timeout_s: float | None = None) -> bool:
+        del timeout_s
         return bool(bucket)
 
     def create_bucket(self, spec: BucketSpec) -> None:
