@@ -53,13 +53,12 @@ def on(session: Session, worker: int, script: str) -> str:
 
 def drift(session: Session, column: str, *said: str) -> str:
     """`verify` finds drift in this column alone, names what it found, and gives the command that mends it."""
-    told = json.loads(session.type("env", "verify", "tiny", "--on", "big", "--json", status=3).stdout)
-    failed = session.type("env", "verify", "tiny", "--on", "big", status=3).stderr
-    assert f"{column}: " in failed
-    for text in said:
-        assert text in failed
-    assert told["error"]["details"]["columns"] == [column]
-    return failed.rpartition("hint: ")[2].strip()
+    told = session.type("env", "verify", "tiny", "--on", "big", "--json", status=3).stdout
+    error = json.loads(told)["error"]
+    for text in (f"{column}: ", *said):
+        assert text in error["message"]
+    assert error["details"]["columns"] == [column]
+    return str(error["hint"])
 
 
 def mend(session: Session, hint: str) -> None:

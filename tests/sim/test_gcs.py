@@ -436,6 +436,7 @@ def gcloud(endpoint: str, tmp_path: Path):
 
 @pytest.mark.gcloud
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_real_gcloud_copies_lists_reads_and_removes(gcloud, bucket, tmp_path):
     small, big = tmp_path / "small.txt", tmp_path / "big.bin"
     small.write_text("hello\n")
