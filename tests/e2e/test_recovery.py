@@ -14,6 +14,7 @@ from tests.support.hosts import shared_folder
 from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
+from tests.support.soak import soak
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
@@ -64,7 +65,7 @@ def preempt_when_running(
     return thread
 
 
-@pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
+@pytest.mark.parametrize("queued", [pytest.param(True, id="queued"), soak(False, id="direct")])
 def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, services, tmp_path, queued):
     marks = shared_folder(tmp_path / "marks")
     bring_up(services, "big", queued=queued)

@@ -75,7 +75,10 @@ class Lab:
             worker=worker,
             hostname=f"t1v-n-abc-w-{worker}",
             environment=lambda: {"PEERS": ",".join(each.internal_ip for each in self.addresses)},
-            metadata=lambda: {f"instance/{path}": value for path, value in self.metadata.items()},
+            metadata=lambda: {
+                "project/project-id": "p1",  # a server that knows nothing at all does not answer
+                **{f"instance/{path}": value for path, value in self.metadata.items()},
+            },
             publish=self.publish,
         )
 
