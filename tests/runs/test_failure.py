@@ -63,6 +63,14 @@ def test_a_sample_is_known_by_its_own_row(row: Signature) -> None:
     assert not string.Formatter().parse(found.remedy) or "{" not in found.remedy + found.meaning
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("end", ["\n", "\r", " "])
+def test_a_line_without_end_is_searched_in_time_and_hides_nothing(end: str) -> None:
+    row = next(row for row in TABLE if row.of is Place.LOG and not row.sample.startswith("["))
+    found = named(exited(0), w0=f"{'x' * 4_000_000}{end}{row.sample}\n")
+    assert found.signature == row.id
+
+
 def test_every_row_names_its_source_and_has_an_id_of_its_own() -> None:
     rows = load_failure_table()["signatures"]
     assert all(row["source"] for row in rows)

@@ -19,6 +19,9 @@ from tpuctl.model.records import Attempt, Cause, Failure, Fault, RunRecord
 END_LINES = 40
 """An exception further from the end of what a program wrote did not end it: it went on after that."""
 EVIDENCE_MAX = 300
+LINE_ENDS = 2000
+"""Characters at either end of a line that are searched: to look through one without end takes the square of its
+length."""
 _BY_ITSELF = frozenset({WorkerState.EXITED, WorkerState.LOST})
 _TRACEBACK = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[(?:rank)?\d+\]: ?")
@@ -153,12 +156,20 @@ def _failure(found: _Match, run: RunRecord) -> Failure:
 def _match_worker(table: Sequence[Signature], worker: WorkerStatus, log: WorkerLog) -> _Match:
     end = describe_end(worker)
     wrote = {
-        Place.LOG: f"{log.stdout}\n{log.stderr}",
+        Place.LOG: _with_short_lines(f"{log.stdout}\n{log.stderr}"),
         Place.ERROR: ending_line(log.stderr) or ending_line(log.stdout),
         Place.END: end,
     }
     at = worker.ended_at if worker.ended_at is not None else float("inf")
     return _search(table, wrote, worker.worker, at) or _match_cause(table, Cause.HOST_LOST, end, worker.worker)
+
+
+def _with_short_lines(text: str) -> str:
+    """What is searched of `text`. Progress bars write many lines in one, each over the last."""
+    lines = re.split(r"[\r\n]", text)
+    return "\n".join(
+        line if len(line) <= 2 * LINE_ENDS else f"{line[:LINE_ENDS]}\n{line[-LINE_ENDS:]}" for line in lines
+    )
 
 
 def _match_text(table: Sequence[Signature], text: str) -> _Match | None:
