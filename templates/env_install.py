@@ -17,6 +17,7 @@ Where `env.json` has `unmanaged`, nothing is installed: the environment is links
 whose files must have its digest. Nothing is ever written there.
 """
 
+import concurrent.futures
 import contextlib
 import fcntl
 import hashlib
@@ -40,6 +41,7 @@ import zipfile
 SCHEMA = 1
 MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
+LINK = "link:"  # in place of a digest
 TOKEN_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
 # Read after the imports: frameworks change some of them.
 EFFECTIVE = ["LIBTPU_INIT_ARGS", "XLA_FLAGS", "JAX_PLATFORMS", "PJRT_DEVICE", "TPU_LIBRARY_PATH"]
@@ -180,11 +182,11 @@ def locked(path, waiting_for):
         yield
 
 
-def write_json(path, data):
+def write_json(path, data, indent=1):
     """Complete or not there: temporary file, fsync, rename."""
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".tmp-")
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1, sort_keys=True)
+        json.dump(data, file, indent=indent, sort_keys=True)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -335,14 +337,19 @@ def unpack_python(spec):
 
 
 def wheel_commands(spec, env, house):
-    """Offline, from files in the folder `house` with the names that their wheels have."""
+    """Offline, from files in the folder `house` with the names that their wheels have.
+
+    uv unpacks into a cache that goes with `house`, and links from there: each file is written once, and shared
+    with nothing afterwards.
+    """
     for item in spec["wheels"]:
         os.symlink(content(item, spec), os.path.join(house, item["name"]))
     uv = unpack_uv(spec)
     python = unpack_python(spec) if spec.get("archive") else find_python(spec["python"])
     common = [uv, "-q", "--cache-dir", os.path.join(house, ".cache"), "--no-config", "--offline"]
-    install = ["pip", "sync", "--python", environment_python(env), "--require-hashes", "--link-mode", "copy",
-               "--only-binary", ":all:", "--no-index", "--find-links", house, "requirements.txt"]  # fmt: skip
+    install = ["pip", "sync", "--python", environment_python(env), "--require-hashes",
+               "--link-mode", "hardlink", "--only-binary", ":all:", "--no-index", "--find-links", house,
+               "requirements.txt"]  # fmt: skip
     return [[*common, "venv", "--no-python-downloads", "--python", python, env], common + install]
 
 
@@ -370,33 +377,43 @@ def walk(env):
                 yield os.path.relpath(os.path.join(folder, name), env)
 
 
+def row_of(tree, path):
+    """The digest of a file, or where a link leads, and its signature."""
+    full = os.path.join(tree, path)
+    return [LINK + os.readlink(full) if os.path.islink(full) else sha256_of(full), *signature(full)]
+
+
+def rows_of(tree):
+    """{path: row} of all files, by all CPUs of the host: libtpu.so alone has 700 MB."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(pool.map(lambda path: (path, row_of(tree, path)), walk(tree)))
+
+
 def signature(path):
     """What changes with the content: size, times, inode. A write sets the ctime, which nobody can set back."""
     found = os.lstat(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def make_index(env, spec):
+def make_index(env, spec, known):
     """Every file with its sha256 and signature, after a look at what RECORD says of it; a file that was asked
-    for counts with its own digest."""
+    for counts with its own digest. What `known` says of a file is not computed again."""
     own = {item["to"]: item["sha256"] for item in spec.get("files", [])}
     tree = tree_of(env, spec)
     recorded = recorded_digests(env) if tree == env else {}
     index = {}
     for path in walk(tree):
-        full = os.path.join(tree, path)
-        if os.path.islink(full):
-            index[path] = ["link:" + os.readlink(full), *signature(full)]
-            continue
-        digest = sha256_of(full)
+        row = known.get(path)
+        if row is None or row[1:] != signature(os.path.join(tree, path)):
+            row = row_of(tree, path)
         wanted = own.get(path) or recorded.get(path)
-        if wanted is not None and wanted != digest:
+        if wanted is not None and wanted != row[0] and not row[0].startswith(LINK):
             raise Failed("%s is not what its package says" % path)
-        index[path] = [digest, *signature(full)]
+        index[path] = row
     digest = tree_digest({path: row[0] for path, row in index.items()})
     if tree != env and digest != spec["unmanaged"]["sha256"]:
         raise Wrong("%s is not as it was: its digest is %s" % (tree, digest))
-    write_json(os.path.join(env, INDEX), index)
+    write_json(os.path.join(env, INDEX), index, indent=None)  # as quick to read as it may be
     return digest
 
 
@@ -411,10 +428,7 @@ def tree_of(env, spec):
 
 def print_tree(path):
     """The digest of a folder, as `make_index` has it."""
-    digests = {}
-    for each in walk(path):
-        full = os.path.join(path, each)
-        digests[each] = "link:" + os.readlink(full) if os.path.islink(full) else sha256_of(full)
+    digests = {each: row[0] for each, row in rows_of(path).items()}
     print(json.dumps({"sha256": tree_digest(digests), "files": len(digests)}))
     return 0 if digests else 1
 
@@ -736,13 +750,15 @@ def ensure(env, spec, pins):
             install(env, spec)
             place_files(spec, env)
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
-        libtpu = probe_libtpu(env, spec)
-        report, problems = inspect(env, spec, pins)
-        problems += wrong_os_packages(spec)
-        if problems:
-            raise Wrong("; ".join(problems))
-        run_probe(env, spec)
-        digest = make_index(env, spec)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            rows = pool.submit(rows_of, tree_of(env, spec))  # while it is looked at otherwise
+            libtpu = probe_libtpu(env, spec)
+            report, problems = inspect(env, spec, pins)
+            problems += wrong_os_packages(spec)
+            if problems:
+                raise Wrong("; ".join(problems))
+            run_probe(env, spec)
+            digest = make_index(env, spec, rows.result())
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
         report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
         write_json(os.path.join(env, MARKER), report)

@@ -5,6 +5,7 @@ import os
 
 from base import need
 from processes import process_stat
+from rooted import output_of
 
 SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
 CHIP_DEVICES = ("/dev/accel", "/dev/vfio/")
@@ -94,12 +95,8 @@ def look_as_root():
         "-printf",
         "%h %l\n",
     ]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
     # Processes that end while find looks make it exit with 1; without sudo there is no output at all.
-    return done.stdout.decode(errors="replace").splitlines() or None
+    return (output_of(command, any_status=True, seconds=10.0) or "").splitlines() or None
 
 
 def chip_holders(prefixes=CHIP_DEVICES):
@@ -162,6 +159,8 @@ def warn(request, _stdin):
         terminals = [os.path.join("/dev/pts", name) for name in os.listdir("/dev/pts") if name.isdigit()]
     written = sum([write_to_terminal(path, text) for path in terminals])
     if written < len(terminals):
+        import subprocess
+
         # Not installed, or hung: what could be written was written.
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(

@@ -12,6 +12,7 @@ SCHEMA = 1
 POLL_S = 0.1
 ENDED = ("exited", "lost")
 COPY = "copy-"  # begins the name of a run that is a copy from host to host
+PROVISION = "provision-"  # begins the name of a run that is a provisioning job
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 

@@ -7,6 +7,7 @@ import os
 from base import Refused, make_dir, need, need_sha, root
 from client import CHUNK
 
+LINKED_MIN = 1 << 20
 SILENCE_S = 60.0  # a client that sends nothing for this long is gone, and others may go on with its part
 
 
@@ -119,6 +120,22 @@ def copy_blob(area, digest, size, target):
         raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
 
 
+def link_blob(area, blob, path):
+    """Gives a blob a second name, after a look at its content. False where the file system cannot."""
+    digest, size = blob
+    try:
+        os.link(blob_path(area, digest), path)
+    except FileNotFoundError:
+        raise Refused("missing-blob", "the host lost %s meanwhile" % digest) from None
+    except OSError:
+        return False
+    if not file_matches(path, size, digest):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(blob_path(area, digest))
+        raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
+    return True
+
+
 def file_matches(path, size, digest):
     """Whether a regular file has this content."""
     import hashlib
@@ -208,8 +225,9 @@ def blobs_of(entries):
     return list(dict.fromkeys(entry[3] for entry in entries if entry[0] == "f"))
 
 
-def materialise(entries, target, area, mask=0o777):
-    """Writes a checked tree below `target`, a directory that nobody else knows yet."""
+def materialise(entries, target, area, mask=0o777, link=False):
+    """Writes a checked tree below `target`, a directory that nobody else knows yet. With `link` large files are
+    the contents themselves, checked: for who does not write into them."""
     made = []
     for entry in entries:
         kind, path = entry[0], os.path.join(target, entry[1])
@@ -218,6 +236,8 @@ def materialise(entries, target, area, mask=0o777):
             made.append((path, entry[2]))
         elif kind == "l":
             os.symlink(entry[2], path)
+        elif link and entry[3][1] >= LINKED_MIN and link_blob(area, entry[3], path):
+            os.chmod(path, entry[2] & mask)
         else:
             write_file(path, entry, area, mask)
     for path, mode in reversed(made):

@@ -6,6 +6,7 @@ child, and what takes too long is given up. A section that cannot be had says wh
 
 import importlib
 import os
+import sys
 import time
 
 from base import Refused
@@ -31,6 +32,7 @@ SECTIONS = {
 DPKG = "/var/lib/dpkg"
 DPKG_LOCK = DPKG + "/lock-frontend"
 HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/"
+ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 
 def facts(request, _stdin):
@@ -83,18 +85,25 @@ def os_name():
 def pythons_facts(_request):
     """Interpreters on PATH, each once, by the name that one types."""
     names = ["python3"] + ["python3.%d" % minor for minor in range(8, 20)]
+    # This program's own need not be started to be asked: hosts have no other one as a rule.
+    versions = {identity(sys.executable): "%d.%d.%d" % sys.version_info[:3]}
     found, seen = [], set()
     for folder in (os.environ.get("PATH") or os.defpath).split(os.pathsep):
         for name in names:
             path = os.path.join(folder, name)
-            real = os.path.realpath(path)
-            if real in seen or not os.access(path, os.X_OK):
+            if not os.access(path, os.X_OK) or identity(path) in seen:
                 continue
-            seen.add(real)
-            said = output_of([path, "-I", "-S", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
+            seen.add(identity(path))
+            said = versions.get(identity(path)) or output_of([path, "-I", "-S", "-c", ASK_VERSION])
             if said is not None:
                 found.append({"path": path, "version": said.strip()})
     return found
+
+
+def identity(path):
+    """What two names of one file share."""
+    known = os.stat(path)
+    return known.st_dev, known.st_ino
 
 
 def kernel_facts(_request):

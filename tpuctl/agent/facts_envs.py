@@ -2,7 +2,6 @@
 this user sets that leads programs elsewhere."""
 
 import glob
-import hashlib
 import os
 import re
 
@@ -90,32 +89,51 @@ def changed_files(folder, tree):
     if not isinstance(index, dict):
         return [INDEX]
     left, found = dict(index), []
-    for at, folders, files in os.walk(tree):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in files:
-            path = os.path.join(at, name)
-            known = left.pop(os.path.relpath(path, tree), None)
-            if name in (MARKER, INDEX) or name.endswith(".pyc"):
+    folders = [("", tree)]
+    while folders:
+        below, at = folders.pop()
+        for entry in entries_of(at):
+            path = below + entry.name
+            if entry.is_dir():
+                if entry.name != "__pycache__" and not entry.is_symlink():
+                    folders.append((path + os.sep, entry.path))
                 continue
-            if known is None or differs(path, known):
-                found.append(os.path.relpath(path, tree))
+            known = left.pop(path, None)
+            if entry.name in (MARKER, INDEX) or path.endswith(".pyc"):
+                continue
+            if known is None or differs(entry, known):
+                found.append(path)
     return sorted([*found, *left])
 
 
-def differs(path, known):
+def entries_of(folder):
     try:
-        now = os.lstat(path)
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []  # gone, or closed to us: its files are missing
+
+
+def differs(entry, known):
+    try:
+        now = entry.stat(follow_symlinks=False)
         if [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino] == known[1:]:
             return False
-        if os.path.islink(path):
-            return known[0] != "link:" + os.readlink(path)
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            for piece in iter(lambda: file.read(1 << 20), b""):
-                digest.update(piece)
-        return digest.hexdigest() != known[0]
+        if entry.is_symlink():
+            return known[0] != "link:" + os.readlink(entry.path)
+        return sha256_of(entry.path) != known[0]
     except OSError:
         return True
+
+
+def sha256_of(path):
+    import hashlib  # takes as long as a look at a thousand files, and is seldom needed
+
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def variables_facts(_request):

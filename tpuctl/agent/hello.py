@@ -11,11 +11,15 @@ from processes import boot_id
 def hello(request, _stdin):
     import pwd
 
-    chips = None
+    chips, told = None, None
     if request.get("chips"):
         from facts_chips import chips_facts
 
         chips = chips_facts(request)
+    if request.get("sections"):
+        from facts import facts
+
+        told = facts(request, None)
     home = os.path.expanduser("~")
     space = os.statvfs(home)
     name = os.uname()
@@ -33,4 +37,5 @@ def hello(request, _stdin):
         "cpu_count": os.cpu_count(),
         "chips": chips,
         "worker_id": os.environ.get("TPU_WORKER_ID"),
+        "facts": told,
     }

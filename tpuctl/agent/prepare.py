@@ -2,7 +2,18 @@
 
 import os
 
-from base import SCHEMA, Attempt, Refused, make_dir, need, need_sha, read_json, remove_tree, write_json
+from base import (
+    PROVISION,
+    SCHEMA,
+    Attempt,
+    Refused,
+    make_dir,
+    need,
+    need_sha,
+    read_json,
+    remove_tree,
+    write_json,
+)
 from cleaning import sweep
 from contents import blobs_of, check_links, check_tree, find_tree, has_blob, materialise
 
@@ -66,7 +77,9 @@ def make_work(attempt, entries):
     temp = attempt.path("work.tmp.%d" % os.getpid())
     os.mkdir(temp, 0o700)
     try:
-        materialise(entries, os.fsencode(temp), "blobs", 0o700)
+        # Operations of ours write into no file that came with them, so that wheels need no second copy.
+        link = attempt.run.startswith(PROVISION)
+        materialise(entries, os.fsencode(temp), "blobs", 0o700, link)
         check_links(entries, os.fsencode(temp))
         os.rename(temp, attempt.path("work"))
     except BaseException:

@@ -15,13 +15,12 @@ import os
 import sys
 import time
 
-from base import ENDED, SCHEMA, Attempt, Refused, need, read_json, remove_tree, write_json
+from base import ENDED, PROVISION, SCHEMA, Attempt, Refused, need, read_json, remove_tree, write_json
 from operations import Failed, Job
 from prepare import make_prepared, read_bundle
 from state import list_attempts, look
 from supervisor import launch
 
-PROVISION = "provision-"  # begins the name of a run that is such a job
 OPERATIONS = {
     "run": "operations",
     "install_packages": "packages",

@@ -18,7 +18,7 @@ def as_root(argv):
 
 def output_of(argv, any_status=False, seconds=COMMAND_S):
     """What a program says; None where it is missing, fails or takes too long."""
-    import subprocess
+    import subprocess  # takes longer than most of what is asked of a host
 
     try:
         done = subprocess.run(

@@ -28,8 +28,8 @@ def find_interpreter(facts: Facts, wanted: Sequence[str]) -> str | None:
 
 def free_bytes(facts: Facts) -> int | None:
     """Free bytes where environments are; None where that is not known."""
-    home = facts.host.home if facts.host is not None else None
-    return next((each.free_bytes for each in facts.space or () if each.path == home and not each.error), None)
+    home = next(iter(facts.space or ()), None)  # it is told of first
+    return home.free_bytes if home is not None and not home.error else None
 
 
 def host_columns(facts: Facts, key: str) -> dict[str, str]:

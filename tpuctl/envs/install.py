@@ -21,13 +21,14 @@ from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
-from tpuctl.hosts.facts import Section
+from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
     Failures,
     Provisioned,
     Unanswered,
     Verdict,
     provision,
+    sections_of,
 )
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted, fold_workers
@@ -37,6 +38,14 @@ from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import list_runs
 from tpuctl.transfer.prepare import deliver_files, require_all
+
+
+class Told(Struct, frozen=True):
+    """Facts of hosts, and between which moments of ours they told them."""
+
+    facts: tuple[Facts, ...]
+    began: float
+    ended: float
 
 
 class HostEnvironment:
@@ -75,14 +84,23 @@ class HostEnvironment:
         """See `compile_cache`; `key` is that of the environment on the host."""
         return compile_cache(self._pinned.spec, key, accelerator_type, variables, rank)
 
+    @property
+    def sections(self) -> set[Section]:
+        """Of the facts of hosts, those that `ensure` looks at."""
+        return sections_of([self._kind], LOOKED_AT)
+
     def ensure(
-        self, targets: Sequence[HostTarget], rows: list[dict[str, str]], until: float | None = None
+        self,
+        targets: Sequence[HostTarget],
+        rows: list[dict[str, str]],
+        until: float | None = None,
+        told: Told | None = None,
     ) -> str | Blocked:
         """Installs and verifies where that is not done; says what is waited for, what only a person can change
         (such as a Python that is not there), or nothing when all is there.
 
         Adds the columns of the environment to `rows`, one per target. Sends nothing after `until`; the hosts
-        answer by then, too, where the agent's calls end with it.
+        answer by then, too, where the agent's calls end with it. They are not asked what they just `told`.
         Raises PartialError when hosts do not answer, when an install failed or when hosts differ.
         """
         began = self._services.clock.now()
@@ -95,8 +113,11 @@ class HostEnvironment:
             deliver=deliver_files(self._services, self._agent, until),
             retry=False,
             also=LOOKED_AT,
+            told=told.facts if told is not None else (),
         )
         ended = self._services.clock.now()
+        if told is not None:
+            began, ended = told.began, told.ended
         if isinstance(verdict, Wait):
             return verdict.why
         if isinstance(verdict, Blocked):
@@ -260,7 +281,8 @@ def properties_of_slice(
     name = wanted.spec.name if wanted is not None else None
     hosts: dict[int, Mapping[str, str]] = {}
     agent = HostAgent(services.remote, services.agent_source)
-    for each in observe_hosts(services, agent, host_targets(services, record)):
+    of_machine = LOOKED_AT | {Section.HOST}
+    for each in observe_hosts(services, agent, host_targets(services, record), of_machine):
         if each.facts is None:
             raise UnreachableError(
                 f"worker {each.worker} of {record.name} did not answer: {each.why}",

@@ -37,8 +37,6 @@ class EnvironmentKind:
     has a try of its own, whatever failed before. `wheels` are blobs that come along, by Python and path.
     Without `mend` what was changed after its installation is left as it is."""
 
-    sections = frozenset({Section.ENVS, Section.PYTHONS, Section.SPACE, Section.HOST})
-
     def __init__(
         self,
         pinned: PinnedEnvironment,
@@ -56,6 +54,22 @@ class EnvironmentKind:
         self._asked_by = asked_by
         self._mend = mend
         self.name = f"environment {pinned.spec.name}"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        """What costs a host more is asked only where it matters: interpreters are started, and so is sudo."""
+        found = {Section.ENVS, Section.SPACE}
+        if not self._brings_python:
+            found.add(Section.PYTHONS)
+        if self._pinned.spec.os_packages:
+            found.add(Section.HOST)
+        return frozenset(found)
+
+    @property
+    def _brings_python(self) -> bool:
+        """Whether one Python alone is meant, which a host need not have."""
+        own = archive_of(self._pinned) is not None or self._pinned.spec.unmanaged is not None
+        return own and len(self._pinned.spec.python) == 1
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         """An installation where it is not there as it was installed; Blocked where there is no Python for it,
@@ -104,10 +118,7 @@ class EnvironmentKind:
             found = find_environment(facts, environment_key(self._pinned, minor))
             if found is not None and found.mark is not None and INTERPRETER not in found.changed:
                 return minor
-        own = archive_of(self._pinned) is not None or self._pinned.spec.unmanaged is not None
-        if len(wanted) == 1 and own:
-            return wanted[0]
-        return find_interpreter(facts, wanted)
+        return wanted[0] if self._brings_python else find_interpreter(facts, wanted)
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         """The columns of the manifest that are the environment's."""

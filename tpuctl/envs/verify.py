@@ -33,7 +33,6 @@ ENVIRONMENT, FILES, VARIABLES, CHIPS, HOLDERS, DISK, CLOCK, HUGEPAGES = (
 NO_ANSWER = "answer"
 LOOKED_AT = frozenset(
     {
-        Section.HOST,
         Section.SPACE,
         Section.CHIPS,
         Section.ENVS,
@@ -41,7 +40,7 @@ LOOKED_AT = frozenset(
         Section.VARIABLES,
     }
 )
-"""The facts that are compared. Not which Pythons there are: a host starts each one to find out."""
+"""The facts that are compared. Not which Pythons there are, nor who becomes root: that starts programs."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
-from tpuctl.hosts.facts import Facts, Job, parse_facts, parse_job
+from tpuctl.hosts.facts import Facts, Job, Section, parse_facts, parse_job
 from tpuctl.lib.codec import from_data
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -50,6 +50,13 @@ class Reply(Struct, Generic[T], frozen=True):
         return self.result.failure in UNREACHED
 
 
+class Hello(Struct, frozen=True):
+    """What a host says of itself, and of its facts what was asked for with that."""
+
+    host: protocol.HostFacts
+    facts: Facts | None = None
+
+
 RawReply = Reply[Mapping[str, Any]]
 """What the agent said, before it is read as a type of its own."""
 
@@ -76,9 +83,12 @@ class HostAgent(AgentLink):
 
         return [_reply_of(result) for result in self.with_install(targets, ask)]
 
-    def hello(self, targets: Sequence[HostTarget], *, chips: bool = False) -> list[Reply[protocol.HostFacts]]:
-        """What each host says of itself; with `chips` also who has those."""
-        return _parse(self.call(targets, "hello", {"chips": chips}), protocol.parse_host_facts)
+    def hello(
+        self, targets: Sequence[HostTarget], *, chips: bool = False, sections: Iterable[Section] = ()
+    ) -> list[Reply[Hello]]:
+        """What each host says of itself; with `chips` also who has those, and those `sections` of its facts."""
+        request = {"chips": chips, "sections": sorted(sections)}
+        return _parse(self.call(targets, "hello", request), _parse_hello)
 
     def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
         """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
@@ -339,6 +349,11 @@ def _all_of(worker: int) -> Callable[[Mapping[str, Any]], tuple[protocol.WorkerS
         return tuple(protocol.parse_worker_status(entry, worker) for entry in found)
 
     return parse
+
+
+def _parse_hello(data: Mapping[str, Any]) -> Hello:
+    facts = data.get("facts")
+    return Hello(protocol.parse_host_facts(data), parse_facts(facts) if facts is not None else None)
 
 
 def _parse(replies: list[RawReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Reply[T]]:

@@ -224,10 +224,12 @@ def provision(
     deliver: Deliver,
     retry: bool = True,
     also: Collection[Section] = (),
+    told: Sequence[Facts] = (),
 ) -> Verdict:
     """One step: looks at all hosts, begins what is to be begun, and says where that leaves them. It is called
     again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call; what
-    else its caller wants to know of them then comes `also`.
+    else its caller wants to know of them then comes `also`. Where they have just `told` that, in the order of
+    `targets`, they are not asked again.
 
     Hosts know the jobs by `slice_name`. `fence` is that of the slice's lease, under which this is called: a
     host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
@@ -236,14 +238,16 @@ def provision(
     if not any(asked.values()):
         return Provisioned(tuple({} for _ in targets))
     run = PROVISION + slice_name
-    sections = {target.worker: _sections(asked[target.worker], also) for target in targets}
-    answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
-    silent = tuple(answer for answer in answers if answer.value is None)
-    known = [
-        (target, answer.value)
-        for target, answer in zip(targets, answers, strict=True)
-        if answer.value is not None
-    ]
+    known, silent = list(zip(targets, told, strict=False)), tuple[Reply[Any], ...]()
+    if not told:
+        sections = {target.worker: sorted(sections_of(asked[target.worker], also)) for target in targets}
+        answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
+        silent = tuple(answer for answer in answers if answer.value is None)
+        known = [
+            (target, answer.value)
+            for target, answer in zip(targets, answers, strict=True)
+            if answer.value is not None
+        ]
     plans = [
         (target, facts, plan_host(target.worker, facts, asked[target.worker], run, retry=retry))
         for target, facts in known
@@ -254,8 +258,9 @@ def provision(
     return _judge(plans, begun, asked)
 
 
-def _sections(kinds: Sequence[Kind], also: Collection[Section]) -> list[str]:
-    return sorted({Section.JOBS, *also, *(section for kind in kinds for section in kind.sections)})
+def sections_of(kinds: Sequence[Kind], also: Collection[Section] = ()) -> set[Section]:
+    """What `provision` has to know of a host of which `kinds` are asked."""
+    return {Section.JOBS, *also, *(section for kind in kinds for section in kind.sections)}
 
 
 def _judge(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import CompileCache
-from tpuctl.envs.install import host_environment
+from tpuctl.envs.install import Told, host_environment
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
@@ -124,9 +124,9 @@ class AttemptHosts:
 
         Raises PartialError when a worker cannot be prepared.
         """
-        rows = [dict(row) for row in self._attempt.hosts]
+        rows, told = [dict(row) for row in self._attempt.hosts], None
         if not rows:
-            facts = require_values(self._agent.hello(self.targets, chips=self._is_for_chips()), "answer")
+            facts, told = self._say_hello()
             rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
             in_the_way = self._stop_leftovers() or self._chips_taken(facts)
             if in_the_way:
@@ -140,7 +140,7 @@ class AttemptHosts:
             if self.late():
                 return Answered(tuple(rows))
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
-            waiting = self._environment.ensure(self.targets, rows, self._until)
+            waiting = self._environment.ensure(self.targets, rows, self._until, told)
             if isinstance(waiting, Blocked):
                 return Stuck(waiting.why, waiting.hint or "")
             if waiting:
@@ -162,6 +162,18 @@ class AttemptHosts:
         if isinstance(prepared, str):
             return prepared
         return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
+
+    def _say_hello(self) -> tuple[list[HostFacts], Told | None]:
+        """What hosts say of themselves, and what the environment wants to know, in one call: each start of the
+        agent costs a host more than most answers do. Mounts come first, and an environment may lie on one."""
+        sections = self._environment.sections if self._environment is not None and not self._mounts else set()
+        began = self._services.clock.now()
+        answers = self._agent.hello(self.targets, chips=self._is_for_chips(), sections=sections)
+        ended = self._services.clock.now()
+        said = require_values(answers, "answer")
+        facts = tuple(each.facts for each in said if each.facts is not None)
+        told = Told(facts, began, ended) if len(facts) == len(said) else None
+        return [each.host for each in said], told
 
     def _ensure_mounts(self, rows: list[dict[str, str]]) -> Stuck | str | None:
         """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""

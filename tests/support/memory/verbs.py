@@ -69,7 +69,7 @@ def warn(_host: MemoryHost, request: Json) -> Json:
     return {"terminals": 0}
 
 
-def hello(host: MemoryHost, _request: Json) -> Json:
+def hello(host: MemoryHost, request: Json) -> Json:
     return {
         "schema": 1,
         "time": host.time,
@@ -84,6 +84,7 @@ def hello(host: MemoryHost, _request: Json) -> Json:
         "cpu_count": 240,
         "chips": None,
         "worker_id": host.environment().get("TPU_WORKER_ID"),
+        "facts": facts(host, request) if request.get("sections") else None,
     }
 
 
