@@ -15,6 +15,7 @@ from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.engine.ports import Remote
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
+from tpuctl.hosts.facts import Section
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, LogNews, WorkerState, WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.shipped_files import read_agent
@@ -108,9 +109,11 @@ def give(runs: Runs, content: Content = CODE) -> str:
 
 
 def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, target: HostTarget):
-    [answer] = agent.hello([target])
-    facts = answer.value
-    assert facts is not None
+    [answer] = agent.hello([target], sections=[Section.KERNEL])
+    assert answer.value is not None
+    assert answer.value.facts is not None
+    assert (answer.value.facts.kernel is None, answer.value.facts.jobs) == (False, None)
+    facts = answer.value.host
     assert facts.worker_id == "0"
     assert facts.boot_id
     assert facts.home

@@ -211,7 +211,22 @@ def test_an_import_that_fails_on_a_host_is_told_with_its_words_and_leaves_nothin
 
 def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(session: Session) -> None:
     before = set(on(session, 0, "ls .tpuctl/envs").split())
+    newest = on(session, 0, "ls -t .tpuctl/envs/*/tpuctl-env.json | head -1 | cut -d/ -f3").strip()
+    own, gone, used = (f"{key}-v4-16-01234567" for key in (newest, "0" * 16, "1" * 16))
+    on(
+        session,
+        0,
+        f"cd .tpuctl && mkdir -p compile-cache && cd compile-cache && mkdir {own} {gone} {used} mine",
+    )
+    script = f"X=$HOME/.tpuctl/compile-cache/{used} exec sh -c 'touch begun; sleep 60'"
+    using = session.start("exec", "big", "--worker", "0", "--", "sh", "-c", script)
+    on(session, 0, "until test -e begun; do sleep 0.1; done; rm begun")
+    told = f"would remove compile cache {gone} on worker 0"
+    assert told in session.type("env", "gc", "--on", "big", "--dry-run").stderr
     session.type("env", "gc", "--on", "big")
+    assert set(on(session, 0, "ls .tpuctl/compile-cache").split()) == {own, used, "mine"}
+    using.kill()
+    using.wait()
     left = set(on(session, 0, "ls .tpuctl/envs").split())
     assert len(left) == 3 < len(before)
     assert "nothing to remove" in session.type("env", "gc", "--on", "big").stderr
@@ -219,11 +234,14 @@ def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(sessi
 
 def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:
     require_index()
-    (session.project.envs / "flagged.yaml").write_text(
-        'name: flagged\nbackend: cpu\npython: "3.12"\nrequirements: [libtpu==0.0.51]\n'
-        "libtpu_flags: [--xla_tpu_enable_flash_attntion=false]\n"
-    )
+    text = 'name: flagged\nbackend: cpu\npython: "3.12"\nrequirements: [libtpu==0.0.51]\nlibtpu_flags: [--{}]\n'
+    (session.project.envs / "flagged.yaml").write_text(text.format("xla_tpu_enable_flash_attention=false"))
     session.type("env", "lock", "flagged", "--no-python")
+    (session.project.envs / "flagged.yaml").write_text(text.format("xla_tpu_enable_flash_attntion=false"))
+    locked = (session.project.envs / "pylock.flagged.toml").stat()
+    refused = session.type("env", "lock", "flagged", "--no-python", status=2).stderr
+    assert "--xla_tpu_enable_flash_attntion=false: there is no such flag" in refused
+    assert (session.project.envs / "pylock.flagged.toml").stat() == locked
     before = on(session, 0, "find .tpuctl -maxdepth 3 | sort")
     words = ("--env", "flagged", "--on", "big", "--no-checkpoint", "--name", "flagged")
     refused = session.type("run", *words, "--", "true", status=2).stderr

@@ -325,8 +325,9 @@ def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
 
 
 def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
-    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have;
-    says what it did. The kept ones are chosen on each host by when they were last verified."""
+    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have,
+    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen on
+    each host by when they were last verified."""
     needed = set()
     if record.spec.env is not None:
         pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
@@ -354,7 +355,7 @@ def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> lis
 KEPT = 2
 """Environments of a host that stay whatever runs: the one in use and the one before, to go back to."""
 GC_SCRIPT = """
-import os, shutil, sys
+import os, re, shutil, sys
 mode, kept, needed = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
 top = os.path.expanduser("~/.tpuctl/envs")
 def age(name):
@@ -364,13 +365,31 @@ def age(name):
         return 0.0
 names = [n for n in os.listdir(top) if not n.startswith(".")] if os.path.isdir(top) else []
 names.sort(key=age, reverse=True)
+stay = needed.union(names)
 for name in [n for n in names if age(n)][kept:] + [n for n in names if not age(n)]:
     if name not in needed:
+        stay.discard(name)
         print("environment " + name)
         if mode == "remove":
             mark = os.path.join(top, name, "tpuctl-env.json")
             os.path.exists(mark) and os.unlink(mark)
             shutil.rmtree(os.path.join(top, name))
+caches = os.path.expanduser("~/.tpuctl/compile-cache")
+def used(path):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as file:
+                if b"=" + os.fsencode(path) + b"\0" in file.read():
+                    return True
+        except OSError:
+            pass  # gone, or another user's, whose programs cannot write here
+    return False
+for name in sorted(os.listdir(caches)) if os.path.isdir(caches) else []:
+    path, ours = os.path.join(caches, name), re.match("([0-9a-f]{16})-.+-[0-9a-f]{8}$", name)
+    if ours and ours.group(1) not in stay and not os.path.islink(path) and not used(path):
+        print("compile cache " + name)
+        if mode == "remove":
+            shutil.rmtree(path)
 """
 
 

@@ -19,7 +19,7 @@ from tpuctl.envs.lock import (
     versions_of,
 )
 from tpuctl.envs.rules import Complaint, VersionTable, check_slice, check_versions, required_versions
-from tpuctl.envs.spec import EnvironmentSpec, check_environment_name
+from tpuctl.envs.spec import Backend, EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError, UsageError
 from tpuctl.lib.input_files import is_file, read_text
 
@@ -161,9 +161,10 @@ def check_use(spec: EnvironmentSpec, accelerator_type: str) -> str | None:
     complaint = check_slice(spec, known.generation) if known is not None else None
     if complaint is not None:
         raise UsageError.of("env", complaint.message, "tpuctl env ls   # others; or add it to its generations")
-    if spec.verified:
-        return None
-    return f"environment {spec.name} is verified: false: nobody has seen it work on TPUs"
+    told = [] if spec.verified else ["is verified: false: nobody has seen it work on TPUs"]
+    if spec.backend is Backend.TORCH_TPU:
+        told.append("is for TorchTPU: whether its programs come up on the chips is not checked")
+    return f"environment {spec.name} {'; it '.join(told)}" if told else None
 
 
 def check_file(found: Environment, source: str, sha256: str) -> Path:

@@ -35,7 +35,7 @@ def fill_wheelhouse(services: Services, pinned: PinnedEnvironment, folder: Path 
     Raises BadManifestError for a file that is not what the lock says or flags that its libtpu refuses,
     UnreachableError where a file cannot be had.
     """
-    check_flags(services, pinned, lambda file: local_file(services, pinned, file, folder))
+    check_flags_of(services, pinned, folder)
     wanted = {each.sha256: each for minor in pinned.spec.python for each in contents_for(pinned, minor)}
     if not wanted:
         return
@@ -47,6 +47,11 @@ def fill_wheelhouse(services: Services, pinned: PinnedEnvironment, folder: Path 
     lacking = [each for digest, each in wanted.items() if digest not in young]
     paths = [local_file(services, pinned, each, folder) for each in lacking]
     services.store.put_blobs(path.read_bytes() for path in paths)
+
+
+def check_flags_of(services: Services, pinned: PinnedEnvironment, folder: Path | None) -> None:
+    """See `check_flags`; a library that is not on this machine is fetched. `folder`: see `fill_wheelhouse`."""
+    check_flags(services, pinned, lambda file: local_file(services, pinned, file, folder))
 
 
 def _in_bucket(services: Services, house: str) -> set[str]:

@@ -67,7 +67,7 @@ def new(
     if name in environment_names(folder) and (folder / f"{name}.yaml").exists():
         raise UsageError(f"there is an environment {name} already", hint=f"tpuctl env lock {name}")
     spec = _derived(base, name, require or [], [], python)
-    _write(console, folder, new_environment(base, spec), name, no_lock=no_lock)
+    _write(ctx, folder, new_environment(base, spec), name, no_lock=no_lock)
 
 
 def _ask_backend(console: Console, known: list[str]) -> str:
@@ -118,14 +118,14 @@ def derive(
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment
 
-    console, folder = _console(ctx), environment_folder()
+    folder = environment_folder()
     check_environment_name(name)
     found = read_environment(base, folder)
     if not with_ and not file:
         raise UsageError("it says nothing that is different", hint="--with X==VERSION or --file DEST=SRC")
     files = [_extra_file(folder, name, words) for words in file or []]
     spec = _derived(found, name, with_ or [], files, None)
-    _write(console, folder, new_environment(found, spec), name, no_lock=no_lock)
+    _write(ctx, folder, new_environment(found, spec), name, no_lock=no_lock)
 
 
 def capture(
@@ -164,7 +164,7 @@ def capture(
         written = save_environment(environment_folder(), name, new_environment(None, found.spec))
         console.say(f"wrote {written}")
         return
-    _write(console, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
+    _write(ctx, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
 
 
 def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
@@ -184,15 +184,16 @@ def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
     return ExtraFile(placed, destination, digest)
 
 
-def _write(console: Console, folder: Path, text: str, name: str, *, no_lock: bool) -> None:
+def _write(ctx: typer.Context, folder: Path, text: str, name: str, *, no_lock: bool) -> None:
     from tpuctl.envs.write import save_environment
 
+    console = _console(ctx)
     path = save_environment(folder, name, text)
     console.say(f"wrote {path}")
     if no_lock:
         console.say(f"`tpuctl env lock {name}` makes its lock")
         return
-    _lock(console, folder, name)
+    _lock(ctx, folder, name)
 
 
 def lock(
@@ -206,20 +207,26 @@ def lock(
     """Resolve an environment into exact wheels with hashes.
 
     Asks the package index, or the one that UV_DEFAULT_INDEX names. The lock is pylock.NAME.toml beside the
-    file (PEP 751); keep both under version control.
+    file (PEP 751); keep both under version control. Flags that its libtpu does not take are refused.
     """
-    _lock(_console(ctx), environment_folder(), name, python=python, dry_run=dry_run)
+    _lock(ctx, environment_folder(), name, python=python, dry_run=dry_run)
 
 
-def _lock(console: Console, folder: Path, name: str, *, python: bool = True, dry_run: bool = False) -> None:
+def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, dry_run: bool = False) -> None:
+    from tpuctl.envs.lock import render_lock
+    from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.envs.resolve import lock_environment
+    from tpuctl.envs.wheelhouse import check_flags_of
     from tpuctl.envs.write import save_lock
     from tpuctl.lib.text import counted
 
+    console = _console(ctx)
     found, made, notes = lock_environment(name, folder, python=python)
     packages = counted(len(made.packages), "package")
     for note in notes:
         console.caveat(note)
+    with open_context(ctx) as context:
+        check_flags_of(context, PinnedEnvironment(found.spec, render_lock(made)), found.folder)
     if dry_run:
         console.say(f"would lock {packages}")
         return

@@ -63,16 +63,15 @@ def apply(
 
 def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
     """Show what `apply` would do on each host, and why."""
-    from tpuctl.envs.flags import check_flags
     from tpuctl.envs.install import plan_environment
-    from tpuctl.envs.wheelhouse import local_file
+    from tpuctl.envs.wheelhouse import check_flags_of
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
         _check_use(context, found, record)
-        check_flags(context, pinned, lambda file: local_file(context, pinned, file, found.folder))
+        check_flags_of(context, pinned, found.folder)
         rows = plan_environment(context, record, pinned)
         columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
         context.console.table(rows, columns)
@@ -102,7 +101,8 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     """Remove environments that hosts no longer need.
 
-    What the slice has or a run needs stays, and so do the two that were used last, to go back to.
+    What the slice has or a run needs stays, and so do the two that were used last, to go back to. Compile
+    caches on the disks of hosts go with their environments.
     """
     from tpuctl.envs.install import remove_old
     from tpuctl.slices.choose import resolve_slice
