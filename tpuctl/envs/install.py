@@ -326,8 +326,8 @@ def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
 
 def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
     """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have,
-    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen on
-    each host by when they were last verified."""
+    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen
+    on each host by when they were last verified."""
     needed = set()
     if record.spec.env is not None:
         pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
@@ -379,7 +379,7 @@ def used(path):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/%s/environ" % pid, "rb") as file:
-                if b"=" + os.fsencode(path) + b"\0" in file.read():
+                if b"=" + os.fsencode(path) + bytes(1) in file.read():
                     return True
         except OSError:
             pass  # gone, or another user's, whose programs cannot write here
