@@ -81,7 +81,6 @@ def have_devices(prefixes):
 
 def look_as_root():
     """Where file descriptors of all processes lead, through sudo; None without it."""
-    import subprocess
 
     command = [
         "sudo",
