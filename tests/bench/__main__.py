@@ -18,6 +18,7 @@ from tests.bench import (
     environments,
     gcloud,
     isolated,
+    mounts,
     passes,
     recovery,
     startup,
@@ -39,6 +40,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "recovery": recovery.measure,
     "environments": environments.measure,
     "disks": disks.measure,
+    "mounts": mounts.measure,
     "isolated": isolated.measure,
 }
 

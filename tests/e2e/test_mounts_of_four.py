@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_mounts import bucket_call, make_tree_bucket
-from tests.support.require import require_gcsfuse, require_index, require_isolated_hosts
+from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, open_session
 
 HOSTS = 4
@@ -92,9 +92,9 @@ def test_ten_thousand_files_of_one_folder_are_listed_by_every_host(session: Sess
 
 def test_a_checkpoint_of_500_mb_is_read_back_by_every_host(session: Session, seen_by_hosts: Path) -> None:
     """By orbax, which writes beside its place and renames the folder at the end."""
-    require_index()
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(seen_by_hosts / "packages")]
-    subprocess.run([*pip, "orbax-checkpoint==0.12.8"], check=True, timeout=600)
+    if subprocess.run([*pip, "orbax-checkpoint==0.12.8"], check=False, timeout=600).returncode:
+        pytest.skip("needs a package index that has orbax-checkpoint 0.12.8")
     (seen_by_hosts / "checkpoint.py").write_text(CHECKPOINT)
     words = f"PYTHONPATH={seen_by_hosts}/packages {sys.executable} {seen_by_hosts}/checkpoint.py"
     began = time.monotonic()
