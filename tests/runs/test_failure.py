@@ -69,6 +69,7 @@ def test_a_line_without_end_is_searched_in_time_and_hides_nothing(end: str) -> N
     row = next(row for row in TABLE if row.of is Place.LOG and not row.sample.startswith("["))
     found = named(exited(0), w0=f"{'x' * 4_000_000}{end}{row.sample}\n")
     assert found.signature == row.id
+    assert named(exited(0), w0="x" * 4_000_000 + end).signature == named(exited(0)).signature
 
 
 def test_every_row_names_its_source_and_has_an_id_of_its_own() -> None:

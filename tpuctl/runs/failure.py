@@ -157,7 +157,7 @@ def _match_worker(table: Sequence[Signature], worker: WorkerStatus, log: WorkerL
     end = describe_end(worker)
     wrote = {
         Place.LOG: _with_short_lines(f"{log.stdout}\n{log.stderr}"),
-        Place.ERROR: ending_line(log.stderr) or ending_line(log.stdout),
+        Place.ERROR: _with_short_lines(ending_line(log.stderr) or ending_line(log.stdout)),
         Place.END: end,
     }
     at = worker.ended_at if worker.ended_at is not None else float("inf")
@@ -174,7 +174,7 @@ def _with_short_lines(text: str) -> str:
 
 def _match_text(table: Sequence[Signature], text: str) -> _Match | None:
     """Workers could not be prepared or started: what they answered says why."""
-    return _search(table, {Place.LOG: text, Place.ERROR: text}, None, 0.0)
+    return _search(table, dict.fromkeys((Place.LOG, Place.ERROR), _with_short_lines(text)), None, 0.0)
 
 
 def _match_cause(table: Sequence[Signature], cause: Cause, why: str, worker: int | None) -> _Match:
