@@ -225,11 +225,11 @@ def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(sessi
     assert told in session.type("env", "gc", "--on", "big", "--dry-run").stderr
     session.type("env", "gc", "--on", "big")
     assert set(on(session, 0, "ls .tpuctl/compile-cache").split()) == {own, used, "mine"}
-    using.kill()
-    using.wait()
     left = set(on(session, 0, "ls .tpuctl/envs").split())
     assert len(left) == 3 < len(before)
     assert "nothing to remove" in session.type("env", "gc", "--on", "big").stderr
+    using.kill()
+    using.wait()
 
 
 def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:

@@ -129,7 +129,7 @@ def test_the_agent_installs_itself_where_it_is_missing(
 ) -> None:
     [answer] = agent.hello([target])
     assert answer.value is not None
-    assert (answer.value.worker_id, answer.value.home) == ("0", str(home))
+    assert (answer.value.host.worker_id, answer.value.host.home) == ("0", str(home))
     [folder] = (home / AGENT_FOLDER).iterdir()
     assert folder.name == agent_name(agent.sha256)
     with zipfile.ZipFile(AGENT) as archive:
