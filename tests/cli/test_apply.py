@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,8 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
     ]
     (run,) = [row for row in session.json("runs") if row["slice"] == "big"]
     session.type("attach", run["id"])
+    tier = session.json("manifest", run["id"])["configuration"]["tier"]
+    assert (tier["value"], Path(tier["origin"]).name) == ("spot", "tpuctl.yaml")
     before = everything(session)
     session.type("apply")
     write(session, LAB + "# a remark in the fleet file is no change of the code\n")

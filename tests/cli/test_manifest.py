@@ -60,7 +60,7 @@ def session() -> Iterator[Session]:
         (made.work / "notes.txt").write_text("not tracked\n")
         made.type("up", "v4-16", "big", "--spot", "--pay")
         add_secret(made, "planted", TOKEN)
-        words = ("--on", "big", "--no-checkpoint", *SECRETS, "--var", "SEED=1")
+        words = ("--on", "big", "--no-checkpoint", *SECRETS, "--var", "SEED=1", "--stall", "20m")
         made.type("run", "--name", "one", *words, "train.py")
         yield made
 

@@ -250,7 +250,7 @@ class _RunItem:
         run_id = run_id_of(self._item, taken)
         fresh = freeze_run(services, run_id, spec, self._code, self._item.environment)
         named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
-        self._run_id = request_run(services, named).id
+        self._run_id = request_run(services, named, configuration=self._fleet.configuration).id
         return Outcome(wait_for("its slice"), acted=True)
 
     def _slice_is_requested(self) -> bool:

@@ -32,7 +32,14 @@ from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.runs.reconcile import find_end
-from tpuctl.runs.submit import check_alone, check_request, freeze_code, frozen_environment, resolve_run
+from tpuctl.runs.submit import (
+    check_alone,
+    check_request,
+    freeze_code,
+    frozen_environment,
+    recorded_settings,
+    resolve_run,
+)
 from tpuctl.slices.bring_up import Price, resolve_wanted
 from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
@@ -77,7 +84,10 @@ def load_fleet(services: Services, path: Path, read_config: Callable[[], Config]
 
         _collect(found, problems, ("runs", name), resolve)
     _raise_problems(found.path, problems)
-    return LoadedFleet(found, WantedFleet(found.fleet.name, tuple(slices.values()), tuple(runs)), code)
+    settings = recorded_settings(config)
+    return LoadedFleet(
+        found, WantedFleet(found.fleet.name, tuple(slices.values()), tuple(runs), settings), code
+    )
 
 
 def _parse(path: Path, read_config: Callable[[], Config]) -> tuple[FleetFile, Config]:

@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
 from tpuctl.model.slice_spec import option_of
+from tpuctl.provenance.manifest import SettingSection
 from tpuctl.slices.disks import adds_disks
 from tpuctl.slices.environment import changes_environment
 from tpuctl.slices.lifetime import limit_differences
@@ -78,6 +79,8 @@ class WantedFleet(Struct, frozen=True):
     name: str
     slices: tuple[WantedSlice, ...]
     runs: tuple[WantedRun, ...]
+    configuration: Mapping[str, SettingSection] = field(default_factory=dict)
+    """Settings, for the manifests of its runs."""
 
 
 class How(Struct, frozen=True):

@@ -62,6 +62,10 @@ def build_start(
             max_preemptions=spec.policy.max_preemptions,
             grace_s=spec.policy.grace_s,
             join_limit_s=spec.join_limit_s,
+            progress=spec.progress or None,
+            stall_s=spec.stall_s,
+            first_step_limit_s=spec.first_step_limit_s,
+            on_stall=spec.on_stall,
         ),
         "configuration": dict(configuration or {}),
         "code": CodeSection(

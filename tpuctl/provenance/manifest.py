@@ -56,6 +56,10 @@ class CommandSection(Struct, frozen=True):
     max_preemptions: int | None = None
     grace_s: float | None = None
     join_limit_s: float | None = None
+    progress: str | None = None
+    stall_s: float | None = None
+    first_step_limit_s: float | None = None
+    on_stall: str | None = None
 
 
 class SettingSection(Struct, frozen=True):

@@ -117,8 +117,14 @@ def _spec(
         checkpoint_dir=request.checkpoint_dir or _own_directory(manifest, request.run_id),
         owns_slice=isinstance(target, WantedSlice),
     )
-    if command.join_limit_s is not None:
-        spec = replace(spec, join_limit_s=command.join_limit_s)
+    limits = {
+        "join_limit_s": command.join_limit_s,
+        "progress": command.progress,
+        "stall_s": command.stall_s,
+        "first_step_limit_s": command.first_step_limit_s,
+        "on_stall": command.on_stall,
+    }
+    spec = replace(spec, **{name: value for name, value in limits.items() if value is not None})
     if environment is not None:
         frozen = FrozenEnvironment(environment.name, b"", "").ref
         reference = replace(frozen, spec=environment.spec_sha256)
