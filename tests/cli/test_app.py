@@ -191,7 +191,7 @@ def test_completion_lists_commands_and_prints_its_script() -> None:
     environ = {**os.environ, "_TPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": "tpuctl st", "COMP_CWORD": "1"}
     tpuctl = str(Path(sys.executable).parent / "tpuctl")
     done = subprocess.run([tpuctl], env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["status", "stop", "store"]
+    assert done.stdout.split() == ["status", "stop", "stacks", "store"]
 
 
 def test_config_show_names_the_origin_of_each_value() -> None:

@@ -14,14 +14,15 @@ from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.sim import running_sim
 from tests.support.soak import soak
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.sim.compute import state
 from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
 from tpuctl.sim.compute.rest import ComputeDoor
-from tpuctl.sim.compute.state import MAX_RESOURCES
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.operations import KEPT as OPERATIONS_KEPT
 
 ROUNDS, REQUESTS = 4, 400
+RESOURCES = COMPUTE_KEPT + 100
 
 
 @pytest.fixture
@@ -42,7 +43,8 @@ def test_no_request_breaks_a_door_or_a_later_list(fuzzer: Fuzzer) -> None:
     assert {"OK", "INVALID_ARGUMENT"} <= {each.status for each in fuzzer.sim.journal.entries()}
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_RESOURCES", RESOURCES)  # each disk is compared with the quota of all
     sim = build(delays=Delays.instant())
     sim.create()
     change = {"node": {"name": f"{PARENT}/nodes/a", "description": "x"}, "updateMask": "description"}
@@ -54,9 +56,9 @@ def test_what_is_remembered_is_bounded() -> None:
     disks = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
     statuses = Counter(
         door.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}", "sizeGb": "10"}}'.encode())).status
-        for number in range(MAX_RESOURCES + 10)
+        for number in range(RESOURCES + 10)
     )
-    assert statuses == {200: MAX_RESOURCES, 429: 10}
+    assert statuses == {200: RESOURCES, 429: 10}
     listed, token = 0, ""
     while token is not None:
         query = {"pageToken": [token]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import DISK_TYPES, Scope
@@ -141,8 +142,13 @@ def _performance(kind: str, body: Json, source: Source | None) -> Json:
 
 def quota_of(data: Json) -> tuple[str, str]:
     """The quota of GB that a disk draws on, and its region; no metric for a type that has none here."""
-    kind, zone = (str(data[key]).rsplit("/", 1)[-1] for key in ("type", "zone"))
-    return DISK_METRICS.get(kind, ""), region_of(zone)
+    return _quota_of(data["type"], data["zone"])
+
+
+@cache
+def _quota_of(kind: str, zone: str) -> tuple[str, str]:
+    """From their addresses. Each new disk asks it of all that are there."""
+    return DISK_METRICS.get(kind.rsplit("/", 1)[-1], ""), region_of(zone.rsplit("/", 1)[-1])
 
 
 def copy_details(collection: str, body: Json, source: Json) -> Json:

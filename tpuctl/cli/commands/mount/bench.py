@@ -40,7 +40,7 @@ def bench(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Measure how fast all hosts write and read through a mount at once.
+    """Measure how fast all hosts write and read at once.
 
     Each writes an object and reads that of the next host; the objects are removed. On a read-only mount all
     read one that this machine uploads.
