@@ -68,7 +68,7 @@ def everything(session: Session) -> tuple[str, str]:
         (("up", "v4", "--spot"), "how large"),
         (("up", "v4-8", "--spot", "--label", "tpuctl-slice=x"), "tpuctl-slice"),
         (("up", "v4-8", "--spot", "--label", "nothing"), "nothing"),
-        (("up", "v4-8", "--spot", "--tag", "Bad_Tag"), "Bad_Tag"),
+        (("up", "v4-8", "--spot", "--network-tag", "Bad_Tag"), "Bad_Tag"),
         (
             ("up", "v4-8", "--spot", "--description", "x" * 513),
             "--description has 513 characters; the API takes 512",

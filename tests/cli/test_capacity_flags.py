@@ -37,7 +37,16 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
     (session.work / "boot.sh").write_text(f"#!/bin/sh\ntouch {marks}/booted-$HOSTNAME\n")
     done = session.type(
         *("up", "v4", "made", "--topology", "2x2x2", "--spot", "--pay", "--internal-ips", "--boot-disk", "200"),
-        *("--tag", "lab", "--tag", "training", "--label", "team=vision", "--metadata", "note=hello there"),
+        *(
+            "--network-tag",
+            "lab",
+            "--network-tag",
+            "training",
+            "--label",
+            "team=vision",
+            "--metadata",
+            "note=hello there",
+        ),
         *("--network", "mine", "--service-account", "sa@sim-project.iam.gserviceaccount.com"),
         *("--startup-script", "boot.sh", "--description", "Ablation of the tokenizer"),
     )

@@ -22,6 +22,7 @@ TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
 PROGRAM = """\
 import hashlib, os
 seen = open('notes.txt').read() + os.environ['KEY'] + os.environ['MANAGED']
+print('wandb', os.environ['WANDB_RUN_ID'], os.environ['WANDB_RESUME'], os.environ['WANDB_RUN_GROUP'])
 print('loss', hashlib.sha256(seen.encode()).hexdigest()[:8])
 """
 LOSS = hashlib.sha256(f"not tracked\n{TOKEN}{TOKEN}".encode()).hexdigest()[:8]
@@ -61,7 +62,8 @@ def session() -> Iterator[Session]:
         made.type("up", "v4-16", "big", "--spot", "--pay")
         add_secret(made, "planted", TOKEN)
         words = ("--on", "big", "--no-checkpoint", *SECRETS, "--var", "SEED=1", "--stall", "20m")
-        made.type("run", "--name", "one", *words, "train.py")
+        labels = ("--group", "sweep", "--tag", "stage=pretrain", "--tag", "baseline")
+        made.type("run", "--name", "one", *words, *labels, "train.py")
         yield made
 
 
@@ -119,6 +121,22 @@ def test_a_run_is_done_again_with_the_code_that_ran(session: Session) -> None:
     rows = session.json("manifest", "diff", "one", "two")
     assert {row["section"] for row in rows} <= {"run", "end"}
     assert [row["right"] for row in rows if row["key"] == "rerun_of"] == ["one"]
+
+
+def test_runs_are_listed_by_group_and_tag_with_what_they_came_to(session: Session) -> None:
+    """After `one` was done again as `two`, which keeps both."""
+    rows = session.json("runs", "--group", "sweep", "--tag", "stage")
+    assert {row["id"] for row in rows} == {"one", "two"}
+    assert rows[0]["tags"] == ["baseline", "stage=pretrain"]
+    assert all(0 < row["goodput"] <= 1 and row["chip_hours"] > 0 and row["usd"] is not None for row in rows)
+    assert session.json("runs", "--tag", "stage=other") == []
+    [header, *lines] = session.type("runs", "--group", "sweep", "--csv").stdout.splitlines()
+    read = [dict(zip(header.split(","), line.split(","), strict=True)) for line in lines]
+    assert {row["id"]: row["tags"] for row in read} == dict.fromkeys(("one", "two"), "baseline stage=pretrain")
+    assert "COST" in session.type("runs").stdout
+    ids = {name: session.json("manifest", name)["run"]["wandb_id"] for name in ("one", "two")}
+    assert ids["one"] != ids["two"]
+    assert f"wandb {ids['one']} allow sweep" in session.type("logs", "one").stdout
 
 
 def test_a_bundle_does_the_run_again_from_a_fresh_state_directory(session: Session, tmp_path: Path) -> None:

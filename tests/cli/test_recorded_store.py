@@ -9,6 +9,7 @@ import pytest
 from tests.support.recorded_store import RECORDED, RecordedStore
 from tests.support.session import open_session
 from tpuctl.provenance.manifest import assemble
+from tpuctl.views.slices import RUN_KEYS
 
 KEPT = (
     *("attempts/", "manifests/", "grants/", "retired", "slices/found", "slices/big", "slices/small"),
@@ -29,7 +30,7 @@ def test_a_recorded_fleet_is_shown_and_goes_on(kind):
             if words == "manifest plain":
                 expected = assemble(None, [expected], None)  # what was one document for each attempt
             if words == "runs":
-                expected = [{**row, "failure": None} for row in expected]  # a key that is new
+                expected = [{**dict.fromkeys(RUN_KEYS), "tags": [], **row} for row in expected]  # with new keys
             assert session.json(*words.split()) == expected, words
         slices = {row["name"]: row["state"] for row in session.json("ls")}
         assert slices["big"] == slices["small"] == "ready"

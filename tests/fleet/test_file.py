@@ -137,7 +137,7 @@ def test_the_name_of_a_flag_leads_to_the_key_that_says_the_same():
         ("accelerator: [v4-8]", "must be text"),
         ("accelerator:", "has no value"),
         ("tier: sopt", "'sopt' is not known; did you mean 'spot'?"),
-        ("tag: training", "must be a list"),
+        ("network_tag: training", "must be a list"),
         ("zone: {a: b}", "must be a list"),
         ("label: [a]", "must hold keys and values"),
     ],

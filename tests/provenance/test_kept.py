@@ -13,12 +13,14 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import Policy
+from tpuctl.provenance.build import goodput
 from tpuctl.provenance.manifest import json_schema, verify_chain
 from tpuctl.provenance.parts import begin_manifest, load_manifest, load_parts, seal_manifest
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.state.repository import get_run
+from tpuctl.views.slices import run_rows
 from tpuctl.watch.reconciler import run_pass
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,10 @@ def test_a_run_through_two_preemptions_leaves_a_whole_manifest(place, services):
     assert (end["state"], end["attempts"], end["preemptions"], end["chips"]) == ("succeeded", 3, 2, 8)
     assert end["chip_hours"] > 8 * 2
     assert end["usd"] is not None
+    spent = get_run(services, run.id).record.totals
+    assert (spent.chip_hours, spent.usd) == (end["chip_hours"], end["usd"])
+    [row] = run_rows(services)
+    assert row["goodput"] == spent.goodput == goodput(end["phases"])
 
 
 def test_each_part_is_written_once_and_a_changed_byte_is_found(place, services):

@@ -10,8 +10,10 @@ import jsonschema
 import pytest
 
 from tests.provenance.samples import OLD_ATTEMPT, a_manifest
+from tests.support.builders import a_run, an_attempt
 from tpuctl.errors import BadManifestError
-from tpuctl.provenance.build import goodput, sum_phases
+from tpuctl.model.records import RunTotals
+from tpuctl.provenance.build import build_current, build_totals, goodput, sum_phases
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.manifest import assemble, json_schema, parse_manifest, typed, verify_chain
 
@@ -108,3 +110,17 @@ def test_two_runs_differ_by_section_and_key_alone():
         ("hosts", "kernel", "6.1", "6.2"),
     ]
     assert compare(one, a_manifest("again")) == []
+
+
+def test_what_a_run_came_to_is_as_of_now_while_it_goes_on():
+    """100 s until its slice was there, 50 s of preparing, 850 s of the program; then a wait of 1000 s."""
+    attempt = an_attempt(created_at=140.0, started_at=150.0, provisioned_at=100.0)
+    run = a_run(created_at=0.0, attempt=attempt)
+    price = {"chips": 8, "usd_per_hour": 4.0}
+    row = build_current(run, "big", since=0.0, now=1000.0)
+    assert build_totals([row], **price) == RunTotals(0.85, 2.0, 1.0)
+    waits = build_current(a_run(created_at=0.0, attempt=None), "big", since=1000.0, now=2000.0)
+    assert build_totals([row, waits], **price) == RunTotals(0.425, 2.0, 1.0)
+    assert build_totals([waits], **price) == RunTotals(0.0, None, None)
+    unstarted = a_run(created_at=0.0, attempt=an_attempt(created_at=140.0, provisioned_at=100.0))
+    assert build_totals([build_current(unstarted, "big", since=0.0, now=1000.0)], **price).goodput == 0.0

@@ -133,8 +133,8 @@ def test_every_flag_of_the_rules_is_one_of_the_request():
         ({"valid_until": "2027-01-15T07:59Z"}, "has passed"),
         ({"slices": 0}, "at least 1"),
         ({"boot_disk": 50}, "100 to 65536"),
-        ({"tag": ("Bad_Tag",)}, "Bad_Tag"),
-        ({"tag": ("a", "a")}, "twice"),
+        ({"network_tag": ("Bad_Tag",)}, "Bad_Tag"),
+        ({"network_tag": ("a", "a")}, "twice"),
         ({"network": "My Network"}, "My Network"),
         ({"subnetwork": "projects/p/regions/europe-west4/subnetworks/s"}, "region europe-west4"),
         ({"service_account": "not-an-address"}, "not-an-address"),
@@ -237,7 +237,7 @@ def test_records_of_the_past_load_as_what_they_were():
     }
     old = {key: value for key, value in to_data(a_spec()).items() if key not in new}
     assert from_data(SliceSpec, old) == a_spec()
-    full = spec_of(slices=2, tag=("t",), label={"a": "b"}, valid_for="1m", boot_disk=200)
+    full = spec_of(slices=2, network_tag=("t",), label={"a": "b"}, valid_for="1m", boot_disk=200)
     assert from_data(SliceSpec, to_data(full)) == full
 
 

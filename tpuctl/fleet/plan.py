@@ -299,6 +299,8 @@ def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
         "environment": (_name(old), _name(new)),
         "allowed drift": (old.allow_drift, new.allow_drift),
         "whether it may compute on the CPU": (old.allow_cpu, new.allow_cpu),
+        "group": (old.group, new.group),
+        "tags": (old.tags, new.tags),
         "limit for joining": (old.join_limit_s, new.join_limit_s),
         "content of the environment": (_digest(old), _digest(new)),
         "place of checkpoints": (old.checkpoint_place(run.id), new.checkpoint_place(run.id)),

@@ -18,6 +18,8 @@ _SLICE = re.compile(SLICE_NAME)
 _PROJECT = re.compile(r"(?:[a-z0-9][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+(?:-[a-z]+)+[0-9]+-[a-z][a-z0-9]*")
 _RUN = re.compile(RUN_ID)
+MAX_TAG = 64
+_TAG = re.compile(rf"[A-Za-z0-9][^,\n]{{0,{MAX_TAG - 1}}}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
 
@@ -92,6 +94,19 @@ def check_run_id(run_id: str) -> str:
             hint=f"for example {_suggest_name(run_id)[:MAX_CLOUD_NAME].rstrip('-')}; `tpuctl runs` lists all",
         )
     return run_id
+
+
+def check_tag(word: str, flag: str = "--tag") -> str:
+    """Returns `word`, a group of runs or a tag (`KEY` or `KEY=VALUE`); raises UsageError.
+
+    Commas separate tags in `WANDB_TAGS`, and W&B takes 1 to 64 characters (docs.wandb.ai/models/runs/tags).
+    """
+    if not _TAG.fullmatch(word) or not word.isprintable():
+        raise UsageError(
+            f"{flag} {word!r} is not valid: 1 to {MAX_TAG} characters, a letter or digit first, no comma",
+            hint=f"{flag} sweep-1" if flag == "--group" else f"{flag} baseline, or {flag} stage=pretrain",
+        )
+    return word
 
 
 def check_project(project: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -371,6 +372,10 @@ class Attempt(Struct, frozen=True):
     """What each worker said of itself when it acknowledged, by worker."""
     mounts: tuple[MountState, ...] = ()
     """What it was told of its mounts."""
+    step: float | None = None
+    """The last step that was seen in its output, of `steps`; None where none was looked for."""
+    steps: float | None = None
+    steps_per_s: float | None = None
     node_uid: str | None = None
     """Of its incarnation, as are `zone` and when it was requested, ready in the cloud, and had all
     hosts answer: the record of the slice may tell of the next one when this attempt ends."""
@@ -393,6 +398,16 @@ class CodeState(Struct, frozen=True):
     dirty: bool = False
     remote_url: str | None = None
     diff: str | None = None
+
+
+class RunTotals(Struct, frozen=True):
+    """What went into a run, as the end of its manifest has it. `usd` is by list prices; None where a value is
+    not known."""
+
+    goodput: float | None = None
+    """The share of its time in which the program ran and its work was not lost."""
+    chip_hours: float | None = None
+    usd: float | None = None
 
 
 class RunRecord(Struct, frozen=True):
@@ -430,9 +445,19 @@ class RunRecord(Struct, frozen=True):
     def key(self) -> str:
         return f"runs/{self.id}"
 
+    totals: RunTotals | None = None
+    """What went into it, once it is over; None for runs of earlier versions."""
+
     @property
     def slice_name(self) -> str:
         return self.spec.slice_name
+
+    @property
+    def wandb_id(self) -> str:
+        """Its id for Weights & Biases: the same for all attempts, and another one where an id of ours is used
+        again, because W&B never takes the id of a deleted run again. At most 64 characters."""
+        digest = hashlib.sha256(f"{self.id} {self.created_at!r}".encode()).hexdigest()[:8]
+        return f"{self.id[:55].rstrip('-')}-{digest}"
 
     @property
     def checkpoint_place(self) -> str | None:

@@ -21,6 +21,7 @@ from tpuctl.lib.time import parse_duration
 from tpuctl.model import timeouts
 
 PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
+LISTED = "How it is listed"
 """Groups of the flags in help."""
 
 
@@ -193,6 +194,21 @@ class RunRequest(Struct, frozen=True):
             examples=("restart",),
         ),
     ] = "report"
+    group: Annotated[
+        str | None,
+        Option("Group of runs that belong together.", group=LISTED, metavar="NAME", examples=("sweep-1",)),
+    ] = None
+    tag: Annotated[
+        tuple[str, ...],
+        Option(
+            "Tag to find it by; repeatable.",
+            group=LISTED,
+            metavar="KEY[=VALUE]",
+            text=True,
+            single=True,
+            examples=(("baseline", "stage=pretrain"),),
+        ),
+    ] = ()
     checkpoint_dir: Annotated[
         str | None,
         Option(
@@ -264,6 +280,9 @@ class RunSpec(Struct, frozen=True):
     """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False
     no_checkpoint: bool = False
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    """`KEY` or `KEY=VALUE`, each key once, sorted."""
     any_region: bool = False
     """The slice may be hunted in zones away from the checkpoints."""
     owns_slice: bool = False

@@ -230,7 +230,7 @@ class SliceRequest(SliceOptions, frozen=True):
     internal_ips: Annotated[
         bool, Option("No external addresses.", group=ACCESS, api="v2 `networkConfig`", examples=(True,))
     ] = False
-    tag: Annotated[
+    network_tag: Annotated[
         tuple[str, ...],
         Option(
             "Network tag; repeatable.",
@@ -361,7 +361,7 @@ _OPTIONS = {
     "run_duration_s": "run_duration",
     "valid_for_s": "valid_for",
     "boot_disk_gib": "boot_disk",
-    "tags": "tag",
+    "tags": "network_tag",
     "labels": "label",
 }
 

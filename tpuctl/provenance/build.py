@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import parse_timestamp, render_time
-from tpuctl.model.records import Attempt, Cause, RunRecord, SliceRecord
+from tpuctl.model.records import Attempt, Cause, RunRecord, RunTotals, SliceRecord
 from tpuctl.provenance.manifest import (
     AttemptSection,
     AttemptSlice,
@@ -49,6 +51,9 @@ def build_start(
             created=render_time(run.created_at),
             tpuctl_version=version,
             rerun_of=run.rerun_of or None,
+            group=spec.group or None,
+            tags=spec.tags,
+            wandb_id=run.wandb_id,
         ),
         "command": CommandSection(
             argv=spec.argv,
@@ -135,6 +140,9 @@ def build_attempt(
             why=attempt.suspect_why or None,
             failure=to_data(attempt.failure) if attempt.failure is not None else None,
             joined=attempt.joined or None,
+            step=attempt.step,
+            steps=attempt.steps,
+            steps_per_s=attempt.steps_per_s,
             hosts=tuple(dict(row) for row in attempt.hosts),
             disks=tuple(disks),
             mounts=tuple(mounts),
@@ -167,16 +175,18 @@ def attempt_phases(run: RunRecord, attempt: Attempt, since: float) -> Phases:
     return Phases(
         waiting_s=_span(since, had),
         provisioning_s=_span(had, attempt.created_at),
-        preparing_s=_span(attempt.created_at, started),
+        preparing_s=_span(attempt.created_at, ended if started is None else started),
         first_step_s=_span(started, joined),
         training_s=_span(joined, ended),
-        running_s=_span(started, ended),
+        running_s=_span(started, ended) if started is not None or ended is None else 0.0,
         lost_s=_lost(run, attempt),
     )
 
 
 def _lost(run: RunRecord, attempt: Attempt) -> float | None:
     """Seconds of the program since its newest checkpoint, for an attempt that did not end well."""
+    if attempt.started_at is None and attempt.ended_at is not None:
+        return 0.0
     if attempt.cause in {None, Cause.STOPPED} or attempt.started_at is None:
         return None
     if attempt.cause is Cause.SUCCEEDED:
@@ -198,8 +208,7 @@ def build_end(
 ) -> dict[str, Any]:
     """How a run ended, after `attempts`, which are contents of parts. `usd_per_hour` is the list price of its
     slice."""
-    phases = sum_phases(row.get("phases") or {} for row in attempts)
-    hours = _slice_hours(attempts)
+    spent = build_totals(attempts, chips=chips, usd_per_hour=usd_per_hour)
     found: dict[str, Any] = to_data(
         EndSection(
             state=str(run.state),
@@ -209,13 +218,34 @@ def build_end(
             failures=run.failures,
             preemptions=run.preemptions,
             restarts=run.restarts,
-            phases=phases,
+            phases=sum_phases(row.get("phases") or {} for row in attempts),
             chips=chips,
-            chip_hours=None if chips is None or hours is None else round(chips * hours, 3),
-            usd=None if usd_per_hour is None or hours is None else round(usd_per_hour * hours, 2),
+            chip_hours=spent.chip_hours,
+            usd=spent.usd,
         )
     )
     return found
+
+
+def build_totals(attempts: Sequence[Row], *, chips: int | None, usd_per_hour: float | None) -> RunTotals:
+    """What went into `attempts`. A row without `created` is time between attempts, which has no slice."""
+    hours = _slice_hours([row for row in attempts if "created" in row])
+    return RunTotals(
+        goodput=goodput(to_data(sum_phases(row.get("phases") or {} for row in attempts))),
+        chip_hours=None if chips is None or hours is None else round(chips * hours, 3),
+        usd=None if usd_per_hour is None or hours is None else round(usd_per_hour * hours, 2),
+    )
+
+
+def build_current(run: RunRecord, slice_name: str, *, since: float, now: float) -> dict[str, Any]:
+    """What a run that is not over does since the end of its last attempt: its open attempt, as if it ended now
+    and nothing were lost, or its wait for the next one."""
+    attempt = run.attempt
+    if attempt is None or attempt.ended_at is not None:
+        idle = Phases(_span(since, now), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return {"phases": to_data(idle)}
+    row = build_attempt(run, replace(attempt, ended_at=now), slice_name, since=since)
+    return {**row, "phases": {**row["phases"], "lost_s": 0.0}}
 
 
 def sum_phases(rows: Iterable[Row]) -> Phases:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tpuctl.provenance.manifest import Row
 
-OWN = frozenset({"run.id", "run.created", "end.ended"})
+OWN = frozenset({"run.id", "run.created", "run.wandb_id", "end.ended"})
 """What is another in every run, and says nothing."""
 SECTIONS = (
     "run", "command", "code", "configuration", "environment", "variables", "slice", "data", "synthetic",

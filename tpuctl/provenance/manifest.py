@@ -38,6 +38,8 @@ class RunSection(Struct, frozen=True):
     """The run whose manifest this one repeats."""
     group: str | None = None
     tags: tuple[str, ...] = ()
+    wandb_id: str | None = None
+    """The `WANDB_RUN_ID` of its program, where nothing else sets one."""
 
 
 class CommandSection(Struct, frozen=True):
@@ -172,6 +174,10 @@ class AttemptSection(Struct, frozen=True):
     joined: str | None = None
     """What devices the program had."""
     failure: Mapping[str, Any] | None = None
+    step: float | None = None
+    """The last step that was seen in its output, of `steps`."""
+    steps: float | None = None
+    steps_per_s: float | None = None
     hosts: tuple[Row, ...] = ()
     disks: tuple[Row, ...] = ()
     mounts: tuple[Row, ...] = ()

@@ -17,9 +17,9 @@ from tpuctl.errors import NotFoundError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.prices import price_per_hour
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord
+from tpuctl.model.records import Attempt, RunRecord, RunTotals, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.provenance.build import build_attempt, build_end, build_start
+from tpuctl.provenance.build import build_attempt, build_current, build_end, build_start, build_totals
 from tpuctl.provenance.bundle import read_bundle
 from tpuctl.provenance.manifest import Row, SettingSection, assemble, parse_manifest, render_part
 from tpuctl.state.repository import get_run, save_once
@@ -35,6 +35,11 @@ class Parts(Struct, frozen=True):
     start: Document | None
     attempts: tuple[Document, ...]
     end: Document | None
+
+    @property
+    def contents(self) -> list[Row]:
+        """The attempts that have ended; without those that earlier versions wrote."""
+        return [document.data["content"] for document in self.attempts if "content" in document.data]
 
     @property
     def last_digest(self) -> str:
@@ -126,15 +131,36 @@ def add_attempt(
     save_once(services, key, render_part(parts.last_digest, row))
 
 
-def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None) -> None:
-    """Writes how a run ended, before its record says so; a repeat changes nothing."""
+def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None) -> RunTotals | None:
+    """Writes how a run ended, before its record says so; a repeat changes nothing. What went into it; None for
+    a run without a manifest."""
     parts = load_parts(services, run.id)
-    if parts.end is not None or parts.start is None:
-        return
-    attempts = [document.data["content"] for document in parts.attempts if "content" in document.data]
-    chips = slice_.spec.chips if slice_ is not None else None
-    content = build_end(run, attempts, chips=chips, usd_per_hour=_usd_per_hour(slice_))
-    save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
+    if parts.start is None:
+        return None
+    price, chips = _usd_per_hour(slice_), slice_.spec.chips if slice_ is not None else None
+    if parts.end is None:
+        content = build_end(run, parts.contents, chips=chips, usd_per_hour=price)
+        save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
+    return build_totals(parts.contents, chips=chips, usd_per_hour=price)
+
+
+def current_totals(services: Services, run: RunRecord, slice_: SliceRecord | None) -> RunTotals:
+    """What went into a run that is not over, until now."""
+    parts = load_parts(services, run.id)
+    return build_totals(
+        [*parts.contents, current_part(services, run, slice_, parts)],
+        chips=slice_.spec.chips if slice_ is not None else None,
+        usd_per_hour=_usd_per_hour(slice_),
+    )
+
+
+def current_part(
+    services: Services, run: RunRecord, slice_: SliceRecord | None, parts: Parts
+) -> dict[str, Any]:
+    """What it does since the last attempt that is written: an open attempt, or a wait."""
+    since = _ended(parts) if parts.attempts else None
+    name = slice_.name if slice_ is not None else run.slice_name
+    return build_current(run, name, since=since or run.created_at, now=services.store.now())
 
 
 def _ended(parts: Parts) -> float | None:

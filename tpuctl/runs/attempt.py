@@ -23,7 +23,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Wait
-from tpuctl.runs.process_env import HOST_DEFAULTS, render_environment
+from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
 from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
@@ -236,7 +236,7 @@ class AttemptHosts:
                     **variables,
                     **{name: held.reveal() for name, held in secrets.items()},
                 },
-                "env_defaults": dict(HOST_DEFAULTS),
+                "env_defaults": render_defaults(self._run),
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,

@@ -45,6 +45,7 @@ from tpuctl.runs.failure import (
     name_failure,
     parse_signatures,
 )
+from tpuctl.runs.hang import furthest, step_rate
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
@@ -378,11 +379,15 @@ class RunEffects:
         cause = self._attempt.cause
         if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
             cause = Cause.FAILED  # a bug is no preemption, whatever happened to other hosts
+        ahead = furthest(self._workers)
         attempt = replace(
             self._attempt,
             state=AttemptPhase.ENDED,
             cause=cause,
             failure=failure,
+            step=ahead.step if ahead is not None else None,
+            steps=ahead.steps if ahead is not None else None,
+            steps_per_s=step_rate(ahead) if ahead is not None else None,
             ended_at=self._services.store.now(),
             hosts=_with_cache(self._attempt.hosts, self._workers),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
@@ -400,7 +405,7 @@ class RunEffects:
         self._replace_hardware(run, attempt)
         if run.state.final:
             # Before the run is final: a crash in between must not leave a slice that nobody releases.
-            seal_manifest(self._services, run, self._slice)
+            run = replace(run, totals=seal_manifest(self._services, run, self._slice))
             self._release_slice(run)
         self._save(run)
         return Outcome(wait_for("the next attempt"), acted=True)
@@ -499,7 +504,7 @@ class RunEffects:
         state = plan.state or RunState.STOPPED
         self._journal(str(state), plan.why)
         run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
-        seal_manifest(self._services, run, self._slice)
+        run = replace(run, totals=seal_manifest(self._services, run, self._slice))
         self._release_slice(run)
         self._save(run)
         return Outcome(wait_for("the end"), acted=True)

@@ -54,7 +54,7 @@ def judge_stall(run: RunRecord, workers: Sequence[WorkerStatus]) -> Stall:
 def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
     """`compiling 23 min`, or `step 120 of 1000, 2.1/s, 7 min left`; empty where nothing is known."""
     running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
-    ahead = max((w for w in running if w.step is not None), key=lambda w: w.step or 0.0, default=None)
+    ahead = furthest(running)
     if ahead is None or ahead.step is None:
         busy = [w for w in running if w.started_at and w.load >= BUSY_LOAD and not _begun(run.spec, w)]
         return f"compiling {render_seconds(max(w.time - (w.started_at or 0.0) for w in busy))}" if busy else ""
@@ -64,6 +64,11 @@ def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
         return f"step {ahead.step:g}{of}"
     left = f", {render_seconds((ahead.steps - ahead.step) / rate)} left" if ahead.steps else ""
     return f"step {ahead.step:g}{of}, {rate:.2g}/s{left}"
+
+
+def furthest(workers: Sequence[WorkerStatus]) -> WorkerStatus | None:
+    """The worker whose output tells the highest step; None where none does."""
+    return max((w for w in workers if w.step is not None), key=lambda w: w.step or 0.0, default=None)
 
 
 def step_rate(worker: WorkerStatus) -> float | None:

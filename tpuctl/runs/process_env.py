@@ -33,6 +33,23 @@ def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[st
     return {**variables, **run.spec.variables}
 
 
+def render_defaults(run: RunRecord) -> dict[str, str]:
+    """Variables that all workers have unless the host's environment, the pinned one, `--var` or `--secret` says
+    otherwise."""
+    return {**HOST_DEFAULTS, **render_wandb(run)}
+
+
+def render_wandb(run: RunRecord) -> dict[str, str]:
+    """What makes all attempts of a run one run of Weights & Biases, which goes on after a restart
+    (https://docs.wandb.ai/models/runs/resuming)."""
+    found = {"WANDB_RUN_ID": run.wandb_id, "WANDB_RESUME": "allow"}
+    if run.spec.group:
+        found["WANDB_RUN_GROUP"] = run.spec.group
+    if run.spec.tags:
+        found["WANDB_TAGS"] = ",".join(run.spec.tags)
+    return found
+
+
 def _megascale(attempt: Attempt, worker: int) -> dict[str, str]:
     """What libtpu needs to know of a multislice: all three or none, the same everywhere but for the slice's own
     number. The coordinator is process 0 of slice 0, which is the first worker."""

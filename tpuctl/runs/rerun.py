@@ -114,6 +114,8 @@ def _spec(
         workers=command.workers,
         allow_cpu=command.allow_cpu,
         no_checkpoint=command.no_checkpoint,
+        group=manifest.run.group or "",
+        tags=manifest.run.tags,
         checkpoint_dir=request.checkpoint_dir or _own_directory(manifest, request.run_id),
         owns_slice=isinstance(target, WantedSlice),
     )

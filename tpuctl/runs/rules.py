@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from tpuctl.errors import UsageError, with_field
-from tpuctl.lib.names import parse_secret, parse_var
+from tpuctl.lib.names import check_tag, parse_secret, parse_var
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.run_spec import RunRequest
@@ -43,8 +44,25 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         with_field("var", partial(parse_var, f"{name}={value}"))
     for name, reference in request.secret.items():
         with_field("secret", partial(parse_secret, f"{name}={reference}"))
+    check_tags(request.group, request.tag)
     argv = render_argv(
         script=request.script, module=request.module, command=request.command, arguments=list(request.args)
     )
     check_argv(patterns, argv)
     return argv
+
+
+def check_tags(group: str | None, tags: Sequence[str]) -> None:
+    """Raises UsageError for a name that cannot be listed, a key that is said twice, and what looks like a
+    secret."""
+    patterns = load_secret_patterns()
+    if group is not None:
+        with_field("group", partial(check_tag, group, "--group"))
+    for tag in tags:
+        with_field("tag", partial(check_tag, tag))
+        key, _, value = tag.partition("=")
+        check_named(patterns, "--tag", {key: value or key})
+    keys = [tag.partition("=")[0] for tag in tags]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise UsageError.of("tag", f"--tag {twice} is said twice", "say it once")

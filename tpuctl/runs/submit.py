@@ -205,6 +205,8 @@ def resolve_run(
         checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
         no_checkpoint=request.no_checkpoint,
+        group=request.group or "",
+        tags=tuple(sorted(request.tag)),
         any_region=request.any_region,
     )
 

@@ -112,7 +112,7 @@ def resolve_request(
         valid_until=valid_until,
         valid_for_s=valid_for_s,
         boot_disk_gib=request.boot_disk,
-        tags=request.tag,
+        tags=request.network_tag,
         labels=dict(request.label),
         startup_script=None if script is None else hashlib.sha256(script).hexdigest(),
         env=None if environment is None else environment.ref,

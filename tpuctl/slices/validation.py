@@ -52,7 +52,7 @@ def check_values(spec: SliceSpec, script: bytes | None) -> None:
     with_field("boot_disk", lambda: _check_boot_disk(spec.boot_disk_gib))
     with_field("reservation", lambda: _check_reservation(spec.reservation, spec.zone))
     with_field("description", lambda: _check_description(spec.description))
-    with_field("tag", lambda: _check_tags(spec.tags))
+    with_field("network_tag", lambda: _check_tags(spec.tags))
     with_field("label", lambda: _check_labels(spec.labels))
     with_field("label", lambda: check_named(load_secret_patterns(), "--label", spec.labels))
     with_field("metadata", lambda: check_named(load_secret_patterns(), "--metadata", spec.metadata))
@@ -122,11 +122,11 @@ def _check_reservation(reservation: str | None, zone: str) -> None:
 
 def _check_tags(tags: Sequence[str]) -> None:
     for tag in tags:
-        _check_name("--tag", tag, "training")
+        _check_name("--network-tag", tag, "training")
     if len(set(tags)) != len(tags):
-        raise UsageError("the same --tag is given twice", hint="give each once")
+        raise UsageError("the same --network-tag is given twice", hint="give each once")
     if len(tags) > MAX_TAGS:
-        raise UsageError(f"{len(tags)} tags; Compute Engine takes {MAX_TAGS}", hint="fewer --tag")
+        raise UsageError(f"{len(tags)} tags; Compute Engine takes {MAX_TAGS}", hint="fewer --network-tag")
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

@@ -13,9 +13,10 @@ from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
-from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.model.records import RunRecord, RunTotals, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
+from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.mounts import sick_mounts
 from tpuctl.runs.reconcile import active_run, never_began
 from tpuctl.slices.observe import Observation, observe_slice
@@ -80,8 +81,8 @@ FLEET_KEYS = (
     "adopted", "payer", "usd_per_hour", "paid",
 )  # fmt: skip
 RUN_KEYS = (
-    "id", "slice", "state", "attempts", "failures", "preemptions", "command", "created", "ended",
-    "reason", "failure", "user",
+    "id", "slice", "group", "tags", "state", "attempts", "failures", "preemptions", "goodput", "chip_hours",
+    "usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure", "user",
 )  # fmt: skip
 
 
@@ -239,25 +240,45 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     return [{**entry, "at": render_time(float(entry["at"]))} for entry in entries]
 
 
-def run_rows(services: Services) -> list[dict[str, Any]]:
-    """One row per run, newest first."""
+def run_rows(services: Services, group: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One row per run, newest first; with a group or tags those that have all of them. What a run came to is as
+    of now while it goes on."""
     readable, damaged = readable_runs(services)
     runs = newest_first(readable, services.store.now())
-    return [*(_run_row(run) for run in runs), *(_damaged_run(error) for error in damaged)]
+    rows = [_run_row(services, run) for run in runs if is_listed(run, group, tags)]
+    return [*rows, *(_damaged_run(error) for error in damaged if group is None and not tags)]
+
+
+def is_listed(run: RunRecord, group: str | None, tags: Sequence[str]) -> bool:
+    """A tag without a value stands for all with its key."""
+    own = {*run.spec.tags, *(tag.partition("=")[0] for tag in run.spec.tags)}
+    return (group is None or run.spec.group == group) and own.issuperset(tags)
 
 
 def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
-    return {**_damaged_row(RUN_KEYS, "id", error), "command": [], "reason": error.message}
+    return {**_damaged_row(RUN_KEYS, "id", error), "command": [], "tags": [], "reason": error.message}
 
 
-def _run_row(run: RunRecord) -> dict[str, Any]:
+def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
+    stored = None if run.state.final else find_slice(services, run.slice_name)
+    spent = run.totals if run.state.final else current_totals(services, run, stored.record if stored else None)
+    spent = spent or RunTotals()
+    attempt = run.attempt
     return {
         "id": run.id,
         "slice": run.slice_name,
+        "group": run.spec.group or None,
+        "tags": list(run.spec.tags),
         "state": str(run.state),
-        "attempts": run.attempt.number if run.attempt else 0,
+        "attempts": attempt.number if attempt else 0,
         "failures": run.failures,
         "preemptions": run.preemptions,
+        "goodput": spent.goodput,
+        "chip_hours": spent.chip_hours,
+        "usd": spent.usd,
+        "step": attempt.step if attempt else None,
+        "steps": attempt.steps if attempt else None,
+        "steps_per_s": attempt.steps_per_s if attempt else None,
         "command": list(run.spec.argv),
         "created": render_time(run.created_at),
         "ended": render_time(run.ended_at),

@@ -1,35 +1,61 @@
-"""`runs`, `logs`, `stop`, `attach`, `manifest`: runs that were started before."""
+"""`tpuctl runs`: what ran, how it went, and what it came to."""
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json
+from tpuctl.errors import UsageError
 
 RUNS = (
     Column("id", "RUN"),
     Column("slice", "SLICE", give=1),
     Column("state", "STATE", whole=True),
     Column("attempts", "ATTEMPTS"),
-    Column("created", "CREATED (UTC)"),
-    Column("command", "COMMAND", give=2, most=2),
+    Column("goodput", "GOODPUT", right=True),
+    Column("cost", "COST", right=True),
+    Column("created", "CREATED (UTC)", give=2, whole=True),
+    Column("command", "COMMAND", give=4, most=2),
 )
+NOT_IN_CSV = ("failure",)
 
 
-def runs(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """List runs, newest first."""
+def runs(
+    ctx: typer.Context,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this group.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=VALUE]", help="Only runs with this tag; repeatable."),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, all columns.")] = False,
+    json: Json = False,
+) -> None:
+    """List runs, newest first, with what they came to.
+
+    GOODPUT is the share of the time since the run was asked for in which its program ran and its work was not
+    lost. COST is by list prices, whoever pays.
+    """
     from tpuctl.views.slices import run_rows
 
+    if as_csv and json:
+        raise UsageError("--csv and --json exclude each other", hint="keep one of them")
     with open_context(ctx) as context:
-        rows, json_mode = run_rows(context), context.console.json_mode
-        shown = rows if json_mode else [_run_line(row) for row in rows]
-        context.console.table(shown, RUNS, empty="no runs; start one with `tpuctl run SCRIPT`")
+        rows, console = run_rows(context, group, tag or ()), context.console
+        if as_csv:
+            console.line(_csv(rows))
+            return
+        shown = rows if console.json_mode else [_run_line(row) for row in rows]
+        asked = group is not None or tag
+        empty = "no runs; start one with `tpuctl run SCRIPT`"
+        console.table(shown, RUNS, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
 
 
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +66,21 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
         **row,
         "state": f"{row['state']}: {failure['signature']}" if failure else row["state"],
         "attempts": f"{row['attempts']}{lost}",
-        "created": row["created"][: len("2026-11-21T10:15")].replace("T", " "),
+        "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
+        "cost": None if row["usd"] is None else f"${row['usd']:.2f}",
+        "created": (row["created"] or "")[: len("2026-11-21T10:15")].replace("T", " "),
         "command": shlex.join(row["command"]),
     }
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lines by RFC 4180, with the keys of `--json` as header; nothing for what is not known."""
+    from tpuctl.views.slices import RUN_KEYS
+
+    out = io.StringIO()
+    columns = [key for key in RUN_KEYS if key not in NOT_IN_CSV]
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "tags": " ".join(row["tags"]), "command": shlex.join(row["command"])})
+    return out.getvalue().rstrip("\n")
