@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import termios
@@ -80,8 +81,9 @@ def test_ctrl_c_in_a_viewer_leaves_without_a_question(session, long, words):
 
 
 def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, long):
-    kept = session.root / "state" / "sim" / "sim-project" / "runs" / "long" / "1" / "worker-0.stdout.log"
-    both = lambda text: "tick 1" in text and kept.exists()  # noqa: E731
+    folder = session.root / "state" / "sim" / "sim-project" / "runs" / "long" / "1"
+    kept = [folder / f"worker-{worker}.stdout-times.log" for worker in (0, 1)]
+    both = lambda text: "tick 1" in text and all(each.exists() for each in kept)  # noqa: E731
     _, shown = at_a_terminal(session, "logs", "-f", "--worker", "1", "long", until=both, then=b"\x03")
     assert "tick 0" not in shown
     assert "tick 0" in session.type("logs", "long").stdout
@@ -89,7 +91,13 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
     assert {line.rpartition(" ")[2] for line in found} == {"0"}
     assert "no line in which 'tock' is found" in session.type("logs", "long", "--grep", "tock").stderr
     assert "is no regular expression" in session.type("logs", "long", "--grep", "(", status=2).stderr
-    assert "--grep goes without --follow" in session.type("logs", "long", "-f", "--grep", "x", status=2).stderr
+    assert "--json goes without --follow" in session.type("logs", "long", "-f", "--json", status=2).stdout
+    lines = session.json("logs", "long", "--worker", "0")
+    assert [line["text"] for line in lines[:2]] == ["tick 0", "tick 0"]
+    assert lines[0]["time"] < lines[-1]["time"]
+    assert session.json("logs", "long", "--since", "1s") == []
+    stamped = session.type("logs", "long", "-t", "--since", "1d").stdout.splitlines()
+    assert all(re.match(r"\d\d-\d\dT\d\d:\d\d:\d\d\.\dZ big-[01] │ tick [01]$", line) for line in stamped)
 
 
 def test_the_question_before_a_slice_goes_names_the_runs_that_go_with_it(session, long):

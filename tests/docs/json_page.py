@@ -17,6 +17,8 @@ COMMANDS = (
     ("why big", "decisions, oldest first"),
     ("runs", "runs, newest first"),
     ("manifest show hello", "the manifest of a run"),
+    ("logs hello", "what the workers of a run wrote, by time"),
+    ("stacks long", "what the processes of a run that goes on do, by worker"),
     ("exec big -- hostname", "one row per worker"),
     ("capacity", "what was learnt, by zone, type and tier"),
     ("quota", "quotas, holders, grants and cost"),
@@ -29,7 +31,7 @@ COMMANDS = (
     ("doctor", "findings"),
     ("sim status", "the simulator"),
 )
-"""What is shown, in a fleet with one slice and one run that has ended."""
+"""What is shown, in a fleet with one slice, one run that has ended and one that goes on."""
 _HOUR = re.compile(r"^hours\.\d\d$")
 HEAD = """\
 # What `--json` prints
@@ -63,7 +65,8 @@ def prepare(session: Session) -> None:
     """A fleet in which every list has a row."""
     session.type("up", "v4-8", "big", "--spot", "--pay")
     session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
-    session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "true")
+    session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "echo", "hello")
+    session.type("run", "-d", "--on", "big", "--name", "long", "--no-checkpoint", "--", "sleep", "600")
     session.type("watch", "once")
 
 

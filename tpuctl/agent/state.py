@@ -8,6 +8,7 @@ import time
 import survivors
 from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
 from join import reports
+from log_times import cut_of
 from processes import boot_id, is_alive, signal, signal_all
 from progress import signs_of_life
 
@@ -34,6 +35,8 @@ def look(attempt):
         "oom_kills": 0,
         "stdout_bytes": file_size(attempt.path("stdout.log")),
         "stderr_bytes": file_size(attempt.path("stderr.log")),
+        "stdout_cut": cut_of(attempt, "stdout"),
+        "stderr_cut": cut_of(attempt, "stderr"),
         "disk_free_bytes": free_bytes(),
         "boot_id": boot_id(),
         "time": time.time(),

@@ -7,22 +7,21 @@ import time
 
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
+from log_times import STREAMS, cut_of, note_fetched
 from state import look
 
 EXIT_NOTHING_TO_FOLLOW = 98
+TIMES_MAX = 1 << 20  # of an index in one answer
 
 
 def follow(request, _stdin):
     attempt = Attempt(request)
     held = request.get("silence_s")
     lifeline = Lifeline(float(held)) if held else None
-    logs = [
-        [1, attempt.path("stdout.log"), int(request.get("stdout_offset", 0))],
-        [2, attempt.path("stderr.log"), int(request.get("stderr_offset", 0))],
-    ]
+    logs = [[1, "stdout", request.get("stdout_offset", 0)], [2, "stderr", request.get("stderr_offset", 0)]]
     while True:
         state = look(attempt)["state"]
-        moved = sum(deliver(log) for log in logs)
+        moved = sum(deliver(attempt, log) for log in logs)
         if state in ("absent", "lost") and not moved:
             os._exit(EXIT_NOTHING_TO_FOLLOW)
         if state == "exited" and not moved:
@@ -36,31 +35,54 @@ def follow(request, _stdin):
                 return
 
 
-def deliver(log):
-    """Copies what was added to a log; returns the number of bytes."""
-    handle, path, offset = log
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            data = file.read(1 << 18)
-    except FileNotFoundError:
+def deliver(attempt, log):
+    """Copies what was added to a log; returns the number of bytes. None of one whose next bytes are gone: the
+    client, which sees that in the status, asks `news` first."""
+    handle, stream, offset = log
+    data = read_part(attempt.path(stream + ".log"), offset, 1 << 18)
+    if not data or cut_of(attempt, stream) > offset:
         return 0
     write_all(handle, data)
     log[2] += len(data)
+    note_fetched(attempt, stream, offset)
     return len(data)
 
 
 def news(request, _stdin):
     """What both logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
-    whether there may be more, then the bytes."""
+    whether there may be more, then the bytes. `skipped`: so much before them was taken away.
+
+    Whoever gives offsets of their indexes (see `log_times.py`) is told what is behind those, too, after the
+    logs; with `times_only` only that.
+    """
     attempt, limit = Attempt(request), int(request.get("limit", 1 << 20))
-    found, data = {}, b""
-    for stream in ("stdout", "stderr"):
-        part = read_part(attempt.path(stream + ".log"), int(request.get(stream + "_offset", 0)), limit)
+    found, skipped, times, data = {}, {}, {}, b""
+    for stream in STREAMS if not request.get("times_only") else ():
+        skipped[stream], part = read_log(attempt, stream, int(request.get(stream + "_offset", 0)), limit)
         limit -= len(part)
         found[stream] = len(part)
         data += part
-    write_all(1, (json.dumps({"news": found, "more": limit <= 0}) + "\n").encode() + data)
+    more = limit <= 0
+    for stream in STREAMS:
+        offset = request.get(stream + "_times_offset")
+        if offset is not None:
+            part = read_part(attempt.path(stream + ".times"), int(offset), TIMES_MAX)
+            more = more or len(part) == TIMES_MAX
+            times[stream] = len(part)
+            data += part
+    told = {"news": {stream: found.get(stream, 0) for stream in STREAMS}, "more": more}
+    told.update(times=times, skipped={stream: count for stream, count in skipped.items() if count})
+    write_all(1, (json.dumps(told) + "\n").encode() + data)
+
+
+def read_log(attempt, stream, offset, limit):
+    """How many bytes behind `offset` are gone, and what comes behind those."""
+    note_fetched(attempt, stream, offset)
+    while True:
+        begin = max(offset, cut_of(attempt, stream))
+        part = read_part(attempt.path(stream + ".log"), begin, limit)
+        if cut_of(attempt, stream) <= begin:  # not taken away while it was read
+            return begin - offset, part
 
 
 def read_part(path, offset, limit):

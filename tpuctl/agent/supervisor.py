@@ -19,6 +19,7 @@ from base import (
     write_json,
 )
 from contents import is_inside
+from log_times import LOOK_S, LogTimes
 from operations import KEPT
 from processes import Tree, boot_id, descendants, is_alive, not_started, process_stat, split_status
 from state import look
@@ -160,16 +161,22 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     found = process_stat(tree.main)
     record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
     os.close(3)
-    heartbeat = begin_heartbeat(beat)
-    wait_for_end(tree, attempt, begin_progress(attempt, pattern))
+    heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
+    wait_for_end(tree, attempt, times, begin_progress(attempt, pattern))
     stopped = tree.main_status is None or tree.asked_to_stop
     record.note(stopped=stopped)
-    left = tree.end_all(lambda: wanted_grace(attempt, grace), lambda: kept_processes(attempt))
+
+    def kept():
+        times.look()
+        return kept_processes(attempt)
+
+    left = tree.end_all(lambda: wanted_grace(attempt, grace), kept)
     tree.reap()
     exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
     if exit_status != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
+    times.look(last=True)
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(
         state="exited",
@@ -245,10 +252,11 @@ def run_main(tree, attempt, argv, env, cwd):
         os.close(err)
 
 
-def wait_for_end(tree, attempt, progress=None):
+def wait_for_end(tree, attempt, times, progress=None):
     """Until the main process ended or a stop was asked for, by signal or by file."""
     while tree.main_status is None and not tree.asked_to_stop:
-        tree.wait(0.5)
+        tree.wait(LOOK_S)
+        times.look()
         if progress is not None:
             progress.look()
         if os.path.exists(attempt.path("stop.json")):

@@ -6,6 +6,7 @@ alike within a short window are shown once, under the folded set of workers.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ from tpuctl.engine.events import (
     WorkerOutput,
 )
 from tpuctl.lib.text import counted, fold_label, sized
-from tpuctl.lib.time import render_clock, render_seconds, render_timer
+from tpuctl.lib.time import render_clock, render_instant, render_seconds, render_timer
 
 FOLD_WINDOW_S = 0.15
 """How long a line may wait for its twins from other workers."""
@@ -60,6 +61,12 @@ def _squeezed(word: str, room: int) -> str:
     return word if len(word) <= room or word.isupper() else f"{word[: room - tail - 1]}…{word[-tail:]}"
 
 
+def output_prefix(subject: str, workers: Iterable[int], at: float | None) -> str:
+    """What stands before a line of these workers, with its time where that is given."""
+    stamp = "" if at is None else f"{render_instant(at)} "
+    return f"{stamp}{fold_label(subject, workers)} │ "
+
+
 class _Pending(Struct):
     """A line that some workers have written and others may still write."""
 
@@ -76,6 +83,10 @@ class LineFolder(Struct):
 
     write: Callable[[str, bytes], None]
     now: Callable[[], float]
+    pattern: re.Pattern[str] | None = None
+    """Only lines in which it is found are written."""
+    stamped: bool = False
+    """Each line is written behind the time at which it came."""
     _partial: dict[tuple[str, int, str], bytes] = field(default_factory=dict)
     _pending: dict[tuple[str, str, bytes], _Pending] = field(default_factory=dict)
 
@@ -88,11 +99,16 @@ class LineFolder(Struct):
             block, newline, rest = data, b"\n", b""
         if rest:
             self._partial[key] = rest
+        if self.pattern is not None:
+            found = [
+                line for line in block.split(b"\n") if self.pattern.search(line.decode("utf-8", "replace"))
+            ]
+            block, newline = b"\n".join(found), newline if found else b""
         if not newline:
             return
         if event.workers == 1 or block.count(b"\n") >= FOLD_LINES:
             self.flush()
-            self._write(event.subject, [event.worker], event.stream, block)
+            self._write(event.subject, [event.worker], event.stream, block, self.now())
             return
         for line in block.split(b"\n"):
             self._put_line(event, line)
@@ -113,7 +129,7 @@ class LineFolder(Struct):
         """Writes `last` and everything that any of its workers wrote before it."""
         for key in list(self._pending):
             pending = self._pending.pop(key)
-            self._write(key[0], pending.workers, key[1], key[2])
+            self._write(key[0], pending.workers, key[1], key[2], pending.since)
             if key == last:
                 return
 
@@ -128,11 +144,12 @@ class LineFolder(Struct):
         """Writes everything, unfinished lines too."""
         self.flush()
         for (subject, worker, stream), rest in self._partial.items():
-            self._write(subject, [worker], stream, rest)
+            if self.pattern is None or self.pattern.search(rest.decode("utf-8", "replace")):
+                self._write(subject, [worker], stream, rest, self.now())
         self._partial.clear()
 
-    def _write(self, subject: str, workers: list[int], stream: str, block: bytes) -> None:
-        prefix = f"{fold_label(subject, workers)} │ ".encode()
+    def _write(self, subject: str, workers: list[int], stream: str, block: bytes, at: float) -> None:
+        prefix = output_prefix(subject, workers, at if self.stamped else None).encode()
         self.write(stream, prefix + block.replace(b"\n", b"\n" + prefix) + b"\n")
 
 
@@ -189,9 +206,17 @@ class Renderer:
                 raise
             self._broken = error
 
-    def show_only(self, workers: Iterable[int] | None) -> None:
-        """Of what programs write, shows that of `workers`; None for all."""
+    def show_only(
+        self,
+        workers: Iterable[int] | None,
+        pattern: re.Pattern[str] | None = None,
+        *,
+        stamped: bool = False,
+    ) -> None:
+        """Of what programs write, shows that of `workers`; None for all. `pattern`: only lines in which it is
+        found; `stamped`: with the time at which they came."""
         self._shown = None if workers is None else frozenset(workers)
+        self._folder.pattern, self._folder.stamped = pattern, stamped
 
     def _draw(self, event: object) -> None:
         with self._lock:

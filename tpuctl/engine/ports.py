@@ -537,6 +537,11 @@ class RunLogs(Protocol):
 
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None: ...
 
+    def write(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, data: bytes) -> None:
+        """Puts `data` where it belongs: two that fetch the same at once do no harm. Before an offset behind the
+        end it leaves zeros."""
+        ...
+
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
         """Its last `limit` bytes; nothing where nothing was fetched."""
         ...

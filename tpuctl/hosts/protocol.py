@@ -178,6 +178,9 @@ class WorkerStatus(Struct, frozen=True):
     """The host has booted since the attempt began."""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+    stdout_cut: int = 0
+    """Up to this offset its host has taken the log away, which was long."""
+    stderr_cut: int = 0
     boot_id: str = ""
     time: float = 0.0
     detail: str = ""
@@ -317,12 +320,25 @@ class StartReply(Struct, frozen=True):
     already: bool
 
 
+LOG_STREAMS = ("stdout", "stderr")
+
+
+def times_of(stream: str) -> str:
+    """The name under which the index of a log is kept beside it: when its host saw what had been written (see
+    `tpuctl/agent/log_times.py`)."""
+    return f"{stream}-times"
+
+
 class LogNews(Struct, frozen=True):
-    """What the logs of an attempt have behind what is known, and whether there is more to ask for."""
+    """What the logs of an attempt have behind what is known, and whether there is more to ask for.
+
+    `times` is of their indexes, by stream; `skipped` bytes before what came are no longer on the host."""
 
     stdout: bytes = b""
     stderr: bytes = b""
     more: bool = False
+    times: Mapping[str, bytes] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_log_news(stdout: bytes) -> LogNews:
@@ -334,12 +350,17 @@ def parse_log_news(stdout: bytes) -> LogNews:
         raise MalformedReplyError("the host answered no logs")
     try:
         announced = json.loads(line)
-        ends = _count(announced["news"]["stdout"])
-        whole = ends + _count(announced["news"]["stderr"])
-        more = bool(announced.get("more")) or len(data) < whole
+        counts = [_count(announced["news"][stream]) for stream in LOG_STREAMS]
+        timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
+        skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
+        more = bool(announced.get("more")) or len(data) < sum(counts) + sum(timed.values())
     except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
-    return LogNews(data[:ends], data[ends:whole], more)
+    parts, begin = [], 0
+    for count in (*counts, *timed.values()):
+        parts.append(data[begin : begin + count])
+        begin += count
+    return LogNews(parts[0], parts[1], more, dict(zip(timed, parts[2:], strict=True)), skipped)
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:
@@ -399,6 +420,8 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         stopped=bool(data.get("stopped", False)),
         stdout_bytes=int(_number(data, "stdout_bytes")),
         stderr_bytes=int(_number(data, "stderr_bytes")),
+        stdout_cut=_optional_int(data, "stdout_cut") or 0,
+        stderr_cut=_optional_int(data, "stderr_cut") or 0,
         boot_id=_text(data, "boot_id"),
         time=_number(data, "time"),
         detail=str(data.get("detail", "")),

@@ -84,6 +84,13 @@ def render_moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def render_instant(at: float, *, whole: bool = False) -> str:
+    """`12-24T18:00:00.2Z`: to a tenth of a second; with the year only if `whole`."""
+    tenths = int(at * 10)
+    moment = datetime.fromtimestamp(tenths // 10, UTC)
+    return f"{moment:%Y-}{moment:%m-%dT%H:%M:%S}.{tenths % 10}Z"[0 if whole else 5 :]
+
+
 def render_time(at: float | None) -> str | None:
     """`render_moment`, and None for none."""
     return None if at is None else render_moment(at)

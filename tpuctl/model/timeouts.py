@@ -93,6 +93,8 @@ FOLLOW_STATUS_S = 1.0
 """While output is followed: between two looks at the workers' own status."""
 FOLLOW_CLOUD_S = 5.0
 """While output is followed: between two looks at the node in the API."""
+FOLLOW_TIMES_S = 5.0
+"""While output is followed: between two fetches of the times at which it was written; `logs` sorts by them."""
 FOLLOW_BUCKETS_S = 30.0
 """While output is followed: between two looks whether the buckets of mounts are there; each is an operation."""
 

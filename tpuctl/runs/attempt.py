@@ -14,11 +14,20 @@ from tpuctl.envs.install import Told, host_environment
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import ChipLock, HostFacts, LogNews, WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import (
+    LOG_STREAMS,
+    ChipLock,
+    HostFacts,
+    LogNews,
+    WorkerStacks,
+    WorkerState,
+    WorkerStatus,
+    times_of,
+)
 from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
-from tpuctl.lib.text import fold_workers
+from tpuctl.lib.text import fold_workers, sized
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
@@ -94,6 +103,8 @@ class AttemptHosts:
         self._environment = host_environment(services, self._agent, run, attempt)
         self._slice = slice_
         self._mounts = desired_mounts(services, slice_)
+        self._positions: dict[tuple[int, str], int] = {}
+        """Of each log that is being fetched: where what comes next belongs."""
 
     @property
     def agent(self) -> HostAgent:
@@ -387,12 +398,41 @@ class AttemptHosts:
             if answer.value is not None and not self._services.logs.has(self._run.id, self._attempt.number):
                 self._append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
             # Who has more to say and says nothing of it has none: it would be asked for ever.
-            more = more or (news.more and bool(news.stdout or news.stderr or not answer.result.ok))
+            said = bool(news.stdout or news.stderr or any(news.times.values()) or not answer.result.ok)
+            more = more or (news.more and said)
+            self._keep_times(target.worker, news)
             for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
+                self._skip(target.worker, stream, news.skipped.get(stream, 0))
                 if data:
-                    self._append(target.worker, stream, data)
+                    self.keep_output(target.worker, stream, data)
                     parts.append((target, stream, data))
         return Fetched(tuple(parts), more, tuple(unread))
+
+    def fetch_times(self) -> None:
+        """When what came while it was followed had been written."""
+        names = [times_of(stream) for stream in LOG_STREAMS]
+        request = lambda it: {**self._request(it.worker, names), "times_only": True}  # noqa: E731
+        answers = self._agent.read_news(self.targets, request, limit=LOG_CHUNK)
+        for target, answer in zip(self.targets, answers, strict=True):
+            self._keep_times(target.worker, answer.value or LogNews())
+
+    def _keep_times(self, worker: int, news: LogNews) -> None:
+        for stream, data in news.times.items():
+            if data:
+                self.keep_output(worker, times_of(stream), data)
+
+    def _skip(self, worker: int, stream: str, count: int) -> None:
+        """Leaves room for what is no longer on the host, with a word of it at the end."""
+        if count > 0:
+            note = f"\ntpuctl: {sized(count)} before this are no longer on the host\n".encode()[-count:]
+            key = (worker, stream)
+            self._positions[key] += count - len(note)
+            self.keep_output(worker, stream, note)
+
+    def behind(self, workers: Sequence[WorkerStatus]) -> bool:
+        """Whether what a follower would be sent next is no longer on a host."""
+        cuts = ((w.worker, {"stdout": w.stdout_cut, "stderr": w.stderr_cut}) for w in workers)
+        return any(cut > self._offset(worker, s) for worker, each in cuts for s, cut in each.items())
 
     def _offset(self, worker: int, stream: str) -> int:
         return self._services.logs.size(self._run.id, self._attempt.number, worker, stream)
@@ -417,14 +457,22 @@ class AttemptHosts:
 
     def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
         """The request that continues each worker's output where this machine's files end."""
-        return {
-            **self._ids(),
-            "stdout_offset": self._offset(target.worker, "stdout"),
-            "stderr_offset": self._offset(target.worker, "stderr"),
-        }
+        return self._request(target.worker, [*LOG_STREAMS, *map(times_of, LOG_STREAMS)])
+
+    def _request(self, worker: int, names: Sequence[str]) -> Mapping[str, Any]:
+        offsets = {name: self._offset(worker, name) for name in names}
+        self._positions.update({(worker, name): offset for name, offset in offsets.items()})
+        return {**self._ids(), **{f"{name.replace('-', '_')}_offset": n for name, n in offsets.items()}}
 
     def keep_output(self, worker: int, stream: str, data: bytes) -> None:
-        self._append(worker, stream, data)
+        """What comes next of what `follow_request` asked for."""
+        at = self._positions[worker, stream]
+        self._services.logs.write(self._run.id, self._attempt.number, worker, stream, at, data)
+        self._positions[worker, stream] = at + len(data)
+
+    def keep_stacks(self, worker: int, text: str) -> None:
+        """At the end of `worker-N.stacks.log` beside its output."""
+        self._append(worker, "stacks", text.encode())
 
 
 def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:

@@ -228,7 +228,8 @@ def ending_line(text: str) -> str:
 def describe_failure(failure: Failure) -> str:
     """`worker 3: Python does not find flax (module-not-found, environment)`."""
     who = f"worker {failure.worker}: " if failure.worker is not None else ""
-    return f"{who}{failure.meaning} ({failure.signature}, {failure.whose})"
+    whose = f", {failure.whose}" if failure.whose is not Fault.UNKNOWN else ""
+    return f"{who}{failure.meaning} ({failure.signature}{whose})"
 
 
 def is_certain(failure: Failure | None) -> bool:

@@ -148,6 +148,9 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
         services.emit(WorkerOutput(run.slice_name, worker, stream, data, len(attempt.workers)))
 
     hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
+    if watch.behind:
+        for target, stream, data in hosts.fetch_logs().parts:
+            services.emit(WorkerOutput(run.slice_name, target.worker, stream, data, len(attempt.workers)))
     return True
 
 
@@ -164,7 +167,9 @@ class _Watch:
         self._next_status = now + timeouts.FOLLOW_STATUS_S
         self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
         self._next_buckets = now + timeouts.FOLLOW_BUCKETS_S
+        self._next_times = now
         self._lost: tuple[str, ...] | None = None
+        self.behind = False
 
     def needs_decision(self) -> bool:
         now = self._services.clock.now()
@@ -194,6 +199,12 @@ class _Watch:
         if run.stop_asked:
             return True
         workers = self._hosts.observe()
+        self.behind = self._hosts.behind(workers)
+        if self.behind:
+            return True
+        if self._services.clock.now() >= self._next_times:
+            self._next_times = self._services.clock.now() + timeouts.FOLLOW_TIMES_S
+            self._hosts.fetch_times()
         if any(not (worker.healthy or worker.succeeded) for worker in workers):
             return True
         attempt = run.attempt

@@ -39,6 +39,11 @@ class MemoryLogs:
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         self.files.setdefault((run_id, attempt, worker, stream), bytearray()).extend(data)
 
+    def write(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, data: bytes) -> None:
+        found = self.files.setdefault((run_id, attempt, worker, stream), bytearray())
+        found.extend(bytes(max(0, offset - len(found))))
+        found[offset : offset + len(data)] = data
+
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
         return bytes(self.files.get((run_id, attempt, worker, stream), b""))[-limit:]
 

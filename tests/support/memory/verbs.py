@@ -474,8 +474,8 @@ def drop_heartbeats(process: Process) -> None:
 
 def news(process: Process, request: Json) -> Generator[Wait | float, None, int]:
     attempt, limit = find_attempt(process.host, request), int(request.get("limit", 1 << 20))
-    found, data = {}, b""
-    for stream in ("stdout", "stderr"):
+    found, data = {"stdout": 0, "stderr": 0}, b""
+    for stream in () if request.get("times_only") else ("stdout", "stderr"):
         offset = int(request.get(f"{stream}_offset", 0))
         part = bytes(attempt.log(stream)[offset : offset + limit]) if attempt is not None else b""
         limit -= len(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,13 +13,14 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import RunId, Workers
+from tpuctl.cli.options import Json, RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted
+from tpuctl.lib.time import render_instant
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
+    from tpuctl.runs.log_lines import LogLine
 
 
 def logs(
@@ -27,28 +28,36 @@ def logs(
     run_id: RunId = "last",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     worker: Workers = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
-    ] = None,
     attempt: Annotated[
         int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
     ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Only lines of the last 10m, 2h or 1d.")
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", "-t", help="The time (UTC) before each line.")
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Print the output of a run.
+
+    Lines of all workers in the order of time; what several wrote alike stands once, as `big[0-3]`.
 
     The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
     from tpuctl.lib.text import parse_workers
+    from tpuctl.lib.time import parse_duration
     from tpuctl.state.repository import get_run
 
     with open_context(ctx) as context:
         record = get_run(context, run_id).record
         if record.attempt is None:
             raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
-        if follow and grep is not None:
-            raise UsageError(
-                "--grep goes without --follow", hint=f"tpuctl logs {record.id} --grep {quote(grep)}"
-            )
+        if follow and context.console.json_mode:
+            raise UsageError("--json goes without --follow", hint=f"tpuctl logs {record.id} --json")
         newest = record.attempt.number
         number = newest if attempt is None else attempt
         if not 1 <= number <= newest:
@@ -59,24 +68,48 @@ def logs(
             chosen = known if worker is None else parse_workers(worker, max(known) + 1)
         except ValueError as error:
             raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
-        printed = _print_logs(context, record, number, chosen, _pattern(grep))
+        pattern = _pattern(grep)
+        begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
+        lines = _lines(context, record, number, chosen, begin, pattern)
+        if context.console.json_mode:
+            _print_json(context, lines)
+            return
+        printed = _print_lines(lines, record.slice_name, stamped=timestamps)
         if follow and number == newest and not record.state.final:
             invocation(ctx).if_interrupted = goes_on(record.id)
-            context.emit.show_only(None if worker is None else chosen)
+            context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
             follow_to_end(context, record.id, timeout=None)
         elif not printed and grep is not None:
             context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
-            _say_where(context, record, number)
+            _say_where(context, record, number, since)
 
 
-def _say_where(context: AppContext, record: RunRecord, number: int) -> None:
+def _lines(
+    context: AppContext,
+    record: RunRecord,
+    number: int,
+    workers: Sequence[int],
+    begin: float | None,
+    pattern: re.Pattern[str] | None,
+) -> Iterator[LogLine]:
+    from tpuctl.runs.kept_logs import kept_lines
+    from tpuctl.runs.log_lines import fold_lines
+
+    found = kept_lines(context, record.id, number, workers, begin)
+    if pattern is not None:
+        found = (line for line in found if pattern.search(line.text))
+    return fold_lines(found, len(workers))
+
+
+def _say_where(context: AppContext, record: RunRecord, number: int, since: str | None) -> None:
     """Nothing was printed: either nothing was written, or another machine has it. Raises NotFoundError where
     this machine never had the output of that attempt."""
     from tpuctl.watch.cycle import list_heartbeats
 
     if context.logs.has(record.id, number):
-        context.console.say(f"the chosen workers wrote nothing in attempt {number} of run {record.id}")
+        last = f" in the last {since}" if since else ""
+        context.console.say(f"the chosen workers wrote nothing{last} in attempt {number} of run {record.id}")
         return
     hosts = sorted({beat.host for beat in list_heartbeats(context) if beat.machine != context.machine})
     passes = f"; {', '.join(hosts)} made passes and may have it" if hosts else ""
@@ -100,26 +133,35 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {grep!r} is no regular expression: {error}") from error
 
 
-def _print_logs(
-    context: AppContext,
-    record: RunRecord,
-    number: int,
-    workers: tuple[int, ...],
-    pattern: re.Pattern[str] | None,
-) -> bool:
-    """Whether there was anything to print."""
+def _print_lines(lines: Iterable[LogLine], slice_name: str, *, stamped: bool) -> bool:
+    """Whether there was anything to print. What was written to stderr goes there, in its place."""
+    from tpuctl.cli.live import output_prefix
+
+    last = sys.stdout
     printed = False
-    for worker in workers:
-        for stream, target in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-            path = Path(context.logs.path(record.id, number, worker, stream))
-            if not path.exists():
-                continue
-            prefix = f"{record.slice_name}-{worker} │ "
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                for line in lines:
-                    if pattern is not None and pattern.search(line) is None:
-                        continue
-                    target.write(f"{prefix}{line.rstrip(chr(10))}\n")
-                    printed = True
-            target.flush()
+    for line in lines:
+        target = sys.stderr if line.stream == "stderr" else sys.stdout
+        if target is not last:
+            last.flush()
+            last = target
+        target.write(f"{output_prefix(slice_name, line.workers, line.at if stamped else None)}{line.text}\n")
+        printed = True
+    last.flush()
     return printed
+
+
+def _print_json(context: AppContext, lines: Iterable[LogLine]) -> None:
+    """A list, an object a line: it may be longer than memory."""
+    import json
+
+    between = "[\n"
+    for line in lines:
+        row = {
+            "time": None if line.at is None else render_instant(line.at, whole=True),
+            "workers": list(line.workers),
+            "stream": line.stream,
+            "text": line.text,
+        }
+        context.console.out.write(between + json.dumps(row, ensure_ascii=False))
+        between = ",\n"
+    context.console.line("[]" if between.startswith("[") else "\n]")

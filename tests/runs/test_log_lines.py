@@ -1,0 +1,96 @@
+"""Lines of workers' logs by time, and those alike shown once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tpuctl.runs.log_lines import LogLine, LogTimes, fold_lines, merge_lines, parse_times, timed_lines
+
+INDEX = b"000000000000004 0000000001000\n000000000000009 0000000002500\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "times"),
+    [
+        (b"", LogTimes([], [])),
+        (INDEX, LogTimes([4, 9], [1.0, 2.5])),
+        (INDEX[:-5], LogTimes([4], [1.0])),
+        (INDEX[:12] + INDEX, LogTimes([9], [2.5])),
+        (INDEX + INDEX, LogTimes([4, 9], [1.0, 2.5])),
+        (INDEX + b"000000000000012 0000000000400\n", LogTimes([4, 9, 12], [1.0, 2.5, 2.5])),
+        (b"no index\n", LogTimes([], [])),
+    ],
+)
+def test_an_index_is_read_as_far_as_it_is_whole(data: bytes, times: LogTimes) -> None:
+    assert parse_times(data) == times
+
+
+def lines(*pieces: bytes, times: LogTimes | None = None, begin: int = 0) -> list[Any]:
+    found = timed_lines(pieces, parse_times(INDEX) if times is None else times, 3, "stdout", begin)
+    return [(line.at, line.text) for line in found]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ((b"one\ntwo\n",), [(1.0, "one"), (2.5, "two")]),
+        ((b"on", b"e\ntw", b"o"), [(1.0, "one"), (2.5, "two")]),
+        ((b"one\ntwo\nlate\n",), [(1.0, "one"), (2.5, "two"), (2.5, "late")]),
+        ((b"on\xff\n\n",), [(1.0, "on\N{REPLACEMENT CHARACTER}"), (2.5, "")]),
+        ((), []),
+        ((b"\0" * 6, b"\0\nx\n"), [(2.5, ""), (2.5, "x")]),
+    ],
+)
+def test_a_line_has_the_time_at_which_it_began_to_be_there(pieces: Any, shown: Any) -> None:
+    assert lines(*pieces) == shown
+
+
+def test_a_log_of_an_older_tpuctl_has_lines_without_times() -> None:
+    assert lines(b"one\ntwo\n", times=LogTimes()) == [(None, "one"), (None, "two")]
+
+
+def test_a_line_without_an_end_takes_no_more_memory_than_it_may() -> None:
+    found = lines(*[b"x" * 700_000] * 4)
+    assert [len(text) for _, text in found] == [1_400_000, 1_400_000]
+
+
+@pytest.mark.parametrize(("since", "begin"), [(0.5, 0), (1.0, 0), (1.1, 4), (2.5, 4), (9.0, 9)])
+def test_reading_since_a_moment_begins_where_that_was(since: float, begin: int) -> None:
+    assert parse_times(INDEX).begin(since) == begin
+
+
+def written(*each: tuple[float | None, int, str]) -> list[LogLine]:
+    return [LogLine(at, (worker,), "stdout", text) for at, worker, text in each]
+
+
+def folded(workers: int, *each: tuple[float | None, int, str]) -> list[str]:
+    return [f"{','.join(map(str, line.workers))} {line.text}" for line in fold_lines(written(*each), workers)]
+
+
+@pytest.mark.parametrize(
+    ("each", "shown"),
+    [
+        ([(1, 0, "a"), (1, 1, "a")], ["0,1 a"]),
+        ([(1, 1, "a"), (1.5, 0, "a")], ["0,1 a"]),
+        ([(1, 0, "a"), (2.1, 1, "a")], ["0 a", "1 a"]),
+        ([(1, 0, "a"), (1, 0, "a"), (1, 1, "a")], ["0 a", "0,1 a"]),
+        ([(1, 0, "a"), (1, 0, "b"), (1, 1, "a"), (1, 1, "b")], ["0,1 a", "0,1 b"]),
+        ([(1, 0, "r0"), (1, 0, "a"), (1, 1, "r1"), (1, 1, "a")], ["0 r0", "1 r1", "0,1 a"]),
+        ([(1, 0, "a"), (1, 0, "b"), (1, 1, "b"), (1, 1, "a")], ["0 a", "0,1 b", "1 a"]),
+        ([(None, 0, "a"), (None, 1, "a")], ["0 a", "1 a"]),
+    ],
+)
+def test_what_workers_wrote_alike_stands_once_and_each_keeps_its_order(each: Any, shown: list[str]) -> None:
+    assert folded(2, *each) == shown
+
+
+def test_a_line_that_not_all_wrote_waits_no_longer_than_the_window() -> None:
+    each = [(1.0, 0, "a"), (1.2, 2, "a"), (2.3, 1, "b"), (2.4, 0, "c")]
+    assert folded(3, *each) == ["0,2 a", "1 b", "0 c"]
+
+
+def test_lines_of_several_logs_come_by_time_and_those_without_first() -> None:
+    logs = [written((1, 0, "a"), (3, 0, "c")), written((2, 1, "b"), (4, 1, "d")), written((None, 2, "x"))]
+    assert [line.text for line in merge_lines(logs)] == ["x", "a", "b", "c", "d"]
