@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
 from tpuctl.sim.server import control
 
@@ -108,7 +108,7 @@ def cut(session: Session, client: subprocess.Popen[str]) -> None:
     ("session", "strike"),
     [
         pytest.param("process", kill, id="kill -9"),
-        pytest.param("isolated", cut, id="cut cable"),
+        long("isolated", cut, id="cut cable"),
         soak("process", interrupt, id="ctrl-c"),
         soak("isolated", interrupt, id="isolated, ctrl-c"),
         soak("isolated", kill, id="isolated, kill -9"),

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.recorded_store import RECORDED, RecordedStore
 from tests.support.session import open_session
+from tests.support.soak import long
 from tpuctl.provenance.manifest import assemble
 from tpuctl.views.slices import RUN_KEYS
 
@@ -19,7 +20,7 @@ KEPT = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "bucket"])
+@pytest.mark.parametrize("kind", [long("sqlite"), "bucket"])
 def test_a_recorded_fleet_is_shown_and_goes_on(kind):
     with open_session() as session:
         store = RecordedStore(session, kind)

@@ -51,20 +51,21 @@ def session() -> Iterator[Session]:
         trouble = library(product="1.0 if rank == 2 else 0", join="time.sleep(600 if rank == 1 else 0)")
         project.add("sick", {"jax": "2.0"}, "imports: [jax]", trouble)
         project.add("bare", {"other": "1.0"}, "imports: [other]")
-        opened.type("up", "v4-32", "big", "--spot", "--pay")
+        opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
 
 
 def test_a_slice_that_is_well_is_shown_worker_by_worker(session: Session) -> None:
     rows = session.json("smoke", "big", "--env", "well")
     assert [(row["worker"], row["backend"], row["finding"]) for row in rows] == [
-        (worker, "cpu", "ok") for worker in range(4)
+        (worker, "cpu", "ok") for worker in range(2)
     ]
     assert "FINDING" in session.type("smoke", "big", "--env", "well").stdout
 
 
 def test_a_worker_that_hangs_and_one_that_is_slow_are_named_and_nothing_goes_on(session: Session) -> None:
-    failed = session.type("smoke", "big", "--env", "sick", "--limit", "8", "--json", status=3)
+    session.type("up", "v4-32", "four", "--spot", "--pay")
+    failed = session.type("smoke", "four", "--env", "sick", "--limit", "8", "--json", status=3)
     rows = {row["worker"]: row for row in json.loads(failed.stdout)["error"]["details"]["workers"]}
     assert rows[1]["finding"] == "did not finish"
     assert rows[2]["finding"].startswith("is slow: ")
@@ -74,7 +75,7 @@ def test_a_worker_that_hangs_and_one_that_is_slow_are_named_and_nothing_goes_on(
 
 def test_a_run_begins_once_every_chip_works(session: Session) -> None:
     said = session.type("run", "--smoke", "--on", "big", "--env", "well", "--no-checkpoint", "--", "echo", "up")
-    assert "every chip of 4 workers works" in said.stderr
+    assert "every chip of 2 workers works" in said.stderr
     assert said.stdout.count("up") == 1
     assert "tpuctl-smoke" not in said.stdout
 
@@ -83,7 +84,7 @@ def test_a_run_does_not_begin_where_one_fails(session: Session) -> None:
     before = {run["id"] for run in session.json("runs")}
     words = ("run", "--smoke", "--on", "big", "--env", "bare", "--no-checkpoint", "--", "echo", "up")
     told = session.type(*words, status=3)
-    assert "4 of 4 workers of big failed" in told.stderr
+    assert "2 of 2 workers of big failed" in told.stderr
     assert "up" not in told.stdout
     begun = {run["id"] for run in session.json("runs")} - before
     assert [each.startswith("smoke-") for each in begun] == [True]
@@ -92,7 +93,7 @@ def test_a_run_does_not_begin_where_one_fails(session: Session) -> None:
 
 def test_without_jax_every_worker_says_why(session: Session) -> None:
     told = session.type("smoke", "big", "--env", "bare", status=3).stderr
-    assert "4 of 4 workers of big failed: worker 0 did not finish: ModuleNotFoundError" in told
+    assert "2 of 2 workers of big failed: worker 0 did not finish: ModuleNotFoundError" in told
     assert "tpuctl logs smoke-" in told
 
 
@@ -101,5 +102,5 @@ def test_bad_input_starts_nothing(session: Session) -> None:
     session.type("smoke", "nobody", status=5)
     session.type("smoke", "big", "--env", "nothing", status=5)
     session.type("smoke", "big", "--limit", "0", status=2)
-    assert "would test 4 workers of big" in session.type("smoke", "big", "--dry-run").stdout
+    assert "would test 2 workers of big" in session.type("smoke", "big", "--dry-run").stdout
     assert len(session.json("runs")) == before

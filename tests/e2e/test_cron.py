@@ -28,6 +28,7 @@ def run_row(session: Session) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(60 * (CRON_MINUTES + 2))
 def test_cron_brings_a_preempted_slice_and_its_run_back_with_no_terminal() -> None:
     with open_session() as session, real_cron():

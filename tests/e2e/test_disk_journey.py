@@ -15,7 +15,7 @@ from tests.support.session import Session, open_session
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,6 @@ def call(session: Session, verb: str, path: str, body: Any = None) -> Any:
     return answer.json()
 
 
-@pytest.mark.long
 def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session: Session) -> None:
     session.type("up", "v4-64", "wide", "--spot", "--pay", "--zone", ZONE)
     said = session.type("disk", "clone", "data", "--to", "wide").stderr

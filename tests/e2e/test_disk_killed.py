@@ -51,7 +51,7 @@ NOSY = (
     ' for each in $(grep -o "/[^ ]*/work/look" /proc/mounts); do cd $each && sleep 3; cd /; done; done'
 )
 """It stays for a while in whatever is mounted in the folder of a job."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 class Lab:

@@ -17,7 +17,7 @@ from tests.support.require import require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 BUILT = f"lib/python{MINOR}/site-packages/tiny_ext.so"
 VERIFY = ("env", "verify", "tiny", "--on", "big")

@@ -85,6 +85,7 @@ def test_a_client_that_is_killed_while_hosts_install_is_not_needed(session: Sess
     assert has(session, "slow")
 
 
+@pytest.mark.long
 def test_hosts_that_lose_their_power_while_they_install_never_use_the_half_and_complete_it(
     session: Session,
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_slice_can_do_without_its_environment_again(session: Session) -> None:
     session.type("up", "dev", "--env", "tiny")
 
 
+@pytest.mark.long
 def test_a_dead_host_is_named_and_replaced_by_what_the_message_says(session: Session) -> None:
     session.type("sim", "crash", session.json("status", "dev")["node"], "--worker", "1")
     verify = ("env", "verify", "tiny", "--on", "dev")
@@ -204,6 +206,7 @@ def test_a_slice_that_goes_with_its_run_has_the_environment_of_the_run(session: 
     assert session.json("status", "own")["env"] == "tiny"
 
 
+@pytest.mark.long
 def test_the_environment_of_a_slice_in_a_fleet_file(session: Session) -> None:
     keys = "accelerator: v4-8, tier: spot, pay: true, zone: us-central2-b"
     file = session.work / "fleet.yaml"

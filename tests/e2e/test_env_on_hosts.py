@@ -232,6 +232,7 @@ def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(sessi
     using.wait()
 
 
+@pytest.mark.long
 def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:
     require_index()
     text = 'name: flagged\nbackend: cpu\npython: "3.12"\nrequirements: [libtpu==0.0.51]\nlibtpu_flags: [--{}]\n'
@@ -252,6 +253,7 @@ def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hos
     assert on(session, 0, "find .tpuctl -maxdepth 3 | sort") == before
 
 
+@pytest.mark.long
 def test_a_python_of_the_hosts_is_used_as_it_is_and_never_changed(session: Session, tmp_path: Path) -> None:
     venv = shared_folder(tmp_path / "shared") / "venv"
     module = venv / f"lib/python{MINOR}/site-packages/mine.py"

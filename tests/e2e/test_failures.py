@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.frameworks import write_jax
 from tests.support.session import Session, open_session
+from tests.support.soak import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -72,12 +73,12 @@ def failed(session: Session, name: str, *words: str, limit: int = 0) -> tuple[di
     ("name", "signature", "whose"),
     [
         ("symbol", "undefined-symbol", "environment"),
-        ("python", "wrong-python", "environment"),
-        ("killed", "killed", "unknown"),
-        ("crashed", "crashed", "unknown"),
+        long("python", "wrong-python", "environment"),
+        long("killed", "killed", "unknown"),
+        long("crashed", "crashed", "unknown"),
         ("disk", "disk-full", "environment"),
-        ("port", "port-in-use", "environment"),
-        ("lock", "chip-lock-file", "environment"),
+        long("port", "port-in-use", "environment"),
+        long("lock", "chip-lock-file", "environment"),
     ],
 )
 def test_the_worker_with_the_cause_is_named_not_the_one_that_lost_it(

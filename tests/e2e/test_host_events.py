@@ -12,7 +12,7 @@ from tests.support.hosts import require_tier
 from tests.support.jobs import attempt_row, bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 from tpuctl.model.records import Cause, RunRecord, RunState
 from tpuctl.model.run_spec import Policy
 from tpuctl.state.repository import list_attempts
@@ -64,7 +64,8 @@ def went_on(services: SimServices, run: RunRecord, cause: Cause, incarnations: t
 @pytest.mark.parametrize(
     ("sim", "ending"),
     [
-        *(("process", ending) for ending in ENDINGS[:2]),
+        ("process", ENDINGS[0]),
+        long("process", ENDINGS[1]),
         *(soak("process", ending) for ending in ENDINGS[2:]),
         soak("isolated", "0"),
     ],
@@ -97,7 +98,7 @@ def test_a_run_goes_on_after_one_of_its_hosts_rebooted_in_order(sim, services, w
         ("process", "dies", True),
         soak("process", "0", False),
         soak("process", "1", True),
-        ("isolated", "0", True),
+        long("isolated", "0", True),
     ],
     indirect=["sim"],
 )

@@ -93,6 +93,7 @@ def test_a_run_on_all_chips_says_so_once(session: Session) -> None:
     assert json.dumps(found).count("allow_cpu") == 1
 
 
+@pytest.mark.long
 def test_what_was_compiled_is_there_for_the_next_run(session: Session) -> None:
     Project(session.work).add("cached", {"jax": "1.0"}, "compile_cache: disk", FILES)
     program = "from jax._src.compiler import compile\ncompile('step')\n"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 
 PROGRAM = """
 import os
@@ -49,13 +49,13 @@ PRUNE = ("apply", "--prune", "--yes")
         (APPLY, 6, "after"),
         soak(APPLY, 9, "before"),
         soak(APPLY, 13, "after"),
-        (APPLY, 18, "before"),
+        long(APPLY, 18, "before"),
         soak(APPLY, 30, "after"),
         soak(REPLACE, 2, "after"),
         (REPLACE, 5, "before"),
         soak(REPLACE, 8, "after"),
         soak(PRUNE, 2, "after"),
-        (PRUNE, 4, "before"),
+        long(PRUNE, 4, "before"),
         soak(PRUNE, 7, "after"),
     ],
 )

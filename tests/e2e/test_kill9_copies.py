@@ -46,6 +46,7 @@ def kill(client: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_hosts_complete_what_a_killed_client_had_them_begin(tmp_path: Path) -> None:
     with open_session(*REAL_PACE) as session:
         (session.work / "main.py").write_text("print('whole', len(open('weights', 'rb').read()))\n")

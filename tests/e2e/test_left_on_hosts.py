@@ -116,6 +116,7 @@ time.sleep(600)
 
 
 @isolated
+@pytest.mark.long
 def test_what_a_stop_cannot_end_is_shown_and_named_until_a_person_ends_it(services):
     services.clock = RealClock()
     bring_up(services, "big")
@@ -177,6 +178,7 @@ def begin(services, worker: int, program: str, *variables: str) -> None:
 
 
 @isolated
+@pytest.mark.long
 def test_who_has_the_chips_is_named_before_a_run_starts_and_ends_by_the_hint(services):
     bring_up(services, "big")
     on_worker(services, 1, "sudo touch /dev/accel0 && sudo chmod 666 /dev/accel0")
@@ -210,6 +212,7 @@ def test_what_a_run_that_is_over_left_on_the_chips_goes_and_a_lock_that_nobody_h
 
 
 @isolated
+@pytest.mark.long
 def test_a_program_that_wants_no_chips_minds_no_lock_on_them(services):
     bring_up(services, "big")
     on_worker(services, 1, "sudo touch /tmp/libtpu_lockfile")

@@ -221,6 +221,7 @@ def test_a_run_does_not_start_on_a_bucket_that_is_gone(session: Session) -> None
     session.type("stop", "early", "--yes")
 
 
+@pytest.mark.long
 def test_a_host_without_its_metadata_server_is_told_of_and_comes_back(session: Session) -> None:
     """gcsfuse has its token for a while: one that is started has none."""
     with trouble(session, "no-metadata"):
@@ -259,6 +260,7 @@ def test_a_gcsfuse_that_dies_or_hangs_is_mounted_again(session: Session, signal:
     assert restarts(session) == {**before, (CKPT, 1): before[CKPT, 1] + 1}
 
 
+@pytest.mark.long
 def test_a_mount_whose_keeper_died_too_is_brought_back_by_a_pass(session: Session) -> None:
     on(session, 0, "sudo pkill -9 -f '[k]eeper.py'; sudo pkill -9 -x gcsfuse; sleep 0.2; true")
     assert healths(session) != {"mounted"}
@@ -295,6 +297,7 @@ def test_what_cannot_be_is_refused_and_nothing_changed(
     assert on(session, 1, "cat /mnt/full/file; ls /var/lib/tpuctl-mounts | wc -l") == "kept\n2\n"
 
 
+@pytest.mark.long
 def test_a_bucket_is_made_for_a_mount_and_its_speed_is_measured(session: Session) -> None:
     made = ("mount", "add", "gs://made-by-tpuctl/d:/mnt/made,ttl=3", "--create", "--on", "big")
     assert "made gs://made-by-tpuctl in us-central2" in " ".join(session.type(*made).stderr.split())

@@ -123,6 +123,7 @@ def test_a_real_libtpu_takes_its_own_flags_and_refuses_those_of_other_releases(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_several_who_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     """Without ALLOW_MULTIPLE_LIBTPU_LOAD a libtpu takes whatever flags while another process begins."""

@@ -71,8 +71,8 @@ class Repair(StrEnum):
     """Nothing else repairs what a process did that woke up too late."""
 
 
-EVERY = 12
-"""Of the accidents beside kills before a call, a sample has one in so many."""
+KILLS_EVERY, OTHERS_EVERY = 5, 24
+"""Of the kills before a call, and of the other accidents, a sample has one in so many."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ class Place:
 def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Iterator[Place]:
     """Every accident that can happen to a story at each of its changing calls.
 
-    The sample of a repair has the kills before every third call, and that of the other repair those before
+    The sample of a repair has the kills before every fifth call, and that of the other repair those before
     others (killed after a call is, but for the time, killed before the next). Lost answers take turns between
     the repairs; both have everything at the last call, and a share of the others.
     """
     turn = None if sample_of is None else list(Repair).index(sample_of)
     calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
     for at in range(1, calls + 1):
-        if turn is None or at == calls or (at + turn) % 3 == 0:
+        if turn is None or at == calls or (at + turn) % KILLS_EVERY == 0:
             yield Place(Accident.BEFORE, at)
         for number, accident in enumerate((Accident.AFTER, Accident.RIVAL, Accident.ASLEEP)):
-            if turn is None or at == calls or (at + 2 * number + turn) % EVERY == 0:
+            if turn is None or at == calls or (at + 2 * number + turn) % OTHERS_EVERY == 0:
                 yield Place(accident, at)
     for at in range(1, cloud_calls + 1):
         if turn is None or at == cloud_calls or (at + turn) % 2 == 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from functools import cache
 
-from tpuctl.sim.wire.payload import ApiTypes, load_types
+from tpuctl.sim.wire.payload import load_types
 from tpuctl.sim.wire.status import Json
 
 OLD, ALPHA = "v1", "v2alpha1"
@@ -20,7 +21,7 @@ def show(version: str, answer: Json) -> Json:
         answer = _as_old(answer)
     for shown_by, message, body in _shown(version, answer):
         kept = ("@type",) if "@type" in body else UNDOCUMENTED
-        _prune(load_types(f"tpu.{shown_by}"), message, body, kept)
+        _prune(f"tpu.{shown_by}", message, body, kept)
     return answer
 
 
@@ -39,18 +40,27 @@ def _shown(version: str, answer: Json) -> Iterator[tuple[str, str, Json]]:
             yield begun_by, message, operation["response"]
 
 
-def _prune(types: ApiTypes, message: str, body: Json, kept: Container[str]) -> None:
-    known = types.messages[message]
-    for name, value in list(body.items()):
-        kind = known.get(name, "").removeprefix("[").removesuffix("]")
+def _prune(api: str, message: str, body: Json, kept: Container[str]) -> None:
+    plain, types = _plain_fields(api, message), load_types(api)
+    for name in [name for name in body if name not in plain]:
+        value, kind = body[name], types.messages[message].get(name, "").removeprefix("[").removesuffix("]")
         if kind in types.messages:
             for inner in value if isinstance(value, list) else [value]:
-                _prune(types, kind, inner, kept)
+                _prune(api, kind, inner, kept)
         elif kind in types.enums and value not in types.enums[kind]:
             # A node made by v2 is one of the newest version that an older one can name.
             body[name] = max(types.enums[kind], key=types.enums[kind].__getitem__)
         elif not kind and name not in kept:
             del body[name]
+
+
+@cache
+def _plain_fields(api: str, message: str) -> frozenset[str]:
+    """Fields of a message in which there is nothing to look at, which are most."""
+    types = load_types(api)
+    seen = types.messages.keys() | types.enums.keys()
+    fields = types.messages[message].items()
+    return frozenset(name for name, kind in fields if kind.removeprefix("[").removesuffix("]") not in seen)
 
 
 def _as_old(answer: Json) -> Json:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostAddress, HostBackend
 from tpuctl.sim.wire.status import ApiError, Code, Json, location_denied
@@ -21,12 +23,8 @@ from tpuctl.sim.world.paths import ResourcePath
 
 
 def copy_json(value: Any) -> Any:
-    """A copy that shares nothing that can change; several times faster than `copy.deepcopy` for plain JSON."""
-    if type(value) is dict:
-        return {key: item if type(item) is str else copy_json(item) for key, item in value.items()}
-    if type(value) is list:
-        return [item if type(item) is str else copy_json(item) for item in value]
-    return value
+    """A copy that shares nothing that can change; many times faster than `copy.deepcopy` for plain JSON."""
+    return msgspec.to_builtins(value)
 
 
 @dataclass
