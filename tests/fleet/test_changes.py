@@ -14,6 +14,7 @@ from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, 
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DiskMode
+from tpuctl.model.receipt import DataDigest, Receipt
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
 from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
@@ -78,6 +79,8 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "on_stall": {"on_stall": "restart"},
     "group": {"group": "sweep-1"},
     "tag": {"tag": ("baseline",)},
+    "data": {"data": ("gs://b/tokens",)},
+    "synthetic": {"synthetic": True},
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},
@@ -109,7 +112,8 @@ def wanted_run(bundle: str = "0" * 64, pinned: bytes = b"pinned", **changes: Any
     request = RunRequest(**{**BASE_RUN, **changes})
     config = resolve([Layer("test", {})], Path("/nowhere"))
     environment = FrozenEnvironment(request.env, pinned, "/envs") if request.env else None
-    spec = resolve_run(request, config, request.on or "", 4, ".", environment)
+    data = tuple(Receipt(uri, "gcs", DataDigest("0" * 64, "listing"), 1, 1) for uri in request.data)
+    spec = resolve_run(request, config, request.on or "", 4, ".", environment, data)
     return WantedRun("train", spec, bundle)
 
 

@@ -27,6 +27,7 @@ MODULES = {
     "stacks": "stacks",
     "status": "state",
     "stop": "state",
+    "tree": "tree",
     "attempts": "state",
     "follow": "streams",
     "news": "streams",

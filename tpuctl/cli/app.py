@@ -60,7 +60,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("smoke", "Test every chip of a slice."),
         Entry("disk", "Develop on a disk, clone it, train on all hosts.", target="app"),
         Entry("mount", "Mount buckets as folders on every worker.", target="app"),
-        Entry("data", "Pack small files into shards in a bucket.", target="app"),
+        Entry("data", "Pack files into shards, and write receipts of data.", target="app"),
         Entry("forward", "Forward a local port to a worker."),
         Entry("ssh-config", "Print ssh config entries for the workers of a slice."),
         Entry("adopt", "Take over a TPU that was created without tpuctl."),

@@ -29,7 +29,7 @@ _COLOURS: Mapping[str, str] = {
     **dict.fromkeys(("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "deleting"), "33"),
     "warning": "33",
     **dict.fromkeys(
-        ("problem", "lost", "refused", "failed", "gave-up", "blocked", "PREEMPTED", "FAILED"), "31"
+        ("problem", "lost", "refused", "failed", "gave-up", "blocked", "PREEMPTED", "FAILED", "synthetic"), "31"
     ),
 }
 

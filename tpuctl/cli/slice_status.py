@@ -32,6 +32,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "user": facts["user"],
         "login as": facts["login_user"],
         "run": _run(facts["run"]),
+        "data": "synthetic" if facts["run"] is not None and facts["run"]["synthetic"] else "",
         "created": _ago(facts["created"], now),
         "node": facts["node"] or "",
         "requested": _ago(facts["requested"], now),
@@ -47,7 +48,8 @@ def fleet_cells(row: Mapping[str, Any], now: float) -> dict[str, Any]:
     """A row of `fleet_rows` with what the table shows in two columns of few characters."""
     created = row["created"]
     age = None if created is None else render_age(now - _seconds(created))
-    return {**row, "age": age, "hour": _hour(row)}
+    made_up = "synthetic" if row["synthetic"] else None
+    return {**row, "age": age, "hour": _hour(row), "made_up": made_up}
 
 
 def _hour(row: Mapping[str, Any]) -> str:

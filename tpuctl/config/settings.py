@@ -92,6 +92,7 @@ class Config(Struct, frozen=True):
     host_keys: str
     ping_url: str | None
     prune_after_days: int
+    require_data: bool
     state_base: Path
     origins: Mapping[str, str]
     simulator_runs: bool = False
@@ -282,6 +283,7 @@ SETTINGS: tuple[Setting, ...] = (
         "age from which watchdogs remove what nothing in the store refers to; 0: never",
         _check_prune_days,
     ),
+    Setting("require_data", "boolean", False, "refuse runs that say neither --data nor --synthetic"),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 ENDPOINTS: tuple[str, ...] = tuple(name for name in BY_NAME if name.startswith("endpoint_"))

@@ -30,6 +30,7 @@ from tpuctl.datasets.progress import Meter
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InterruptedByUserError, NotFoundError, TpuctlError, UsageError
+from tpuctl.lib.names import check_bucket_name
 from tpuctl.lib.text import counted, sized
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.state.retry import patiently
@@ -70,6 +71,7 @@ def parse_place(uri: str, *, whole_bucket: bool = False) -> str:
     if not uri.startswith("gs://") or not bucket or not (prefix or whole_bucket):
         hint = f"write it as gs://BUCKET{'[/PREFIX]' if whole_bucket else '/PREFIX'}"
         raise UsageError(f"{uri!r} is no prefix in a bucket", hint=hint)
+    check_bucket_name(bucket)
     return f"gs://{bucket}/{prefix}".rstrip("/")
 
 

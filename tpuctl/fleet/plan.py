@@ -301,6 +301,8 @@ def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
         "whether it may compute on the CPU": (old.allow_cpu, new.allow_cpu),
         "group": (old.group, new.group),
         "tags": (old.tags, new.tags),
+        "data": (old.data, new.data),
+        "whether its data is made up": (old.synthetic, new.synthetic),
         "limit for joining": (old.join_limit_s, new.join_limit_s),
         "content of the environment": (_digest(old), _digest(new)),
         "place of checkpoints": (old.checkpoint_place(run.id), new.checkpoint_place(run.id)),

@@ -220,6 +220,13 @@ class HostAgent(AgentLink):
         """How each host stands, as text: kernel messages, memory, disks, processes, libtpu's logs."""
         return _parse(self.call(targets, "diagnose", {}), lambda data: str(data.get("text", "")))
 
+    def tree(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Reply[protocol.TreeReply]]:
+        """The files below the `path` of the request as one digest; see `tpuctl/agent/tree.py`."""
+        replies = self.call(targets, "tree", request, timeout_s=timeout_s)
+        return _parse(replies, partial(from_data, protocol.TreeReply))
+
     def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:
         """All attempts that each host knows."""
         return [_parsed(reply, _all_of(reply.worker)) for reply in self.call(targets, "attempts", {})]

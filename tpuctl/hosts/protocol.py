@@ -139,6 +139,23 @@ class FreeReply(Struct, frozen=True):
     why: str = ""
 
 
+class TreeSample(Struct, frozen=True):
+    """The beginning of one file of a tree; `size` is that of all of it, `head` is in base64."""
+
+    name: str
+    size: int
+    head: bytes
+
+
+class TreeReply(Struct, frozen=True):
+    """The files below a path: their digest, how many there are, and the beginning of one."""
+
+    sha256: str
+    files: int
+    bytes: int
+    sample: TreeSample | None = None
+
+
 class JoinReport(Struct, frozen=True):
     """What one process of an attempt says of its devices. It `waits` for them, or for other processes, `since`
     a time by its host's clock; or it has them: `devices` in all processes together."""

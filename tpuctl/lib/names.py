@@ -21,6 +21,7 @@ _RUN = re.compile(RUN_ID)
 MAX_TAG = 64
 _TAG = re.compile(rf"[A-Za-z0-9][^,\n]{{0,{MAX_TAG - 1}}}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
 
 RESERVED_VARIABLE_PREFIX = "TPUCTL_"
@@ -142,6 +143,19 @@ def check_zone_name(zone: str) -> str:
 def region_of(zone: str) -> str:
     """The region of a zone: all but its last part."""
     return zone.rsplit("-", 1)[0]
+
+
+def check_bucket_name(name: str) -> str:
+    """Returns `name`; raises UsageError for what no bucket can be called
+    (https://cloud.google.com/storage/docs/buckets#naming)."""
+    if not _BUCKET.fullmatch(name):
+        rule = (
+            "3 to 222 lower-case letters, digits, hyphens, underscores and dots, a letter or digit at both ends"
+        )
+        near = re.sub(r"[^-_.a-z0-9]+", "-", name.lower()).strip("-_.")
+        said = f"gs://{near}" if _BUCKET.fullmatch(near) else "gs://my-bucket"
+        raise UsageError(f"no bucket can be called {name!r}: {rule}", hint=f"for example {said}")
+    return name
 
 
 def check_bucket_uri(uri: str) -> str:

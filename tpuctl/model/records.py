@@ -376,6 +376,8 @@ class Attempt(Struct, frozen=True):
     """The last step that was seen in its output, of `steps`; None where none was looked for."""
     steps: float | None = None
     steps_per_s: float | None = None
+    checks: tuple[Mapping[str, str], ...] = ()
+    """What was checked before its program started."""
     node_uid: str | None = None
     """Of its incarnation, as are `zone` and when it was requested, ready in the cloud, and had all
     hosts answer: the record of the slice may tell of the next one when this attempt ends."""

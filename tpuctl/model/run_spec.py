@@ -19,6 +19,7 @@ from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import WORKERS_HELP
 from tpuctl.lib.time import parse_duration
 from tpuctl.model import timeouts
+from tpuctl.model.receipt import Receipt
 
 PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
 LISTED = "How it is listed"
@@ -209,6 +210,18 @@ class RunRequest(Struct, frozen=True):
             examples=(("baseline", "stage=pretrain"),),
         ),
     ] = ()
+    data: Annotated[
+        tuple[str, ...],
+        Option(
+            "Data that it reads, by its receipt; URI=FILE takes that receipt; repeatable.",
+            group=PROGRAM,
+            metavar="URI",
+            examples=(("gs://bucket/tokens",),),
+        ),
+    ] = ()
+    synthetic: Annotated[
+        bool, Option("It runs on made-up data, which every list shows.", group=PROGRAM, examples=(True,))
+    ] = False
     checkpoint_dir: Annotated[
         str | None,
         Option(
@@ -285,6 +298,10 @@ class RunSpec(Struct, frozen=True):
     """`KEY` or `KEY=VALUE`, each key once, sorted."""
     any_region: bool = False
     """The slice may be hunted in zones away from the checkpoints."""
+    data: tuple[Receipt, ...] = ()
+    """What it reads: no attempt starts while that is not as its receipt says."""
+    synthetic: bool = False
+    """It runs on made-up data."""
     owns_slice: bool = False
     """The slice is brought up for the run and goes with it."""
     keep_slice: bool = False

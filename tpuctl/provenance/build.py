@@ -39,9 +39,10 @@ def build_start(
     configuration: Mapping[str, SettingSection] | None = None,
     pins: Mapping[str, str] | None = None,
     pinned: Mapping[str, str] | None = None,
+    checks: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """What was asked for, and on what. `pins` are the versions of the run's environment, `pinned` the variables
-    that it sets."""
+    """What was asked for, and on what, and the `checks` before that. `pins` are the versions of the run's
+    environment, `pinned` the variables that it sets."""
     spec, environment = run.spec, run.spec.environment
     sections: dict[str, Any] = {
         "run": RunSection(
@@ -86,6 +87,9 @@ def build_start(
         else EnvironmentSection(environment.name, environment.spec, dict(pins or {}), spec.allow_drift),
         "variables": VariablesSection(dict(spec.variables), dict(pinned or {})),
         "slice": _slice(slice_, spec.slice_name),
+        "data": [to_data(receipt) for receipt in spec.data],
+        "synthetic": spec.synthetic,
+        "checks": [dict(row) for row in checks],
     }
     found: dict[str, Any] = to_data(sections)
     return found
@@ -146,6 +150,7 @@ def build_attempt(
             hosts=tuple(dict(row) for row in attempt.hosts),
             disks=tuple(disks),
             mounts=tuple(mounts),
+            checks=tuple(attempt.checks),
             exits=tuple(
                 ExitRow(
                     end.worker,

@@ -43,11 +43,20 @@ def compare(left: Row, right: Row) -> list[Difference]:
 
 
 def _section(manifest: Row, section: str) -> Any:
+    if section == "data":
+        return {str(row.get("uri")): _data(row) for row in manifest.get(section) or ()}
+    if section == "checks":
+        return {str(row.get("check")): row.get("detail") for row in manifest.get(section) or ()}
     if section not in ("hosts", "mounts", "disks"):
         return manifest.get(section)
     attempts = manifest.get("attempts") or ()
     rows = attempts[-1].get(section) or () if attempts else ()
     return _folded(rows) if section == "hosts" else list(rows)
+
+
+def _data(row: Row) -> dict[str, Any]:
+    """A receipt without what says the same again: its own digest, and how its contract was checked."""
+    return {key: value for key, value in row.items() if key not in ("uri", "sha256", "schema", "checks")}
 
 
 def _folded(rows: Sequence[Row]) -> dict[str, str]:

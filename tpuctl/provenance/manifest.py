@@ -181,6 +181,8 @@ class AttemptSection(Struct, frozen=True):
     hosts: tuple[Row, ...] = ()
     disks: tuple[Row, ...] = ()
     mounts: tuple[Row, ...] = ()
+    checks: tuple[Row, ...] = ()
+    """What was checked on its hosts before the program started, and found well."""
     exits: tuple[ExitRow, ...] = ()
     phases: Phases = Phases()
     timeline: tuple[EventRow, ...] = ()
@@ -220,7 +222,7 @@ class RunManifest(Struct, frozen=True):
     synthetic: bool = False
     """It was said to run on made-up data."""
     checks: tuple[Row, ...] = ()
-    """What was checked before it began."""
+    """What was checked before it was written down; see also those of attempts."""
     attempts: tuple[AttemptSection, ...] = ()
     end: EndSection | None = None
     chain: tuple[str, ...] = ()

@@ -99,12 +99,13 @@ def begin_manifest(
     run: RunRecord,
     slice_: SliceRecord | None,
     configuration: Mapping[str, SettingSection] | None = None,
+    checks: Sequence[Row] = (),
 ) -> None:
     """Writes the start, before the record of the run. One that a crash left behind before its run was written
     down is replaced: no run refers to it."""
     key = f"manifests/{run.id}/{START}"
     left = services.store.get(key)
-    content = _start(services, run, slice_, configuration)
+    content = _start(services, run, slice_, configuration, checks)
     services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
 
 
@@ -175,6 +176,7 @@ def _start(
     run: RunRecord,
     slice_: SliceRecord | None,
     configuration: Mapping[str, SettingSection] | None,
+    checks: Sequence[Row] = (),
 ) -> dict[str, Any]:
     pins: dict[str, str] = {}
     pinned: dict[str, str] = {}
@@ -190,6 +192,7 @@ def _start(
         configuration=configuration,
         pins=pins,
         pinned=pinned,
+        checks=checks,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tpuctl.lib.text import sized
 from tpuctl.model.slice_spec import SliceSpec
@@ -61,6 +61,10 @@ class Available(Struct, frozen=True):
     secrets: frozenset[str] = frozenset()
     """Names of those of which it is known where they are."""
     bucket: Bucket | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Why data is not as its receipt says, by URI; empty where it is."""
+    receipts: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the receipts that take the place of those in the manifest, by URI."""
 
 
 def plan_rerun(manifest: RunManifest, there: Available) -> list[Change]:
@@ -72,6 +76,7 @@ def plan_rerun(manifest: RunManifest, there: Available) -> list[Change]:
         *_hardware(manifest, there),
         *_disks(manifest, there),
         *_mounts(manifest, there),
+        *_data(manifest, there),
         *_checkpoints(there),
     ]
 
@@ -168,6 +173,21 @@ def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
         else:
             fate = Fate.KEPT if mounted[path] == source else Fate.CHANGED
             yield Change(fate, f"mount {path}", _step(source, mounted[path]))
+
+
+def _data(manifest: RunManifest, there: Available) -> Iterable[Change]:
+    if manifest.synthetic:
+        yield Change(Fate.KEPT, "data", "synthetic")
+    for row in manifest.data:
+        uri, digest = str(row.get("uri")), str((row.get("digest") or {}).get("value"))[:12]
+        new, why = there.receipts.get(uri, "")[:12], there.data.get(uri, "")
+        if why:
+            hint = f"tpuctl data receipt {uri} --contract FILE, then --data {uri}: another run, on other data"
+            yield Change(Fate.MISSING, f"data {uri}", why, hint)
+        elif new and new != digest:
+            yield Change(Fate.CHANGED, f"data {uri}", _step(digest, new))
+        else:
+            yield Change(Fate.KEPT, f"data {uri}", digest)
 
 
 def _source(row: Row) -> str:

@@ -28,10 +28,12 @@ from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, p
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers, sized
+from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Wait
+from tpuctl.runs.data import renew_hint, why_changed
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
 from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
@@ -105,6 +107,8 @@ class AttemptHosts:
         self._mounts = desired_mounts(services, slice_)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
+        self.checks: list[Mapping[str, str]] = list(attempt.checks)
+        """What was checked before the start, and found well: also before this step."""
 
     @property
     def agent(self) -> HostAgent:
@@ -142,20 +146,29 @@ class AttemptHosts:
             in_the_way = self._stop_leftovers() or self._chips_taken(facts)
             if in_the_way:
                 return in_the_way
+            if self._is_for_chips():
+                self._passed("chips", "nobody else has them")
             if self.late():
                 return Answered(tuple(rows))
         if not all(kind.column in row for kind in self._mounts for row in rows):
             unmounted = self._ensure_mounts(rows)
             if unmounted is not None:
                 return unmounted
+            self._passed("mounts", f"well at {', '.join(ref.path for ref in self._slice.spec.mounts)}")
             if self.late():
                 return Answered(tuple(rows))
+        changed = self._check_data()
+        if changed is not None:
+            return changed
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
             waiting = self._environment.ensure(self.targets, rows, self._until, told)
             if isinstance(waiting, Blocked):
                 return Stuck(waiting.why, waiting.hint or "")
             if waiting:
                 return waiting
+            allowed = ", ".join(self._run.spec.allow_drift)
+            name = self._run.spec.environment.name if self._run.spec.environment is not None else ""
+            self._passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")
             if self.late():
                 return Answered(tuple(rows))
         prepared = prepare_on(
@@ -173,6 +186,22 @@ class AttemptHosts:
         if isinstance(prepared, str):
             return prepared
         return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
+
+    def _passed(self, check: str, detail: str) -> None:
+        at = render_time(self._services.store.now()) or ""
+        self.checks.append({"check": check, "detail": detail, "at": at})
+
+    def _check_data(self) -> Stuck | None:
+        """No attempt starts on data that is not as its receipt says; each is asked once in an attempt."""
+        known = {row["check"] for row in self.checks}
+        for receipt in self._run.spec.data:
+            if f"data {receipt.uri}" in known:
+                continue
+            why = why_changed(self._services, receipt, self._agent, self.targets[0])
+            if why:
+                return Stuck(why, renew_hint(receipt.uri))
+            self._passed(f"data {receipt.uri}", f"{receipt.digest.of} {receipt.digest.value[:12]}")
+        return None
 
     def _say_hello(self) -> tuple[list[HostFacts], Told | None]:
         """What hosts say of themselves, and what the environment wants to know, in one call: each start of the

@@ -188,13 +188,14 @@ class RunEffects:
         if isinstance(prepared, str):
             return Outcome(wait_for(prepared), acted=False)
         if isinstance(prepared, Answered):
-            self._save_attempt(replace(self._attempt, hosts=prepared.hosts))
+            self._save_attempt(replace(self._attempt, hosts=prepared.hosts, checks=tuple(hosts.checks)))
             return Outcome(wait_for("slow workers"), acted=True)
         attempt = replace(
             self._attempt,
             state=AttemptPhase.STARTING,
             coordinator=prepared.coordinator,
             hosts=prepared.hosts,
+            checks=tuple(hosts.checks),
             suspect_since=None,
             timeline=(*self._attempt.timeline, self._entry("prepared", "every worker acknowledged")),
         )

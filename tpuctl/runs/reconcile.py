@@ -17,7 +17,7 @@ from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
-from tpuctl.provenance.manifest import SettingSection
+from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
@@ -45,9 +45,10 @@ def request_run(
     *,
     named: bool = False,
     configuration: Mapping[str, SettingSection] | None = None,
+    checks: Sequence[Row] = (),
 ) -> RunRecord:
     """Writes down a run. The same request while it is under way means that run, which is returned, unless
-    somebody chose another id for this one (`named`). `configuration` is for its manifest.
+    somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest.
 
     Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
     requests at once are two documents, which nothing else would make collide.
@@ -55,7 +56,7 @@ def request_run(
 
     def once() -> RunRecord:
         with take_lease(services, run.slice_name):
-            return _request_run(services, run, named, configuration or {})
+            return _request_run(services, run, named, configuration or {}, checks)
 
     def ask() -> RunRecord:
         # Waits are counted, not hours: a laptop that was closed in between has not waited.
@@ -96,7 +97,11 @@ def find_end(services: Services, run_id: str) -> RunRecord:
 
 
 def _request_run(
-    services: Services, run: RunRecord, named: bool, configuration: Mapping[str, SettingSection]
+    services: Services,
+    run: RunRecord,
+    named: bool,
+    configuration: Mapping[str, SettingSection],
+    checks: Sequence[Row],
 ) -> RunRecord:
     for other in list_runs(services):
         if other.slice_name != run.slice_name or other.state.final:
@@ -114,7 +119,7 @@ def _request_run(
     services.logs.set_aside(run.id)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
     stored = find_slice(services, run.slice_name)
-    begin_manifest(services, run, stored.record if stored is not None else None, configuration)
+    begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks)
     return save(services, Versioned(run, 0), run).record
 
 

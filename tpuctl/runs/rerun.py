@@ -9,11 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
+from tpuctl.datasets.receipt import find_receipt
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_use
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
-from tpuctl.lib.codec import to_data
+from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec
@@ -21,6 +23,7 @@ from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
+from tpuctl.runs.data import data_problems
 from tpuctl.runs.submit import Submission, check_request, recorded_settings
 from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice
@@ -38,6 +41,8 @@ class RerunRequest(Struct, frozen=True):
     run_id: str
     secrets: Mapping[str, str]
     checkpoint_dir: str | None = None
+    data: tuple[str, ...] = ()
+    """Data with newer receipts, as for a run."""
 
 
 class Rerun(Struct, frozen=True):
@@ -59,7 +64,9 @@ def prepare_rerun(
     UsageError for what is wrong in itself."""
     manifest = typed(data)
     secrets = {**(dict(record.spec.secrets) if record is not None else {}), **request.secrets}
-    spec = _spec(manifest, target, request, secrets)
+    newer = {each.uri: each for each in (find_receipt(services, word) for word in request.data)}
+    data_of_run = _receipts(manifest, newer)
+    spec = replace(_spec(manifest, target, request, secrets), data=data_of_run, synthetic=manifest.synthetic)
     environment = _environment(services, manifest)
     there = Available(
         slice_name=target.name,
@@ -69,6 +76,8 @@ def prepare_rerun(
         environment_problem=environment if isinstance(environment, str) else _misfit(environment, target),
         secrets=frozenset(secrets),
         bucket=_bucket(services, spec, request, target),
+        data=data_problems(services, data_of_run, target if isinstance(target, SliceRecord) else None),
+        receipts={uri: each.digest.value for uri, each in newer.items()},
     )
     plan = tuple(plan_rerun(manifest, there))
     if not is_possible(plan):
@@ -81,6 +90,21 @@ def prepare_rerun(
     code = _code(services, manifest)
     submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)
     return Rerun(plan, submission)
+
+
+def _receipts(manifest: RunManifest, newer: Mapping[str, Receipt]) -> tuple[Receipt, ...]:
+    """Those of the manifest, where there is no newer one. Raises UsageError for data that the run did not read,
+    BadManifestError for rows that are no receipts."""
+    known = [str(row.get("uri")) for row in manifest.data]
+    for uri in newer:
+        if uri not in known:
+            said = f"run {manifest.run.id} did not read {uri}"
+            raise UsageError.of("data", said, f"--data {known[0]}" if known else "leave --data out")
+    try:
+        rows = [from_data(Receipt, row) for row in manifest.data]
+    except ValueError as error:
+        raise BadManifestError(f"the data of run {manifest.run.id} is damaged: {error}") from error
+    return tuple(newer.get(each.uri, each) for each in rows)
 
 
 def refuse(plan: tuple[Change, ...]) -> UsageError:

@@ -27,6 +27,8 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         raise UsageError.of(
             "no_checkpoint", "--checkpoint-dir and --no-checkpoint exclude each other", "keep one"
         )
+    if request.synthetic and request.data:
+        raise UsageError.of("synthetic", "--synthetic and --data exclude each other", "keep one")
     patterns = load_secret_patterns()
     check_named(patterns, "--var", request.var)
     if request.on_stall not in ("report", "restart"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
@@ -58,6 +59,7 @@ def prepare_smoke(
     )
     with tempfile.TemporaryDirectory() as empty:
         code = freeze_code(config, request, Path(empty))
+    config = replace(config, require_data=False)
     submission = prepare_run(services, config, request, code, directory, target)
     spec = parse_frozen(submission.environment.content).spec if submission.environment else None
     backend = BACKENDS.get(spec.backend) if spec is not None else "tpu"

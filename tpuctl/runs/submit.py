@@ -19,12 +19,14 @@ from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
 from tpuctl.lib.time import parse_duration
+from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.provenance.manifest import SettingSection
+from tpuctl.provenance.manifest import Row, SettingSection
+from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
@@ -46,6 +48,8 @@ class Submission(Struct, frozen=True):
     """The settings under which it was asked for, for its manifest."""
     rerun_of: str = ""
     """The run whose manifest it repeats."""
+    checks: tuple[Row, ...] = ()
+    """What was checked before, for its manifest."""
 
 
 NOT_RECORDED = frozenset({"ping_url", "proxy_command", "token_file"})
@@ -116,10 +120,12 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)
-    spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment)
+    data = find_data(services, config, request)
+    spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment, data)
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
     check_home(target.spec, spec.variables)
     check_request(services, spec, zones)
+    check_data(services, spec.data, None if isinstance(target, WantedSlice) else target)
     return Submission(spec, code, environment, wanted, recorded_settings(config))
 
 
@@ -146,7 +152,9 @@ def submit_run(services: Services, submission: Submission, run_id: str, *, named
     record = replace(record, rerun_of=submission.rerun_of)
     if submission.wanted is not None:
         request_wanted(services, submission.wanted, run_id=run_id)
-    return request_run(services, record, named=named, configuration=submission.configuration)
+    return request_run(
+        services, record, named=named, configuration=submission.configuration, checks=submission.checks
+    )
 
 
 def refused_run(services: Services, record: RunRecord, error: DeniedError, *, since: float) -> TpuctlError:
@@ -174,10 +182,11 @@ def resolve_run(
     hosts: int | None,
     cwd: str,
     environment: FrozenEnvironment | None,
+    data: tuple[Receipt, ...] = (),
 ) -> RunSpec:
     """What a request comes to on a slice of `hosts` hosts (None: not known yet).
 
-    `cwd` is the run's directory in its code. Raises UsageError.
+    `cwd` is the run's directory in its code, `data` what it reads. Raises UsageError.
     """
     bucket = None if request.no_checkpoint else config.checkpoint_bucket
     workers: tuple[int, ...] = ()
@@ -208,6 +217,8 @@ def resolve_run(
         group=request.group or "",
         tags=tuple(sorted(request.tag)),
         any_region=request.any_region,
+        data=data,
+        synthetic=request.synthetic,
     )
 
 

@@ -62,9 +62,13 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
         for each in found
         if (each.location, each.name) not in ours
     ]
+    made_up = {
+        run.slice_name for run in readable_runs(services)[0] if run.spec.synthetic and not run.state.final
+    }
     costs = Costs(services, nodes.items, queued.items)
     names = {record.name: names_shown(record) for record in live}
     for row in rows:
+        row["synthetic"] = bool(row["managed"]) and row["name"] in made_up
         row.update(costs.of(row["zone"], names.get(row["name"], []) if row["managed"] else [row["name"]]))
     return rows, sorted(unread)
 
@@ -78,11 +82,12 @@ def _unless(found: CloudResource, lost: AbstractSet[str]) -> Judged | None:
 
 FLEET_KEYS = (
     "name", "type", "zone", "tier", "hosts", "state", "cloud", "node", "user", "created", "managed", "remark",
-    "adopted", "payer", "usd_per_hour", "paid",
+    "adopted", "payer", "usd_per_hour", "paid", "synthetic",
 )  # fmt: skip
 RUN_KEYS = (
     "id", "slice", "group", "tags", "state", "attempts", "failures", "preemptions", "goodput", "chip_hours",
     "usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure", "user",
+    "data", "synthetic",
 )  # fmt: skip
 
 
@@ -184,7 +189,14 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             for i, w in enumerate(incarnation.workers if incarnation else ())
         ],
         "mounts": _mounts(services, record),
-        "run": None if run is None else {"id": run.id, "state": str(run.state), "failure": _failure(run)},
+        "run": None
+        if run is None
+        else {
+            "id": run.id,
+            "state": str(run.state),
+            "failure": _failure(run),
+            "synthetic": run.spec.synthetic,
+        },
     }
 
 
@@ -209,6 +221,12 @@ def describe_condition(services: Services, name: str) -> str:
     """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
     stored = find_slice(services, name)
     return _condition(services, stored.record, "") if stored is not None else ""
+
+
+def synthetic_runs(services: Services, name: str) -> list[str]:
+    """The run of this id, or those under way on the slice of this name, that run on made-up data."""
+    runs = [run for run in readable_runs(services)[0] if run.spec.synthetic]
+    return [run.id for run in runs if run.id == name or (run.slice_name == name and not run.state.final)]
 
 
 def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
@@ -256,7 +274,13 @@ def is_listed(run: RunRecord, group: str | None, tags: Sequence[str]) -> bool:
 
 
 def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
-    return {**_damaged_row(RUN_KEYS, "id", error), "command": [], "tags": [], "reason": error.message}
+    return {
+        **_damaged_row(RUN_KEYS, "id", error),
+        "command": [],
+        "tags": [],
+        "data": [],
+        "reason": error.message,
+    }
 
 
 def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
@@ -285,6 +309,8 @@ def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
         "reason": run.reason,
         "failure": _failure(run),
         "user": run.owner,
+        "data": [receipt.uri for receipt in run.spec.data],
+        "synthetic": run.spec.synthetic,
     }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 Verb = Callable[[Json, Any], Any]
 Conversation = Generator["Wait | float", None, Any]
-NAMES = ("client", "base", "contents", "placing", "prepare", "sending", "cleaning")
+NAMES = ("client", "base", "contents", "placing", "prepare", "sending", "cleaning", "tree")
 
 
 class _Here:

@@ -401,6 +401,10 @@ def diagnose(_host: MemoryHost, _request: Json) -> Json:
     return {"text": "== kernel\nnot known\n"}
 
 
+def tree(host: MemoryHost, request: Json) -> Json:
+    return answer(agent.tree.tree, host, request)
+
+
 def stacks(host: MemoryHost, request: Json) -> Json:
     return {"state": look(host, request)["state"], "processes": []}
 
@@ -578,6 +582,7 @@ VERBS: dict[str, Program] = {
     "status": at_once(status),
     "diagnose": at_once(diagnose),
     "stacks": at_once(stacks),
+    "tree": at_once(tree),
     "stop": at_once(stop),
     "attempts": at_once(attempts),
     "place": at_once(place),

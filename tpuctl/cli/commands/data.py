@@ -1,7 +1,8 @@
-"""`tpuctl data`: many small files as tar shards in a bucket."""
+"""`tpuctl data`: many small files as tar shards in a bucket, and receipts of data."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from tpuctl.cli.options import DryRun, Json, Quiet
 
 __all__ = ["app"]
 
-app = new_group("Pack small files into shards in a bucket.")
+app = new_group("Pack files into shards, and write receipts of data.")
 Uri = Annotated[str, typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where the pack is.")]
 SHARDS = (
     Column("name", "SHARD"),
@@ -31,9 +32,16 @@ PACKS = (
 )
 
 
+CHECKS = (
+    Column("field", "FIELD"),
+    Column("result", "", whole=True),
+    Column("detail", "", give=1),
+)
+
+
 @app.callback()
 def data() -> None:
-    """Pack small files into shards in a bucket."""
+    """Pack files into shards, and write receipts of data."""
 
 
 @app.command("pack")
@@ -90,6 +98,48 @@ def verify(
         if context.console.json_mode:
             context.console.data(rows)
         context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
+
+
+@app.command("receipt")
+def receipt(
+    ctx: typer.Context,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="gs://BUCKET/PREFIX, a disk that is mounted, or SLICE:/PATH.")
+    ],
+    contract: Annotated[
+        Path | None,
+        typer.Option("--contract", metavar="FILE", help="What a program takes for granted of it (YAML)."),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Write a receipt of data: its digest, and its contract.
+
+    The digest is over the listing of objects or files; of their contents only the beginning of one is read.
+    What of the contract that shows is checked, the rest is stated. The store keeps the newest receipt of each
+    URI, for `tpuctl run --data URI`. Data that does not meet its contract gets none: status 1.
+    """
+    from tpuctl.datasets.contract import Contract
+    from tpuctl.datasets.receipt import keep_receipt, load_contract, refuse_unmet, take_receipt
+    from tpuctl.lib.codec import to_data
+    from tpuctl.lib.text import counted, sized
+
+    with open_context(ctx) as context:
+        said = load_contract(contract) if contract is not None else Contract()
+        found = take_receipt(context, uri, said)
+        console = context.console
+        if found.checks and not console.json_mode:
+            rows = [
+                {"field": each.field, "result": each.result, "detail": each.detail} for each in found.checks
+            ]
+            console.table(rows, CHECKS)
+        refuse_unmet(found)
+        keep_receipt(context, found)
+        if console.json_mode:
+            console.data(to_data(found))
+            return
+        what = f"{counted(found.objects, 'object' if found.kind == 'gcs' else 'file')}, {sized(found.bytes)}"
+        console.sentence(f"{found.uri}: {what}, {found.digest.of} sha256 {found.digest.value}")
 
 
 @app.command("ls")

@@ -52,6 +52,10 @@ def rerun(
             "--checkpoint-dir", metavar="URI", help="Go on with these checkpoints; else from scratch."
         ),
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="URI", help="Data that changed, by its newer receipt; repeatable."),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
     timeout: Timeout = None,
@@ -80,7 +84,7 @@ def rerun(
         if is_bundle(Path(source)):
             store_bundle(context.store, Path(source))
         target = _target(context, manifest, on, tuple(zone or ()), pay)
-        request = RerunRequest(run_id, dict(map(parse_secret, secret or ())), checkpoint_dir)
+        request = RerunRequest(run_id, dict(map(parse_secret, secret or ())), checkpoint_dir, tuple(data or ()))
         found = prepare_rerun(context, context.config, manifest, record, request, target)
         rows = render_plan(found.plan)
         if dry_run and context.console.json_mode:

@@ -23,6 +23,7 @@ RUNS = (
     Column("goodput", "GOODPUT", right=True),
     Column("cost", "COST", right=True),
     Column("created", "CREATED (UTC)", give=2, whole=True),
+    Column("made_up", "DATA", whole=True),
     Column("command", "COMMAND", give=4, most=2),
 )
 NOT_IN_CSV = ("failure",)
@@ -55,7 +56,8 @@ def runs(
         shown = rows if console.json_mode else [_run_line(row) for row in rows]
         asked = group is not None or tag
         empty = "no runs; start one with `tpuctl run SCRIPT`"
-        console.table(shown, RUNS, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
+        columns = [each for each in RUNS if each.key != "made_up" or any(row["synthetic"] for row in rows)]
+        console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
 
 
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     lost = f", {row['preemptions']} lost" if row["preemptions"] else ""
     return {
         **row,
+        "made_up": "synthetic" if row["synthetic"] else None,
         "state": f"{row['state']}: {failure['signature']}" if failure else row["state"],
         "attempts": f"{row['attempts']}{lost}",
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
@@ -82,5 +85,6 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "tags": " ".join(row["tags"]), "command": shlex.join(row["command"])})
+        lists = {key: " ".join(row[key]) for key in ("tags", "data")}
+        writer.writerow({**row, **lists, "command": shlex.join(row["command"])})
     return out.getvalue().rstrip("\n")

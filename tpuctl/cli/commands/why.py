@@ -18,7 +18,7 @@ def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None
     The oldest comes first.
     """
     from tpuctl.slices.choose import resolve_slice
-    from tpuctl.views.slices import decisions, describe_condition
+    from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
 
     columns = (
         Column("at", "WHEN (UTC)"),
@@ -32,6 +32,8 @@ def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None
         if not context.console.json_mode:
             rows = [{**row, "at": moment} for row, moment in zip(rows, _moments(rows), strict=True)]
         context.console.table(rows, columns)
+        for run in synthetic_runs(context, subject):
+            context.console.alarm(f"run {run} runs on synthetic data", f"tpuctl manifest show {run}")
         condition = describe_condition(context, subject)
         if condition:
             context.console.warn(condition)

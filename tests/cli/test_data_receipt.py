@@ -1,0 +1,137 @@
+"""`tpuctl data receipt` and runs that read data: on two hosts, against the simulator's bucket."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from google.oauth2.credentials import Credentials
+
+from tests.support.session import Session, open_session
+from tpuctl.cloud.storage import GoogleObjects
+from tpuctl.sim.server import control
+
+TOKENS = "gs://sim-bucket/tokens"
+CONTRACT = "sequence_length: 4\nbos_token: 7\ndtype: uint16\nobjects: 2\npacking: greedy\n"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as made:
+        (made.work / "main.py").write_text("print('read')\n")
+        (made.work / "contract.yaml").write_text(CONTRACT)
+        made.type("up", "v4-16", "big", "--spot", "--pay")
+        yield made
+
+
+@pytest.fixture
+def objects(session: Session) -> GoogleObjects:
+    info = control.status(session.root / "state" / "sim")
+    assert info is not None
+    token = (session.root / "state" / "sim" / "token").read_text().strip()
+    found = GoogleObjects(info.project, info.http, Credentials(token=token))
+    for number in range(2):
+        found.write(f"{TOKENS}/part-{number}.bin", struct.pack("<8H", *([7, 1, 2, 3] * 2)))
+    return found
+
+
+def run(session: Session, *words: str, status: int = 0) -> str:
+    done = session.type("run", "--on", "big", "main.py", "--no-checkpoint", *words, status=status)
+    return " ".join(done.stderr.split())
+
+
+def test_a_run_reads_what_its_receipt_says_or_does_not_start(session: Session, objects: GoogleObjects) -> None:
+    assert f"there is no receipt of {TOKENS}" in run(session, "--data", TOKENS, status=2)
+    shown = session.type("data", "receipt", TOKENS, "--contract", "contract.yaml")
+    assert "2 objects, 32 B" in " ".join((shown.stdout + shown.stderr).split())
+    receipt = session.json("data", "receipt", TOKENS, "--contract", "contract.yaml")
+    assert {each["field"]: each["met"] for each in receipt["checks"]} == {
+        "packing": None, "sequence_length": True, "bos_token": True, "dtype": None, "objects": True,
+    }  # fmt: skip
+    run(session, "--name", "first", "--data", TOKENS)
+    manifest = session.json("manifest", "show", "first")
+    assert manifest["data"] == [receipt]
+    checks = {row["check"]: row["detail"] for row in manifest["attempts"][0]["checks"]}
+    assert checks[f"data {TOKENS}"] == f"listing {receipt['digest']['value'][:12]}"
+    session.type("manifest", "verify", "first")
+
+    objects.write(f"{TOKENS}/part-2.bin", b"1234")
+    assert "3 objects instead of 2" in run(session, "--data", TOKENS, status=6)
+    refused = session.type("rerun", "first", "--dry-run", status=2)
+    assert "3 objects instead of 2" in " ".join(refused.stdout.split())
+    unmet = session.type("data", "receipt", TOKENS, "--contract", "contract.yaml", status=1)
+    assert "objects: 3 instead of 2" in " ".join(unmet.stderr.split())
+
+    newer = session.type("data", "receipt", TOKENS, "--json").stdout
+    (session.work / "newer.json").write_text(newer)
+    session.type("rerun", "first", "--data", f"{TOKENS}=newer.json", "--name", "second")
+    rows = {
+        (row["section"], row["key"]): row["right"]
+        for row in session.json("manifest", "diff", "first", "second")
+    }
+    assert rows["data", f"{TOKENS}.objects"] == "3"
+    objects.delete(f"{TOKENS}/part-2.bin")
+
+
+def test_data_on_hosts_has_a_digest_of_its_tree(session: Session) -> None:
+    folder = session.root / "data"
+    folder.mkdir(mode=0o755)
+    session.root.chmod(0o755)
+    (folder / "part-0.bin").write_bytes(struct.pack("<8H", *([7, 1, 2, 3] * 2)))
+    place = f"big:{folder}"
+    (session.work / "tree.yaml").write_text("sequence_length: 4\nbos_token: 7\ndtype: uint16\n")
+    receipt = session.json("data", "receipt", place, "--contract", "tree.yaml")
+    assert (receipt["kind"], receipt["path"], receipt["objects"]) == ("disk", str(folder), 1)
+    assert [each["met"] for each in receipt["checks"]] == [True, True, None]
+    run(session, "--name", "tree", "--data", place)
+    (folder / "part-0.bin").write_bytes(b"changed")
+    assert "7 bytes instead of 16" in run(session, "--data", place, status=6)
+    (folder / "part-0.bin").unlink()
+    folder.rmdir()
+    assert "no such file" in run(session, "--data", place, status=6)
+
+
+def test_made_up_data_is_shown_wherever_the_run_is(session: Session) -> None:
+    (session.work / "tpuctl.yaml").write_text("settings: {require_data: true}\n")
+    try:
+        assert "does not say what it reads" in run(session, status=2)
+        run(session, "--name", "noise", "--synthetic")
+    finally:
+        (session.work / "tpuctl.yaml").unlink()
+    assert "synthetic" in session.type("runs").stdout
+    assert session.json("manifest", "show", "noise")["synthetic"] is True
+    assert "synthetic data" in session.type("why", "noise").stderr
+    session.type(
+        "run", "--on", "big", "--name", "long", "--synthetic", "--no-checkpoint", "-d", "--", "sleep", "99"
+    )
+    assert "synthetic" in session.type("ls").stdout
+    assert "synthetic" in session.type("status", "big").stdout
+    session.type("stop", "long", "--yes", "--grace", "1")
+    assert "synthetic" not in session.type("ls").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("data", "receipt", "gs://sim-bucket/nothing"), 5, "there is nothing at gs://sim-bucket/nothing"),
+        (("data", "receipt", "gs://My_Bucket/p"), 2, "no bucket can be called 'My_Bucket'"),
+        (("data", "receipt", "/mnt/data"), 2, "is no place of data"),
+        (("data", "receipt", "disk-of-nobody"), 2, "no slice has disk disk-of-nobody"),
+        (("data", "receipt", "big:/nowhere"), 5, "no such file or directory: /nowhere"),
+        (("data", "receipt", TOKENS, "--contract", "none.yaml"), 5, "there is no file none.yaml"),
+        (("data", "pack", ".", "gs://My_Bucket/p"), 2, "for example gs://my_bucket"),
+        (("run", "--on", "big", "main.py", "--data", TOKENS, "--synthetic"), 2, "exclude each other"),
+        (
+            ("run", "--on", "big", "main.py", "--no-checkpoint", "--data", f"{TOKENS}=main.py"),
+            2,
+            "no receipt of data",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    session: Session, objects: GoogleObjects, words: tuple[str, ...], status: int, said: str
+) -> None:
+    refused = session.type(*words, status=status)
+    assert said in " ".join(refused.stderr.split())
