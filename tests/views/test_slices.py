@@ -34,7 +34,7 @@ FACTS = {
     "payer": "",
     "usd_per_hour": None,
     "paid": "",
-    "run": {"id": "r1", "state": "waiting", "failure": {"signature": "disk-full"}},
+    "run": {"id": "r1", "state": "waiting", "failure": {"signature": "disk-full"}, "synthetic": True},
 }
 
 
@@ -44,6 +44,7 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
     assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h, or when unused for 30 min"
     assert lines["run"] == "r1 (waiting); before: disk-full"
+    assert lines["data"] == "synthetic"
     assert lines["service account"] == "trainer@my-project.iam.gserviceaccount.com"
     assert "ready since" not in lines
 
@@ -51,7 +52,7 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
 def test_a_slice_on_its_way_down_says_so() -> None:
     lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "run": None}, NOW)
     assert lines["state"] == "lost (to be taken down)"
-    assert not {"taken down", "run"} & set(lines)
+    assert not {"taken down", "run", "data"} & set(lines)
 
 
 def test_mounts_with_the_same_health_are_told_together() -> None:
