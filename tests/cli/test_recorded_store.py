@@ -31,7 +31,8 @@ def test_a_recorded_fleet_is_shown_and_goes_on(kind):
             if words == "manifest plain":
                 expected = assemble(None, [expected], None)  # what was one document for each attempt
             if words == "runs":
-                expected = [{**dict.fromkeys(RUN_KEYS), "tags": [], **row} for row in expected]  # with new keys
+                new = {**dict.fromkeys(RUN_KEYS), "tags": [], "data": [], "synthetic": False}
+                expected = [{**new, **row} for row in expected]
             assert session.json(*words.split()) == expected, words
         slices = {row["name"]: row["state"] for row in session.json("ls")}
         assert slices["big"] == slices["small"] == "ready"

@@ -48,7 +48,7 @@ def fleet_cells(row: Mapping[str, Any], now: float) -> dict[str, Any]:
     """A row of `fleet_rows` with what the table shows in two columns of few characters."""
     created = row["created"]
     age = None if created is None else render_age(now - _seconds(created))
-    made_up = "synthetic" if row["synthetic"] else None
+    made_up = "synthetic" if row.get("synthetic") else None
     return {**row, "age": age, "hour": _hour(row), "made_up": made_up}
 
 

@@ -19,11 +19,13 @@ FLEET = (
     Column("hosts", "HOSTS", right=True, whole=True, give=2),
     Column("state", "STATE", whole=True),
     Column("cloud", "CLOUD", whole=True, give=5),
-    Column("made_up", "DATA", whole=True),
     Column("age", "AGE", right=True, whole=True, give=1),
     Column("hour", "$/HOUR", right=True),
     Column("user", "USER", whole=True, give=4),
 )
+AGE = 7
+MADE_UP = Column("made_up", "DATA", whole=True)
+"""In front of the age, where a run on made-up data is under way."""
 
 
 def ls(
@@ -49,7 +51,8 @@ def ls(
         shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
         synthetic = any(row["synthetic"] for row in rows)
         alone = all(row["user"] == context.user for row in rows)
-        columns = [each for each in (FLEET[:-1] if alone else FLEET) if each.key != "made_up" or synthetic]
+        columns = FLEET[:-1] if alone else FLEET
+        columns = (*columns[:AGE], MADE_UP, *columns[AGE:]) if synthetic else columns
         context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
         paused = paused_why(context)
         if paused:
