@@ -51,8 +51,8 @@ def ls(
         shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
         synthetic = any(row["synthetic"] for row in rows)
         alone = all(row["user"] == context.user for row in rows)
-        columns = FLEET[:-1] if alone else FLEET
-        columns = (*columns[:AGE], MADE_UP, *columns[AGE:]) if synthetic else columns
+        made_up = (MADE_UP,) if synthetic else ()
+        columns = (*FLEET[:AGE], *made_up, *(FLEET[AGE:-1] if alone else FLEET[AGE:]))
         context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
         paused = paused_why(context)
         if paused:
