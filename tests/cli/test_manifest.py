@@ -139,6 +139,21 @@ def test_runs_are_listed_by_group_and_tag_with_what_they_came_to(session: Sessio
     assert f"wandb {ids['one']} allow sweep" in session.type("logs", "one").stdout
 
 
+def test_a_page_about_a_run_is_written_and_replaced(session: Session, tmp_path: Path) -> None:
+    file = tmp_path / "one.html"
+    assert "open it in a browser" in session.type("report", "one", "-o", str(file)).stdout
+    html = file.read_text()
+    assert session.json("manifest", "one")["chain"][-1] in html
+    assert f"loss {LOSS}" in html
+    assert TOKEN not in html
+    made = session.json("report", "one", "-o", str(file))
+    assert (made["run"], made["bytes"]) == ("one", file.stat().st_size)
+    file.write_text("mine")
+    assert "is no report" in session.type("report", "one", "-o", str(file), status=2).stderr
+    assert file.read_text() == "mine"
+    assert "did you mean one?" in session.type("report", "onne", status=5).stderr
+
+
 def test_a_bundle_does_the_run_again_from_a_fresh_state_directory(session: Session, tmp_path: Path) -> None:
     bundle = tmp_path / "one.tar"
     session.type("manifest", "export", "one", "--to", str(bundle))

@@ -1,0 +1,215 @@
+"""The page of a run: what it shows of runs of all kinds, that nothing in it can act, and how large it gets."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.provenance.samples import OLD_ATTEMPT, a_manifest
+from tests.support.builders import a_run, an_attempt
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import AttemptPhase, Cause, Failure, Fault, RunState, WorkerEnd
+from tpuctl.provenance.manifest import assemble
+from tpuctl.views import report_page as page
+from tpuctl.views.report import make_report
+
+PLANTED = "<script>alert(1)</script>"
+TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+FAILURE = Failure(
+    "module-not-found", Fault.ENVIRONMENT, 1, f"No module {PLANTED}", "not found", "add it", False
+)
+
+
+@pytest.fixture
+def services() -> Iterator[MemoryServices]:
+    place = MemoryPlace()
+    yield place.machine()
+    place.close()
+
+
+def large_manifest() -> dict[str, Any]:
+    """100 attempts on 256 hosts, of which one has another kernel."""
+    manifest = a_manifest()
+    host = {"python": "3.12.4", **{f"fact_{number}": "v" * 40 for number in range(20)}}
+    hosts = [
+        {"worker": str(i), "kernel": "6.2" if i == 17 else "6.1", "skew": str(i), "boot_id": f"b{i}", **host}
+        for i in range(256)
+    ]
+    exits = [{"worker": i, "exit_status": i % 2, "signal": None} for i in range(256)]
+    first = {**manifest["attempts"][0], "hosts": hosts, "exits": exits}
+    return {**manifest, "attempts": [{**first, "number": number} for number in range(1, 101)]}
+
+
+def html_of(services: MemoryServices, tmp_path: Path, manifest: dict[str, Any]) -> str:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(manifest))
+    return make_report(services, str(file)).html
+
+
+def put_run(services: MemoryServices, **changes: Any) -> str:
+    """A run that is in the store by its record alone, as without a manifest; its workers wrote something."""
+    attempt = an_attempt(
+        state=AttemptPhase.ENDED,
+        workers=(0, 1),
+        started_at=2010.0,
+        ended_at=2100.0,
+        cause=Cause.FAILED,
+        failure=FAILURE,
+        ends=(WorkerEnd(0, 1), WorkerEnd(1, 1)),
+    )
+    run = a_run(attempt=attempt, **{"state": RunState.FAILED, "reason": PLANTED, **changes})
+    services.store.put(run.key, to_data(run), if_generation=0)
+    services.store.put(f"attempts/{run.id}/00001", to_data(attempt), if_generation=0)
+    for worker in attempt.workers:
+        written = f"\x1b[31mloss\x1b[0m 10%\r100%\n{PLANTED}\n{TOKEN}\nrank {worker}\n".encode()
+        services.logs.append(run.id, 1, worker, "stdout", written)
+    return run.id
+
+
+class Tags(HTMLParser):
+    """Elements that are open, all tags, and all attributes of a page."""
+
+    VOID = frozenset({"meta", "link", "br", "rect", "line", "circle"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def read(html: str) -> Tags:
+    found = Tags()
+    found.feed(html)
+    found.close()
+    assert found.open == []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("10%\r50%\r100%\nnext", "100%\nnext"),
+        ("windows\r\nline", "windows\nline"),
+        ("\x1b]8;;http://x\x07link\x1b]8;;\x07", "link"),
+        ("\x1b]0;title\x1b\\text\x1b(B", "text"),
+        ("a\x00\x00b\tc\x07", "ab\tc"),
+        ("bad \ud800 byte", "bad  byte"),
+    ],
+)
+def test_text_of_terminals_is_what_they_would_show(text, shown):
+    assert page.plain(text) == shown
+
+
+def test_phases_of_all_attempts_make_one_bar():
+    manifest = a_manifest()
+    found = {share.phase: (share.x, share.width, share.said) for share in page.shares(manifest)}
+    assert list(found) == ["waiting", "provisioning", "preparing", "training", "lost"]
+    assert found["waiting"][2] == "3 min, 10%"
+    assert found["lost"][2].startswith("5 min, ")
+    assert sum(width for _, width, _ in found.values()) == pytest.approx(100, abs=0.01)
+    money = page.shares(manifest, usd=10.0)
+    assert [share.phase for share in money] == ["provisioning", "preparing", "training", "lost"]
+    assert sum(float(share.said.split(",")[0].strip("$")) for share in money) == pytest.approx(10, abs=0.02)
+
+
+def test_attempts_stand_one_after_the_other_within_the_picture():
+    bars, ticks = page.timeline(a_manifest(), now=0.0)
+    assert [(bar.title, bar.mark) for bar in bars] == [("attempt 1", "lost"), ("attempt 2", "good")]
+    spans = [(bar.segments[0].x, bar.segments[-1].x + bar.segments[-1].width) for bar in bars]
+    assert spans[0][0] == pytest.approx(0, abs=0.1)
+    assert spans[0][1] == pytest.approx(spans[1][0], abs=0.1)
+    assert spans[1][1] == pytest.approx(100, abs=0.1)
+    assert [tick.x for tick in ticks] == [0, 25, 50, 75, 100]
+
+
+def test_equal_hosts_stand_once():
+    found = page.hosts(large_manifest())
+    assert found is not None
+    assert found.columns == ("kernel", "exit")
+    assert [row[1:] for row in found.rows] == [("6.1", "exit 0"), ("6.1", "exit 1"), ("6.2", "exit 1")]
+    assert found.rows[0][0].endswith("… (128 in all)")
+    assert found.rows[2][0] == "17"
+    assert found.varied == ("skew (256 values)",)
+    assert dict(found.same)["python"] == "3.12.4"
+    assert len(found.each) == 256
+
+
+def test_a_page_of_many_attempts_on_many_hosts_stays_small(services, tmp_path):
+    html = html_of(services, tmp_path, large_manifest())
+    read(html)
+    assert len(html.encode()) < 1 << 20
+    assert "70 earlier ones" in html
+    assert "Shortened: <code>tpuctl manifest show first</code>" in html
+
+
+def test_nothing_in_a_page_acts_or_asks_for_anything(services, tmp_path):
+    manifest = a_manifest(argv=("python3", PLANTED, '" onload="x'))
+    manifest["attempts"][1]["hosts"][0]["kernel"] = PLANTED
+    html = html_of(services, tmp_path, manifest)
+    found = read(html)
+    assert PLANTED not in html
+    assert not {"script", "img", "iframe", "object", "form", "base"} & set(found.seen)
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name in ("src", "style")]
+    assert [value for name, value in found.attributes if name == "href"] == ["data:,"]
+    assert {value for _, value in found.attributes if "url(" in value} <= {"url(#hatch)"}
+    policy = next(value for _, value in found.attributes if "default-src" in value)
+    assert re.match(r"default-src 'none'; style-src 'sha256-[A-Za-z0-9+/]{43}='; img-src data:;", policy)
+    assert manifest["chain"][-1] in html
+
+
+def test_a_failed_run_without_a_manifest_is_shown_by_its_record(services):
+    html = make_report(services, put_run(services)).html
+    read(html)
+    assert "module-not-found" in html
+    assert "add it" in html
+    assert "Without digests" in html
+    assert "100%\n&lt;script&gt;" in html
+    assert PLANTED not in html
+    assert TOKEN not in html
+    assert "big-1</code> stdout <span" in html
+
+
+def test_a_run_that_goes_on_and_one_that_has_not_begun_have_pages(services):
+    goes_on = a_run(id="on", attempt=an_attempt(started_at=2000.0))
+    begins = a_run(id="new", attempt=None, state=RunState.WAITING)
+    for run in (goes_on, begins):
+        services.store.put(run.key, to_data(run), if_generation=0)
+        read(make_report(services, run.id).html)
+    assert "goes on" in make_report(services, "on").html
+    assert "waits" in make_report(services, "new").html
+
+
+def test_made_up_data_is_said_at_the_top(services, tmp_path):
+    manifest = copy.deepcopy(a_manifest())
+    assert "Synthetic" not in html_of(services, tmp_path, manifest)
+    assert '<p class="alarm">Synthetic data' in html_of(services, tmp_path, {**manifest, "synthetic": True})
+
+
+def test_attempts_of_earlier_versions_are_shown(services, tmp_path):
+    html = html_of(services, tmp_path, assemble(None, [OLD_ATTEMPT], None))
+    read(html)
+    assert "the cloud took it" in html
+    assert "Without digests" in html

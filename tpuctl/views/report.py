@@ -1,0 +1,158 @@
+"""One page about a run: looks at its manifest, its record and the ends of its logs, and renders them.
+
+The page needs nothing but itself: no script, no request, and its policy forbids both. Whatever comes from logs
+or manifests is escaped by the template, without control sequences, and without what looks like a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+from msgspec import Struct
+
+from tpuctl import __version__
+from tpuctl.engine.services import Services
+from tpuctl.errors import BadManifestError
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import RunRecord, RunState, RunTotals
+from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns, read_template
+from tpuctl.provenance.build import build_attempt, build_start, build_totals
+from tpuctl.provenance.manifest import SCHEMA, Row, canonical, typed
+from tpuctl.provenance.parts import current_part, current_totals, load_manifest, load_parts, read_manifest
+from tpuctl.state.repository import find_slice, get_run, list_attempts
+from tpuctl.views import report_page as page
+
+LOGS_MAX, LOG_MIN, LOG_MAX = 400_000, 600, 6_000
+"""Bytes of log ends in a page, and of each worker's streams: least and most."""
+FAILED_MAX = 8
+"""Workers of which the ends of logs are open: those that failed."""
+
+
+class Report(Struct, frozen=True):
+    """The page of a run."""
+
+    run_id: str
+    html: str
+
+
+def make_report(services: Services, source: str) -> Report:
+    """The page of the run `source`, or of the manifest in the file of that name, which has no logs.
+
+    Raises NotFoundError or BadManifestError.
+    """
+    run, written = None, read_manifest(source)
+    if written is None:
+        run = get_run(services, source).record
+        written = _manifest(services, run)
+    end = written.get("end") or {}
+    goodput = build_totals(written["attempts"], chips=None, usd_per_hour=None).goodput
+    spent, attempts = RunTotals(goodput, end.get("chip_hours"), end.get("usd")), written["attempts"]
+    if run is not None and not run.state.final:
+        stored = find_slice(services, run.slice_name)
+        slice_ = stored.record if stored is not None else None
+        spent = current_totals(services, run, slice_)
+        attempts = [*attempts, current_part(services, run, slice_, load_parts(services, run.id))]
+    facts = {**written, "attempts": attempts}
+    return Report(str(written["run"]["id"]), _render(services, run, facts, written, spent))
+
+
+def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:
+    """The manifest of a run; of one that has none what its record tells, in the same form without digests."""
+    try:
+        return load_manifest(services, run.id)
+    except BadManifestError:
+        if services.store.list(f"manifests/{run.id}/"):
+            raise
+    stored = find_slice(services, run.slice_name)
+    start = build_start(run, stored.record if stored else None, project=services.project, version="")
+    rows, since = [], run.created_at
+    for attempt in list_attempts(services, run.id):
+        rows.append(build_attempt(run, attempt, run.slice_name, since=since))
+        since = attempt.ended_at or since
+    return {"schema": SCHEMA, **start, "attempts": rows, "end": None, "chain": []}
+
+
+def _render(services: Services, run: RunRecord | None, manifest: Row, written: Row, spent: RunTotals) -> str:
+    """`written`: the manifest without what goes on."""
+    now = services.store.now()
+    end, style = manifest.get("end") or {}, read_template("report.css").decode()
+    state = str(run.state) if run is not None else end.get("state") or "not over"
+    bars, ticks = page.timeline(manifest, now)
+    left_out = len(manifest["attempts"]) - len(bars)
+    text, short = _manifest_text(written)
+    facts = {
+        "style": Markup(style),  # noqa: S704 (ours)
+        "style_digest": base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        "version": __version__,
+        "made": page.moment(now),
+        "run": manifest["run"],
+        "command": manifest["command"],
+        "slice": manifest["slice"],
+        "code": manifest["code"],
+        "environment": manifest.get("environment"),
+        "synthetic": bool(manifest.get("synthetic")),
+        "state": state,
+        "good": state in ("succeeded", "running"),
+        "bad": state in ("failed", "gave-up"),
+        "reason": run.reason if run is not None else end.get("reason") or "",
+        "ended": end.get("ended"),
+        "spent": spent,
+        "prices": load_accelerators().prices_note if spent.usd is not None else "",
+        "bars": bars,
+        "left_out": left_out,
+        "ticks": ticks,
+        "time_shares": page.shares(manifest),
+        "cost_shares": page.shares(manifest, spent.usd) if spent.usd else [],
+        "attempts": page.attempt_rows(manifest),
+        "failure": page.last_failure(manifest),
+        "hosts": page.hosts(manifest),
+        "logs": _log_ends(services, run),
+        "log_attempt": run.attempt.number if run is not None and run.attempt else None,
+        "manifest": text,
+        "manifest_short": short,
+        "chain": manifest.get("chain") or [],
+        "sealed": bool(end),
+    }
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(read_template("report.html.j2").decode()).render(facts)
+
+
+def _manifest_text(written: Row) -> tuple[str, bool]:
+    """The manifest as YAML, and whether something of it was left out."""
+    shown, short = page.short_manifest(written, len(canonical(written)))
+    ordered = shown if short else to_data(typed(shown))
+    text = yaml.dump(ordered, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100)
+    cut = text[: page.MANIFEST_MAX]
+    return page.plain(load_secret_patterns().redact(cut)), short or len(cut) < len(text)
+
+
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _log_ends(services: Services, run: RunRecord | None) -> list[page.LogEnd]:
+    """What the workers of the last attempt wrote last, as far as it is on this machine."""
+    if run is None or run.attempt is None:
+        return []
+    attempt, patterns = run.attempt, load_secret_patterns()
+    limit = max(LOG_MIN, min(LOG_MAX, LOGS_MAX // (2 * max(len(attempt.workers), 1))))
+    failed = {end.worker for end in attempt.ends if end.signal is not None or end.exit_status not in (0, None)}
+    if attempt.failure is not None and attempt.failure.worker is not None:
+        failed = {attempt.failure.worker}
+    open_ = set(sorted(failed)[:FAILED_MAX]) if run.state is not RunState.SUCCEEDED else set()
+    found = []
+    for worker in attempt.workers:
+        for stream in ("stdout", "stderr"):
+            data = services.logs.tail(run.id, attempt.number, worker, stream, limit)
+            if len(data) == limit:
+                data = data.partition(b"\n")[2] or data  # the first line is cut
+            text = patterns.redact(page.plain(data.decode("utf-8", "replace"))).strip("\n")
+            if text.strip():
+                found.append(page.LogEnd(str(worker), stream, text, worker in open_))
+    return page.fold_logs(found, run.slice_name)

@@ -1,0 +1,326 @@
+"""What the page of a run shows: its manifest as times, shares, tables and texts. Pure.
+
+Places in pictures are percent of their width, so that text beside them keeps its size on every screen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.lib.text import counted, fold_label, fold_workers, group_equal
+from tpuctl.lib.time import parse_timestamp, render_moment, render_seconds
+from tpuctl.provenance.compare import OF_A_BOOT
+from tpuctl.provenance.manifest import Row
+
+PHASES: Mapping[str, str] = {
+    "waiting": "waiting for capacity",
+    "provisioning": "provisioning",
+    "preparing": "preparing",
+    "first-step": "first step",
+    "training": "training",
+    "lost": "lost since the last checkpoint",
+}
+"""In the order in which an attempt goes through them, with their names for people."""
+RUNNING = "running"
+"""Of programs that do not say when their first step is over."""
+BARS_MAX, EVENTS_MAX, COLUMNS_MAX = 30, 200, 12
+"""Attempts in the picture, events of an attempt, and columns of the table of hosts: enough for a reader, and a
+page that opens."""
+VALUES_MAX, SPANS_MAX = 8, 12
+"""Values by which hosts are told apart: a column with more, such as a clock, has one for nearly every host.
+Spans of workers that are written out."""
+MANIFEST_MAX = 300_000
+"""Characters of the manifest in a page."""
+TICKS = 5
+_DAY_S = 86_400.0
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+)
+"""Control sequences of terminals (ECMA-48, section 5.4), and of xterm for titles and links."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Segment(Struct, frozen=True):
+    """A part of a bar, in percent of the picture."""
+
+    phase: str
+    x: float
+    width: float
+    said: str
+
+
+class Bar(Struct, frozen=True):
+    """One attempt in the timeline. `end` is where it ended, in percent; None while it goes on."""
+
+    title: str
+    said: str
+    segments: tuple[Segment, ...]
+    end: float | None = None
+    mark: str = ""
+    """How it ended: `good`, `bad` or `lost`."""
+
+
+class Tick(Struct, frozen=True):
+    """A time below the timeline."""
+
+    x: float
+    anchor: str
+    said: str
+
+
+class Share(Struct, frozen=True):
+    """A phase in a stacked bar, and in its legend."""
+
+    phase: str
+    title: str
+    x: float
+    width: float
+    said: str
+
+
+class Hosts(Struct, frozen=True):
+    """The hosts of the last attempt: what all share, and a table of what they do not, equal rows folded.
+    `varied` are columns with a value for nearly every host, and how many."""
+
+    count: int
+    same: tuple[tuple[str, str], ...]
+    varied: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    each: tuple[tuple[str, ...], ...]
+    """One row per host: worker, host name, address, end."""
+
+
+class LogEnd(Struct, frozen=True):
+    """The last lines of workers that wrote the same."""
+
+    label: str
+    stream: str
+    text: str
+    failed: bool = False
+
+
+def plain(text: str) -> str:
+    """What a terminal would be left with: no control sequences, of a line that was written over the last state.
+    Other control characters are left out."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in _ANSI.sub("", text).split("\n"))
+    return _CONTROL.sub("", "\n".join(lines))
+
+
+def split_phases(phases: Row) -> dict[str, float]:
+    """Seconds of an attempt by what the page calls them; 0 for what is not known."""
+    running = float(phases.get("running_s") or 0.0)
+    first = min(float(phases.get("first_step_s") or 0.0), running)
+    lost = min(float(phases.get("lost_s") or 0.0), running - first)
+    before = {name: float(phases.get(f"{name}_s") or 0.0) for name in ("waiting", "provisioning", "preparing")}
+    return {**before, "first-step": first, "training": running - first - lost, "lost": lost}
+
+
+def timeline(manifest: Row, now: float) -> tuple[list[Bar], list[Tick]]:
+    """The newest attempts as bars, and the times below them."""
+    attempts = manifest["attempts"][-BARS_MAX:]
+    spans = [_span_of(row, now) for row in attempts]
+    start = parse_timestamp(str(manifest["run"].get("created")))
+    if start is None or len(attempts) < len(manifest["attempts"]):
+        start = min((begin for begin, _ in spans), default=now)
+    start = min([start, *(begin for begin, _ in spans)])  # phases are rounded
+    last = max((end for _, end in spans), default=now)
+    length = max(last - start, 1.0)
+    names = phase_names(manifest)
+    bars = [_bar(row, span, start, length, names) for row, span in zip(attempts, spans, strict=True)]
+    return bars, list(_ticks(start, length))
+
+
+def _span_of(row: Row, now: float) -> tuple[float, float]:
+    """From when an attempt was waited for to its end."""
+    end = parse_timestamp(str(row.get("ended"))) or now
+    return end - sum(_lengths(row, end).values()), end
+
+
+def _lengths(row: Row, end: float) -> dict[str, float]:
+    """Its phases; of what earlier versions wrote the time between start and end."""
+    found = split_phases(row.get("phases") or {})
+    started = parse_timestamp(str(row.get("started")))
+    if not any(found.values()) and started is not None:
+        found["training"] = max(0.0, end - started)
+    return found
+
+
+def _bar(row: Row, span: tuple[float, float], start: float, length: float, names: Mapping[str, str]) -> Bar:
+    at, segments = span[0], []
+    for phase, seconds in _lengths(row, span[1]).items():
+        if seconds > 0:
+            said = f"{names[phase]}: {render_seconds(seconds)}"
+            segments.append(Segment(phase, _percent(at - start, length), _percent(seconds, length), said))
+            at += seconds
+    over = bool(row.get("ended")) and bool(row.get("cause"))
+    cause = str(row.get("cause") or ("goes on" if row.get("number") else "waits"))
+    title = f"attempt {row['number']}" if row.get("number") else "now"
+    said = f"{cause}, {render_seconds(span[1] - span[0])}"
+    mark = {"succeeded": "good", "stopped": "good", "preempted": "lost", "host-lost": "lost"}.get(cause, "bad")
+    return Bar(
+        title, said, tuple(segments), _percent(span[1] - start, length) if over else None, mark if over else ""
+    )
+
+
+def _ticks(start: float, length: float) -> Iterator[Tick]:
+    form = "%H:%M:%S" if length < 600 else "%H:%M" if length < _DAY_S else "%m-%d %H:%M"
+    for number in range(TICKS):
+        share = number / (TICKS - 1)
+        anchor = "start" if number == 0 else "end" if number == TICKS - 1 else "middle"
+        moment = datetime.fromtimestamp(start + share * length, UTC)
+        yield Tick(100 * share, anchor, moment.strftime(form))
+
+
+def _percent(part: float, whole: float) -> float:
+    return round(100 * part / whole, 3)
+
+
+def phase_names(manifest: Row) -> dict[str, str]:
+    """What phases are called for this run."""
+    known = any((row.get("phases") or {}).get("training_s") is not None for row in manifest["attempts"])
+    return {**PHASES, "training": PHASES["training"] if known else RUNNING}
+
+
+def shares(manifest: Row, usd: float | None = None) -> list[Share]:
+    """All attempts together by phase: of their time, or of what they cost where `usd` says it. While it waits
+    for capacity a run costs nothing."""
+    total = dict.fromkeys(PHASES, 0.0)
+    for row in manifest["attempts"]:
+        for phase, seconds in split_phases(row.get("phases") or {}).items():
+            total[phase] += seconds
+    if usd is not None:
+        total["waiting"] = 0.0
+    whole, at, found = sum(total.values()), 0.0, []
+    for phase, seconds in total.items():
+        if seconds > 0:
+            width = _percent(seconds, whole)
+            amount = render_seconds(seconds) if usd is None else f"${usd * seconds / whole:.2f}"
+            said = f"{amount}, {width:.0f}%" if width >= 1 else f"{amount}, under 1%"
+            found.append(Share(phase, phase_names(manifest)[phase], at, width, said))
+            at += width
+    return found
+
+
+def hosts(manifest: Row) -> Hosts | None:
+    """The hosts of the last attempt that has any."""
+    attempt = next((row for row in reversed(manifest["attempts"]) if row.get("hosts")), None)
+    if attempt is None:
+        return None
+    rows = sorted((dict(row) for row in attempt["hosts"]), key=lambda row: int(row["worker"]))
+    ends = {int(row["worker"]): end_said(row) for row in attempt.get("exits") or ()}
+    keys = dict.fromkeys(key for row in rows for key in row if key not in OF_A_BOOT and key != "worker")
+    values = {key: {str(row.get(key) or "–") for row in rows} for key in keys}
+    same = tuple((key, next(iter(found))) for key, found in values.items() if len(found) == 1)
+    differing = tuple(key for key, found in values.items() if 1 < len(found) <= VALUES_MAX)[:COLUMNS_MAX]
+    varied = tuple(
+        f"{key} ({counted(len(found), 'value')})" for key, found in values.items() if len(found) > VALUES_MAX
+    )
+
+    def shown(row: Row) -> tuple[str, ...]:
+        own = tuple(str(row.get(key) or "–") for key in differing)
+        return (*own, ends.get(int(row["worker"]), "–"))
+
+    folded = [
+        (_few([int(row["worker"]) for row in group]), *cells) for cells, group in group_equal(rows, shown)
+    ]
+    each = tuple(
+        (str(row["worker"]), row.get("hostname") or "–", row.get("address") or "–", shown(row)[-1])
+        for row in rows
+    )
+    return Hosts(len(rows), same, varied, (*differing, "exit"), tuple(folded), each)
+
+
+def _few(workers: Sequence[int]) -> str:
+    """Workers in as many words as a table bears."""
+    spans = fold_workers(workers).split(",")
+    if len(spans) <= SPANS_MAX:
+        return ", ".join(spans)
+    return f"{', '.join(spans[:SPANS_MAX])}, … ({len(workers)} in all)"
+
+
+def end_said(row: Row) -> str:
+    """How a worker ended, in words."""
+    if row.get("signal") is not None:
+        said = f"signal {row['signal']}"
+    elif row.get("exit_status") is not None:
+        said = f"exit {row['exit_status']}"
+    else:
+        said = "not seen"
+    return f"{said} ({row['note']})" if row.get("note") else said
+
+
+def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
+    """One row per attempt, for the table."""
+    found = []
+    for row in manifest["attempts"]:
+        if not row.get("number"):
+            continue  # time between attempts
+        running = (row.get("phases") or {}).get("running_s")
+        failure = row.get("failure") or {}
+        ends = group_equal(row.get("exits") or (), end_said)
+        said = "; ".join(f"{_few([int(e['worker']) for e in group])}: {end}" for end, group in ends)
+        events = row.get("timeline") or ()
+        found.append(
+            {
+                "number": row["number"],
+                "place": " ".join(
+                    str(part) for part in (row["slice"].get("cloud_name"), row["slice"].get("zone")) if part
+                ),
+                "started": row.get("started") or "–",
+                "ran": "–" if running is None else render_seconds(running),
+                "cause": row.get("cause") or "goes on",
+                "why": failure.get("signature") or row.get("why") or "",
+                "ends": said,
+                "step": "–" if row.get("step") is None else f"{row['step']:g}",
+                "events": list(events[-EVENTS_MAX:]),
+            }
+        )
+    return found
+
+
+def last_failure(manifest: Row) -> dict[str, Any] | None:
+    """The failure of the last attempt that failed, with its number; None where none did."""
+    found = next((row for row in reversed(manifest["attempts"]) if row.get("failure")), None)
+    return None if found is None else {**found["failure"], "attempt": found["number"]}
+
+
+def fold_logs(ends: Sequence[LogEnd], slice_name: str) -> list[LogEnd]:
+    """Ends of logs of which the label is the number of a worker: equal texts once, of failed workers first."""
+    groups = group_equal(ends, lambda end: (end.stream, end.text, end.failed))
+    named = [
+        replace(group[0], label=fold_label(slice_name, [int(end.label) for end in group]))
+        for _, group in groups
+    ]
+    return sorted(named, key=lambda end: not end.failed)
+
+
+def short_manifest(manifest: Row, length: int) -> tuple[dict[str, Any], bool]:
+    """The manifest as it is shown, and whether something was left out: of one that is longer than a page bears
+    (`length` in characters) what there is per host."""
+    whole = dict(manifest)
+    if length <= MANIFEST_MAX:
+        return whole, False
+    attempts = [
+        {
+            **row,
+            **{
+                key: counted(len(row[key]), "row") + " not shown"
+                for key in ("hosts", "exits", "timeline")
+                if row.get(key)
+            },
+        }
+        for row in whole["attempts"][-BARS_MAX:]
+    ]
+    return {**whole, "attempts": attempts}, True
+
+
+def moment(at: float) -> str:
+    """A time for people."""
+    return render_moment(at).replace("T", " ").replace("Z", " UTC")
