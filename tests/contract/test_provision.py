@@ -24,7 +24,8 @@ from tpuctl.hosts.provision import (
     provision,
     render_operations,
 )
-from tpuctl.model.cloud import HostTarget
+from tpuctl.hosts.remote_wrapper import RemoteWrapper
+from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
@@ -118,7 +119,7 @@ class Loop:
             slice_name="st",
             fence=fence,
             deliver=self.deliver,
-            **more,
+            **{"patience_s": 0.0, **more},
         )
 
     def settle(self, *kinds: Said, **more: Any) -> Verdict:
@@ -178,6 +179,36 @@ def test_what_is_asked_is_done_once_and_said_in_the_row(loop: Loop):
     before = loop.facts(Section.JOBS).jobs
     assert loop.step(Said()) == Provisioned(({"word": "yes"},))
     assert loop.facts(Section.JOBS).jobs == before
+
+
+class Counting(RemoteWrapper):
+    """Counts calls of hosts."""
+
+    calls = 0
+
+    def run(self, *words: Any, **more: Any) -> list[RemoteResult]:
+        self.calls += 1
+        return self._remote.run(*words, **more)
+
+
+def test_what_ends_soon_takes_two_calls_and_what_is_there_one(loop: Loop):
+    """Starting the agent is most of what a host pays for a journey over many."""
+    loop.facts(Section.HOST)  # which brings the agent
+    counting = Counting(loop.lab.remote())
+    loop.agent = HostAgent(counting, read_agent())
+    counts = []
+    for kind in (Said(), Said(), Said(words.LATE_WORD)):
+        counting.calls = 0
+        assert isinstance(loop.step(kind, patience_s=15.0), Provisioned)
+        counts.append(counting.calls)
+    assert counts == [2, 1, 2]
+
+
+def test_a_job_at_work_is_waited_for_as_long_as_is_asked(loop: Loop):
+    slow = Said(words.LATE_WORD)
+    assert isinstance(loop.step(slow), Wait)
+    assert isinstance(loop.step(slow, patience_s=0.01), Wait)
+    assert loop.step(slow, patience_s=15.0) == Provisioned(({"word": "late"},))
 
 
 def test_what_stops_one_host_is_told_with_its_hint(loop: Loop):

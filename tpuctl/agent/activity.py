@@ -1,9 +1,8 @@
 """`activity`: whether anybody uses this host. `warn`: a line on all of its terminals."""
 
-import contextlib
 import os
 
-from base import need
+from base import need, suppress
 from processes import process_stat
 from rooted import output_of
 
@@ -161,7 +160,7 @@ def warn(request, _stdin):
         import subprocess
 
         # Not installed, or hung: what could be written was written.
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 ["wall"], input=text.encode(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10
             )

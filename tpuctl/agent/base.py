@@ -1,11 +1,10 @@
 """What most verbs need: files below ~/.tpuctl, attempts and their directories."""
 
 import errno
-import json
 import os
-import re
 
 import mask  # noqa: F401 - from here on, what is made is private
+import quick_json as json
 from client import Refused, write_all
 
 SCHEMA = 1
@@ -13,8 +12,32 @@ POLL_S = 0.1
 ENDED = ("exited", "lost")
 COPY = "copy-"  # begins the name of a run that is a copy from host to host
 PROVISION = "provision-"  # begins the name of a run that is a provisioning job
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+HEXADECIMAL = frozenset("0123456789abcdef")
+ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+NAME = ALPHANUMERIC | frozenset("._-")
+NAME_MAX = 128
+
+
+class suppress:
+    """contextlib's, whose import takes longer than most verbs."""
+
+    def __init__(self, *errors):
+        self.errors = errors
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, kind, _error, _trace):
+        return kind is not None and issubclass(kind, self.errors)
+
+
+def is_name(text):
+    """Of a run or an attempt."""
+    return 0 < len(text) <= NAME_MAX and text[0] in ALPHANUMERIC and NAME.issuperset(text)
+
+
+def is_sha256(text):
+    return len(text) == 64 and HEXADECIMAL.issuperset(text)
 
 
 def root(*parts):
@@ -26,11 +49,13 @@ def make_dir(path):
     return path
 
 
-ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in mountinfo, proc(5)
-
-
 def unescape(text):
-    return ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), text)
+    """Of a space and the like in mountinfo, proc(5): a backslash and three octal digits."""
+    if "\\" not in text:
+        return text
+    import re
+
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
 def mount_points():
@@ -65,7 +90,7 @@ def write_json(path, data):
     temp = "%s.%d.tmp" % (path, os.getpid())
     handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
-        json.dump(data, file)
+        file.write(json.dumps(data))
         file.flush()
         os.fsync(file.fileno())
     os.rename(temp, path)
@@ -74,7 +99,7 @@ def write_json(path, data):
 def read_json(path):
     try:
         with open(path) as file:
-            return json.load(file)
+            return json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -129,7 +154,7 @@ def need(request, key, kind):
 
 
 def need_sha(value):
-    if not isinstance(value, str) or not SHA256.match(value):
+    if not isinstance(value, str) or not is_sha256(value):
         raise Refused("bad-request", "not a sha256: %r" % (value,))
     return value
 
@@ -141,7 +166,7 @@ class Attempt:
         self.run = str(request.get("run", ""))
         self.number = str(request.get("attempt", ""))
         for name in (self.run, self.number):
-            if not NAME.match(name):
+            if not is_name(name):
                 raise Refused("bad-request", "not a run or attempt id: %r" % (name,))
         self.run_dir = root("runs", self.run)
         self.dir = os.path.join(self.run_dir, self.number)

@@ -3,13 +3,11 @@
 What needs root is in the keeper, one file that comes with the job (templates/mount_keeper.py).
 """
 
-import contextlib
-import hashlib
-import json
 import os
-import re
 import sys
 
+import quick_json as json
+from base import suppress
 from facts_storage import parse_mount, probe_all
 from operations import Failed
 from processes import process_stat
@@ -18,9 +16,7 @@ from rooted import output_of
 STATE = "/var/lib/tpuctl-mounts"
 PROGRAMS = "/opt/tpuctl-gcsfuse"
 REFUSED = "refused: "
-PASSED_ON = re.compile(
-    r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z", re.I
-)
+PASSED_ON = r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
 
@@ -53,7 +49,7 @@ def look_at_server(path):
 def look_for_nothing(path):
     """No cache of gcsfuse knows of a file that is not there, so that the bucket has to answer. A listing may be
     cached, and takes minutes where there are a million files."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         os.stat(os.path.join(path, ".tpuctl-probe-" + os.urandom(8).hex()))
     return {}
 
@@ -96,7 +92,7 @@ def folders():
 def read_status(folder):
     try:
         with open(os.path.join(folder, "status.json")) as file:
-            return json.load(file)
+            return json.loads(file.read())
     except (OSError, ValueError):
         return None  # it is being made, or removed
 
@@ -138,16 +134,24 @@ def runs(process):
 
 def version_on_path():
     """`gcsfuse version 3.11.2 (Go version …)`"""
-    said = re.search(r"version v?(\d+\.\d+\.\d+)", output_of(["gcsfuse", "--version"]) or "")
-    return said.group(1) if said else ""
+    said = output_of(["gcsfuse", "--version"])
+    if not said:
+        return ""
+    import re
+
+    found = re.search(r"version v?(\d+\.\d+\.\d+)", said)
+    return found.group(1) if found else ""
 
 
 def mount_bucket(parameters, job):
     """`path`, `bucket`, `configuration`, `flags`, `digest`, `program` (its sha256, empty for the one on PATH),
     `version`, `cache` (folder and MiB). The job's files are the keeper, its unit, and the program if any."""
+    import hashlib
+    import re
+
     with open(os.path.join(job.folder, "mount.service")) as file:
         unit = file.read()
-    passed = {key: value for key, value in os.environ.items() if PASSED_ON.match(key)}
+    passed = {key: value for key, value in os.environ.items() if re.match(PASSED_ON, key, re.I)}
     ids = {"$(id -u)": str(os.getuid()), "$(id -g)": str(os.getgid())}
     flags = [each.partition("=") for each in parameters["flags"]]
     plan = dict(
@@ -158,7 +162,7 @@ def mount_bucket(parameters, job):
     )
     name = "mount-%s.json" % hashlib.sha256(parameters["path"].encode()).hexdigest()[:12]
     with open(os.path.join(job.folder, name), "w") as file:
-        json.dump(plan, file)
+        file.write(json.dumps(plan))
     try:
         as_keeper(job, "up", os.path.join(job.folder, name))
     finally:

@@ -1,10 +1,9 @@
 """Ended attempts and contents that nothing uses go away."""
 
-import contextlib
 import os
 import time
 
-from base import COPY, ENDED, SHA256, Refused, read_json, remove_tree, root
+from base import COPY, ENDED, Refused, is_sha256, read_json, remove_tree, root, suppress
 from contents import blobs_of, find_tree
 from state import list_attempts, look
 
@@ -25,26 +24,26 @@ def remove_blobs(older_than):
             used.add(bundle)
             used.update(digest for digest, _ in blobs_of(find_tree("blobs", bundle) or []))
     for name in list(aged_files(root("blobs"), older_than)):
-        if SHA256.match(name) and name not in used:
+        if is_sha256(name) and name not in used:
             drop("blobs", name)
 
 
 def drop(area, name):
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         os.unlink(root(area, name))
 
 
 def aged_files(folder, older_than):
     now = time.time()
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             if now - os.stat(os.path.join(folder, name)).st_mtime >= older_than:
                 yield name
 
 
 def remove_ended(folder):
     """What cannot be removed now, such as where a program left a mount, stays."""
-    with contextlib.suppress(OSError, Refused):
+    with suppress(OSError, Refused):
         remove_tree(folder)
 
 
@@ -63,5 +62,5 @@ def sweep(current):
     remove_blobs(SPARE_S)
     for area in ("blobs", "incoming"):
         for name in list(aged_files(root(area), STALE_S)):
-            if area == "incoming" or not SHA256.match(name):
+            if area == "incoming" or not is_sha256(name):
                 drop(area, name)  # left by a copy, or by a transfer that broke off

@@ -1,10 +1,9 @@
 """Files by the sha256 of their content, and the lists of files (trees) that name them."""
 
-import contextlib
-import json
 import os
 
-from base import Refused, make_dir, need, need_sha, root
+import quick_json as json
+from base import Refused, make_dir, need, need_sha, root, suppress
 from client import CHUNK
 
 LINKED_MIN = 1 << 20
@@ -43,7 +42,7 @@ def open_part(path, start):
 
     part = part_of(path)
     file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
             return part, file, True
@@ -95,7 +94,7 @@ def store_blob(area, digest, size, chunks, start=0):
             os.rename(temp, path)
     except BaseException:
         if not kept:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.unlink(temp)
         raise
 
@@ -115,7 +114,7 @@ def copy_blob(area, digest, size, target):
     except FileNotFoundError:
         raise Refused("missing-blob", "the host lost %s meanwhile" % digest) from None
     if count != size or check.hexdigest() != digest:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(path)
         raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
 
@@ -130,7 +129,7 @@ def link_blob(area, blob, path):
     except OSError:
         return False
     if not file_matches(path, size, digest):
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(blob_path(area, digest))
         raise Refused("missing-blob", "%s was damaged on the host's disk" % digest)
     return True

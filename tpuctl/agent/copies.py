@@ -5,11 +5,11 @@ like all others. Its request may hold a secret, and travels in the environment o
 to its log, as any output; whoever serves says its secret there, and only the owner may read it.
 """
 
-import json
 import os
 import sys
 import time
 
+import quick_json as json
 from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, remove_tree, write_json
 from state import look
 from supervisor import launch

@@ -6,23 +6,20 @@ A journal that would have to be replayed is never passed over (`noload`): files 
 notice.
 """
 
-import json
 import os
-import re
 import stat
-import subprocess
 import time
 
+import quick_json as json
 from facts_storage import parse_mount
 from operations import Failed
 from rooted import as_root, output_of
 
 WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
-DISK = re.compile(r"(sd[a-z]+|nvme\d+n\d+)\Z")
 SECTOR = 512
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
 HELD = "/run/tpuctl-held-"  # what brings a file system back that is held still
-WATCHDOG = """sleep "$1"; state=$2 own=$3; shift 3; tries=60
+WATCHDOG = """cd /; sleep "$1"; state=$2 own=$3; shift 3; tries=60
 ours() { grep -qs "$own" "$state"; }
 while [ $tries -gt 0 ] && ours && ! "$@"; do sleep 1; tries=$((tries - 1)); done
 ours && rm -f "$state"
@@ -55,9 +52,17 @@ def disks_facts(_request):
     return found
 
 
+def is_disk(name):
+    """`sdb` or `nvme0n1`: no partition, and nothing else."""
+    if name.startswith("sd"):
+        return name[2:].isalpha() and name.islower()
+    controller, _, number = name[4:].partition("n")
+    return name.startswith("nvme") and controller.isdigit() and number.isdigit()
+
+
 def uuid_on(source):
     """Of the file system on a disk; empty for what is no disk of its own, and where nobody may look."""
-    if not DISK.match(os.path.basename(source)):
+    if not is_disk(os.path.basename(source)):
         return ""
     said = output_of(as_root(["blkid", "-p", "-s", "UUID", "-o", "value", source]), any_status=True)
     return (said or "").strip()
@@ -73,7 +78,7 @@ def devices():
     found = []
     for name in sorted(os.listdir("/dev")):
         path = "/dev/" + name
-        if not DISK.match(name) or not stat.S_ISBLK(os.stat(path).st_mode):
+        if not is_disk(name) or not stat.S_ISBLK(os.stat(path).st_mode):
             continue
         number = os.stat(path).st_rdev
         device = "%d:%d" % (os.major(number), os.minor(number))
@@ -239,10 +244,8 @@ def arm(state, word, back, seconds, job):
     own = os.urandom(8).hex()
     note = json.dumps({"word": word, "armed": own, "back": back})
     job.run(["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", note, state], root=True)
-    argv = as_root(["setsid", "-f", "sh", "-c", WATCHDOG, "sh", str(seconds), state, own, *back])
-    null = subprocess.DEVNULL
-    if subprocess.call(argv, stdin=null, stdout=null, stderr=null, cwd="/") != 0:
-        raise Failed("the watchdog of a held disk did not start")
+    alone = ["sh", "-c", 'exec "$@" > /dev/null 2>&1', "sh", "setsid", "-f", "sh", "-c", WATCHDOG]
+    job.run([*alone, "sh", str(seconds), state, own, *back], root=True)
 
 
 def release_disk(parameters, job):

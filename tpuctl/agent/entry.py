@@ -36,10 +36,6 @@ def load(verb):
         from copies import carry
 
         return lambda arguments: carry(arguments[1])
-    if verb == "work":
-        from provision import work
-
-        return lambda arguments: work(*arguments[1:3])
     from verbs import MODULES, answer_verb, find_verb
 
     if verb in MODULES:

@@ -1,10 +1,10 @@
 """`facts`: what this host is and has, in one answer. A client asks for the sections that it wants.
 
 Nothing here changes anything, waits for a lock, or hangs with a dead file system: what may hang is tried in a
-child, and what takes too long is given up. A section that cannot be had says why in place of its value.
+child, and what takes too long is given up. A section that cannot be had says why in place of its value. With
+`patience_s` it waits before, so long at most, for the end of provisioning jobs.
 """
 
-import importlib
 import os
 import sys
 import time
@@ -14,7 +14,7 @@ from processes import boot_id
 from rooted import how_root, output_of
 
 SECTIONS = {
-    "jobs": "provision",  # first: what else is told was read after these had their states
+    "jobs": "jobs",  # first: what else is told was read after these had their states
     "host": "facts",
     "pythons": "facts",
     "space": "facts_storage",
@@ -40,11 +40,15 @@ def facts(request, _stdin):
     unknown = [name for name in wanted if name not in SECTIONS]
     if unknown:
         raise Refused("bad-request", "no such sections: %s" % ", ".join(map(str, unknown)))
+    if request.get("patience_s"):
+        from jobs import jobs, wait_for_jobs
+
+        wait_for_jobs(jobs(), request)
     answer, failed = {"schema": 1, "boot_id": boot_id()}, {}
     for name, module in SECTIONS.items():
         if name in wanted:
             try:
-                answer[name] = getattr(importlib.import_module(module), name + "_facts")(request)
+                answer[name] = getattr(__import__(module), name + "_facts")(request)
             except Exception as error:
                 # One odd host file must not hide all else that is known.
                 failed[name] = "%s: %s" % (type(error).__name__, error)
@@ -100,6 +104,11 @@ def pythons_facts(_request):
     return found
 
 
+def is_on_path(program):
+    folders = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)
+
+
 def identity(path):
     """What two names of one file share."""
     known = os.stat(path)
@@ -135,11 +144,9 @@ def chosen(line):
 
 def packages_facts(request):
     """The package tool, who holds its lock, whether it was interrupted, and versions of named `packages`."""
-    import shutil
-
     import lockfile
 
-    if shutil.which("dpkg-query") is None:
+    if not is_on_path("dpkg-query"):
         return {"tool": "", "locked_by": "", "interrupted": False, "installed": {}}
     try:
         held = lockfile.describe(lockfile.holders(os.stat(DPKG_LOCK).st_ino))

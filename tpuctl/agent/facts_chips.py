@@ -14,18 +14,26 @@ GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
 def chips_facts(_request):
-    import glob
-
     pids, unknown = chip_holders()
     lock = lockfile.look()
     if lock is not None:
         lock["holders"] = described(lock["holders"])
     return {
-        "devices": sorted(path for prefix in CHIP_DEVICES for path in glob.glob(prefix + "[0-9]*")),
+        "devices": chip_devices(),
         "holders": described(pids),
         "unknown": unknown,
         "lockfile": lock,
     }
+
+
+def chip_devices():
+    found = []
+    for prefix in CHIP_DEVICES:
+        folder, start = os.path.split(prefix)
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if name.startswith(start) and name[len(start) :][:1].isdigit():
+                found.append(os.path.join(folder, name))
+    return sorted(found)
 
 
 def described(pids):

@@ -1,9 +1,7 @@
 """The sections `envs` and `variables` of `facts`: installed environments as they are now, and what the login of
 this user sets that leads programs elsewhere."""
 
-import glob
 import os
-import re
 
 from base import read_json, root
 from facts import installed
@@ -142,6 +140,9 @@ def variables_facts(_request):
 
 def said_in(name):
     """The file of a login in which a variable is set, or nothing."""
+    import glob
+    import re
+
     pattern = re.compile(r"^\s*(export\s+)?%s=" % name, re.MULTILINE)
     for place in LOGIN_FILES:
         for path in sorted(glob.glob(os.path.expanduser(place))):

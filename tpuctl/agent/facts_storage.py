@@ -4,23 +4,21 @@ A file system whose server died makes whoever looks at it hang, unkillable at wo
 child that has a short time, all at once, and one that does not come back counts as dead.
 """
 
-import json
 import os
-import re
 import select
-import signal
 import time
 
+import quick_json as json
 from base import unescape
+from processes import signal
 from rooted import as_root, output_of
 
 PROBE_S = 2.0
 SECTOR = 512  # the unit of /sys/class/block/*/size, whatever the disk's own is
-PSEUDO = re.compile(
-    r"(proc|sysfs|cgroup2?|dev(pts|tmpfs)|mqueue|hugetlbfs|debugfs|tracefs|securityfs|pstore|bpf|configfs|"
-    r"fusectl|autofs|binfmt_misc|rpc_pipefs|nsfs|efivarfs|squashfs|ramfs)\Z"
-)
-SPARE_DEVICE = re.compile(r"(ram|zram|sr|fd)\d+\Z")
+PSEUDO = {"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs"}
+PSEUDO |= {"efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs"}
+PSEUDO |= {"securityfs", "squashfs", "sysfs", "tracefs"}
+SPARE_DEVICES = ("ram", "zram", "sr", "fd")
 UDEV = {"ID_FS_TYPE": "fs", "ID_FS_UUID": "uuid", "ID_FS_LABEL": "label"}
 BLKID = {"TYPE": "fs", "UUID": "uuid", "LABEL": "label"}
 
@@ -82,7 +80,7 @@ def mounts_facts(request):
     """Mounts that hold files. `alive`: a look at it came back in `probe_s` seconds, well or with `error`."""
     with open("/proc/self/mountinfo") as file:
         mounts = [parse_mount(line) for line in file]
-    mounts = [mount for mount in mounts if not PSEUDO.match(mount["fs"])]
+    mounts = [mount for mount in mounts if mount["fs"] not in PSEUDO]
     probed = probe_all(
         list(dict.fromkeys(mount["path"] for mount in mounts)), float(request.get("probe_s") or PROBE_S)
     )
@@ -114,7 +112,7 @@ def blocks_facts(_request):
     for name in sorted(os.listdir("/sys/class/block")):
         folder = os.path.join("/sys/class/block", name)
         size = int(word(folder, "size") or 0) * SECTOR
-        if not size or SPARE_DEVICE.match(name):
+        if not size or name.rstrip("0123456789") in SPARE_DEVICES:
             continue
         block = {
             "name": name,

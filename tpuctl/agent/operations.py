@@ -1,13 +1,12 @@
 """What operations of all kinds share, and the one that runs a program."""
 
-import json
 import os
-import subprocess
 import sys
 
+import quick_json as json
 from base import read_json, write_json
 from mask import USER_UMASK
-from rooted import as_root
+from rooted import as_root, run_program
 
 TAIL = 4000
 KEPT = "kept.json"  # in the folder of the attempt: what lives on when its job has ended
@@ -22,8 +21,8 @@ class Failed(Exception):
 
 
 class Job:
-    """The job that an operation is part of. `folder` has the files that came with it, and is its to write in;
-    `log` is where what it says goes, `say` tells a person what it is at."""
+    """The job that an operation is part of. `folder`, where it runs, has the files that came with it, and is
+    its to write in; `log` is where what it says goes, `say` tells a person what it is at."""
 
     def __init__(self, folder, log, say):
         self.folder = folder
@@ -44,29 +43,26 @@ class Job:
         argv = as_root(argv) if root else list(argv)
         begin = os.stat(self.log).st_size
         try:
-            done = subprocess.run(
-                argv,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                timeout=seconds,
-                preexec_fn=lambda: os.umask(USER_UMASK),
-            )
-        except subprocess.TimeoutExpired as error:
+            ours = os.umask(USER_UMASK)
+            try:
+                status, said = run_program(argv, seconds)
+            finally:
+                os.umask(ours)
+        except TimeoutError as error:
             raise Failed("%s took longer than %d s" % (argv[0], seconds)) from error
         except OSError as error:
             raise Failed("cannot run %s: %s" % (argv[0], error.strerror), permanent=True) from error
-        out = done.stdout.decode(errors="replace")
+        out = said.decode(errors="replace")
         with open(self.log, "rb") as log:
             log.seek(max(begin, os.fstat(log.fileno()).st_size - TAIL))
             complaint = log.read().decode(errors="replace").strip()
         sys.stderr.write(out)
         sys.stderr.flush()
-        if done.returncode < 0:
-            raise Failed("%s was ended by signal %d" % (argv[0], -done.returncode))
-        if done.returncode != 0:
-            said = (complaint or out.strip()).splitlines()[-1:] or ["exit status %d" % done.returncode]
-            raise Failed(said[0], permanent=done.returncode in permanent)
+        if status < 0:
+            raise Failed("%s was ended by signal %d" % (argv[0], -status))
+        if status != 0:
+            last = (complaint or out.strip()).splitlines()[-1:] or ["exit status %d" % status]
+            raise Failed(last[0], permanent=status in permanent)
         return out
 
 

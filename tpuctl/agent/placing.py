@@ -1,9 +1,8 @@
 """`lacks` and `place`: what is missing for a tree, and bringing it into its place."""
 
-import contextlib
 import os
 
-from base import Attempt, Refused, make_dir, need
+from base import Attempt, Refused, make_dir, need, suppress
 from client import CHUNK
 from contents import (
     blob_path,
@@ -98,7 +97,7 @@ def place(request, _stdin):
     for name, group in groups.items():
         place_one(name, group, find, area)
     for digest in [tree] + [digest for digest, _ in blobs_of(entries)]:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(blob_path(area, digest))
     return {"placed": len(entries)}
 
@@ -186,6 +185,6 @@ def replace_entry(entry, path, area):
             write_file(temp, entry, area)
         os.rename(temp, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(temp)
         raise

@@ -101,7 +101,7 @@ class Tree:
 
     def spawn(self, argv, env, cwd, stdout, stderr, stdin=None):
         """Starts the main process in a session of its own, reading nothing if there is no `stdin`; OSError when
-        it cannot be started."""
+        it cannot be started. `argv` may be a function of this program: what Python has loaded is there then."""
         told, tell = os.pipe()
         self.main = os.fork()
         if not self.main:
@@ -166,7 +166,7 @@ class Tree:
 def become(argv, env, cwd, streams, tell):
     """Turns this new process into the program; a failure goes to `tell` as an error number.
 
-    What else is open here closes by itself (PEP 446).
+    What else is open here closes by itself (PEP 446), or is closed for a function.
     """
     number = errno.EINVAL
     try:
@@ -183,12 +183,29 @@ def become(argv, env, cwd, streams, tell):
         for handle, wanted in enumerate(streams):
             if wanted is not None:
                 os.dup2(wanted, handle)
+        if callable(argv):
+            perform(argv, env)
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         number = error.errno or number
     finally:
         os.write(tell, b"%d" % number)
         os._exit(1)
+
+
+def perform(function, env):
+    """Calls a function as if it were a program, and ends with what it returns as its exit status."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.closerange(3, 1024)  # this program opens a handful
+        os.environ.clear()
+        os.environ.update(env)
+        status = function()
+    except Exception as error:
+        os.write(2, ("tpuctl: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+    finally:
+        os._exit(status)
 
 
 def split_status(status):

@@ -3,12 +3,10 @@
 The supervisor keeps it, so that whoever looks, from whatever machine, knows since when the step is the same.
 """
 
-import contextlib
 import os
-import re
 import time
 
-from base import file_size, read_json, write_json
+from base import file_size, read_json, suppress, write_json
 from processes import descendants, process_stat
 
 READ_MAX = 1 << 20  # a program that writes more between two looks is not read in full
@@ -22,6 +20,8 @@ class Progress:
     """`pattern` has the step as its first group, and all steps as its second, if it has one."""
 
     def __init__(self, attempt, pattern):
+        import re
+
         self.path = attempt.path("progress.json")
         self.pattern = re.compile(pattern)
         self.logs = [[attempt.path(name), 0, ""] for name in ("stdout.log", "stderr.log")]
@@ -39,13 +39,13 @@ class Progress:
             self.read(log)
         if self.fresh and (now - self.written >= WRITE_S or "written" not in self.known):
             self.known["written"] = time.time()
-            with contextlib.suppress(OSError):  # a full disk: the next look writes it
+            with suppress(OSError):  # a full disk: the next look writes it
                 write_json(self.path, self.known)
                 self.written, self.fresh = now, False
 
     def read(self, log):
         path, offset, rest = log
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        with suppress(FileNotFoundError), open(path, "rb") as file:
             begin = max(offset, file_size(path) - READ_MAX)
             file.seek(begin)
             data = file.read(READ_MAX)
@@ -79,7 +79,7 @@ def signs_of_life(attempt, status):
     found = {"progress": read_json(attempt.path("progress.json")), "load": os.getloadavg()[0]}
     moments = []
     for name in ("stdout.log", "stderr.log"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             log = os.stat(attempt.path(name))
             moments += [log.st_mtime] if log.st_size else []
     found["output_at"] = max(moments) if moments else None

@@ -8,17 +8,16 @@ An operation is {"kind", "title", "parameters"}. Its kind names a function of th
 called with the parameters and the `Job`, and raises Failed.
 """
 
-import functools
-import importlib
-import json
 import os
 import sys
 import time
 
 from base import ENDED, PROVISION, SCHEMA, Attempt, Refused, need, read_json, remove_tree, write_json
+from jobs import is_going, jobs, stands, wait_for_jobs
 from operations import Failed, Job
 from prepare import make_prepared, read_bundle
-from state import list_attempts, look
+from processes import signal
+from state import look
 from supervisor import launch
 
 OPERATIONS = {
@@ -38,7 +37,8 @@ FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with t
 
 def provision(request, _stdin):
     """Begins the job, unless that was done; with `anew` also if it has ended since. Answers how it stands,
-    or the contents of its `bundle` that are `missing` here."""
+    or the contents of its `bundle` that are `missing` here. With `patience_s` it waits so long for its end, and
+    tells then those `sections` of the facts, too: whoever asked has to ask nothing more."""
     attempt, fence = Attempt(request), need(request, "fence", int)
     operations, lasts = need(request, "operations", list), need(request, "deadline_s", int)
     if not attempt.run.startswith(PROVISION) or not operations or lasts < 1:
@@ -50,7 +50,7 @@ def provision(request, _stdin):
     entries, missing = read_bundle(bundle)
     if missing:
         return {"missing": missing}
-    attempt.locked()
+    lock = attempt.locked()
     attempt.check_fence(fence)
     state, tries = look(attempt)["state"], 1
     if state in ENDED and request.get("anew"):
@@ -64,9 +64,12 @@ def provision(request, _stdin):
             attempt.path("operations.json"),
             {"schema": SCHEMA, "operations": operations, "deadline_s": lasts, "tries": tries},
         )
-        program = os.path.dirname(os.path.abspath(__file__))
-        argv = [sys.executable, "-I", "-S", program, "work", attempt.run, attempt.number]
-        launch(attempt, fence, argv, dict(os.environ), attempt.path("work"), GRACE_S)
+        launch(attempt, fence, lambda: work(attempt), dict(os.environ), attempt.path("work"), GRACE_S)
+    os.close(lock)
+    if request.get("patience_s") and wait_for_jobs([attempt], request):
+        from facts import facts
+
+        return dict(stands(attempt), facts=facts(dict(request, patience_s=0), None))
     return stands(attempt)
 
 
@@ -79,48 +82,13 @@ def tries_of(attempt):
 
 def refuse_second(attempt):
     for other in jobs():
-        if other.dir != attempt.dir and look(other)["state"] in ("starting", "running"):
+        if other.dir != attempt.dir and is_going(other):
             raise Refused("busy", "%s is at work: %s" % (other.run, stands(other)["doing"]))
 
 
-def jobs():
-    return [attempt for attempt in list_attempts() if attempt.run.startswith(PROVISION)]
-
-
-def jobs_facts(_request):
-    """The jobs that this host knows; a section of `facts`."""
-    return [stands(attempt) for attempt in jobs()]
-
-
-def stands(attempt):
-    """The state of a job and how far it has got."""
-    found = look(attempt)
-    asked = read_json(attempt.path("operations.json")) or {}
-    progress = read_json(attempt.path("progress.json")) or {}
-    return {
-        "run": attempt.run,
-        "attempt": attempt.number,
-        "state": found["state"],
-        "exit_status": found["exit_status"],
-        "detail": found["detail"],
-        "started_at": found["started_at"],
-        "ended_at": found["ended_at"],
-        "tries": asked.get("tries", 1),
-        "of": len(asked.get("operations") or []),
-        "done": progress.get("done", 0),
-        "doing": progress.get("doing", ""),
-        "failed": progress.get("failed"),
-        "results": progress.get("results") or [],
-    }
-
-
-def work(run, number):
+def work(attempt):
     """What the supervisor runs: the operations, one after the other. One that hangs dies of the job's alarm."""
-    import signal
-
-    attempt = Attempt({"run": run, "attempt": number})
-    with open(attempt.path("operations.json")) as file:
-        asked = json.load(file)
+    asked = read_json(attempt.path("operations.json"))
     signal.alarm(asked["deadline_s"])
     results: list = []
     progress = {"schema": SCHEMA, "done": 0, "doing": "", "failed": None, "results": results}
@@ -135,9 +103,8 @@ def work(run, number):
         sys.stderr.write("%s %s\n" % (time.strftime("%H:%M:%S"), title))
         sys.stderr.flush()
         try:
-            perform = getattr(importlib.import_module(OPERATIONS[operation["kind"]]), operation["kind"])
-            say = functools.partial(tell, note, title)
-            job = Job(attempt.path("work"), attempt.path("stderr.log"), say)
+            perform = getattr(__import__(OPERATIONS[operation["kind"]]), operation["kind"])
+            job = Job(attempt.path("work"), attempt.path("stderr.log"), teller(note, title))
             result = perform(operation.get("parameters") or {}, job)
         except Failed as error:
             note(failed={"title": title, "message": str(error), "permanent": error.permanent})
@@ -153,8 +120,12 @@ def work(run, number):
     return 0
 
 
-def tell(note, title, text):
-    """What an operation is at, to whoever looks at the job and to its log."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
-    note(doing="%s, %s" % (title, text))
+def teller(note, title):
+    """Says what an operation is at, to whoever looks at the job and to its log."""
+
+    def say(text):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+        note(doing="%s, %s" % (title, text))
+
+    return say

@@ -1,8 +1,14 @@
 """Other programs of the host, those that need root through sudo, where that asks nothing."""
 
 import os
+import select
+import time
+
+from processes import signal, signal_all, split_status
 
 COMMAND_S = 5.0
+LOOK_S = 0.002
+KILL_S = 1.0
 
 
 def how_root():
@@ -18,16 +24,56 @@ def as_root(argv):
 
 def output_of(argv, any_status=False, seconds=COMMAND_S):
     """What a program says; None where it is missing, fails or takes too long."""
-    import subprocess  # takes longer than most of what is asked of a host
-
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=seconds,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        status, said = run_program(argv, seconds, quiet=True)
+    except OSError:
         return None
-    return done.stdout.decode(errors="replace") if any_status or done.returncode == 0 else None
+    return said.decode(errors="replace") if any_status or status == 0 else None
+
+
+def run_program(argv, seconds=None, quiet=False):
+    """(exit status, or minus the signal that ended it; what it wrote to standard output) of a program that
+    reads nothing and, if `quiet`, says nothing more. OSError when it cannot be started, TimeoutError when it
+    took longer, after it was killed. Not by the module for this, whose import takes longer than most programs.
+    """
+    told, tell = os.pipe()
+    files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, tell, 1)]
+    if quiet:
+        files.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0))
+    pythons = [signal.SIGPIPE, signal.SIGXFSZ]  # which Python ignores, and other programs expect
+    try:
+        pid = os.posix_spawnp(argv[0], argv, os.environ, file_actions=files, setsigdef=pythons)
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(tell)
+    until = None if seconds is None else time.monotonic() + seconds
+    said, status = [], None
+    try:
+        while select.select([told], [], [], until and max(0.0, until - time.monotonic()))[0]:
+            said.append(os.read(told, 1 << 16))
+            if not said[-1]:
+                status = wait_for(pid, until)
+                break
+    finally:
+        os.close(told)
+        if status is None:
+            signal_all([pid], signal.SIGKILL)  # which a sudo does not take
+            wait_for(pid, time.monotonic() + KILL_S)
+    if status is None:
+        raise TimeoutError("%s took longer than %d s" % (argv[0], seconds))
+    exit_status, number = split_status(status)
+    return (exit_status if number is None else -number), b"".join(said)
+
+
+def wait_for(pid, until):
+    """The wait status of a child, None where it did not end in time."""
+    while until is not None:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > until:
+            return None
+        time.sleep(LOOK_S)
+    return os.waitpid(pid, 0)[1]

@@ -1,12 +1,11 @@
 """`status`, `stop`, `attempts`: how attempts stand."""
 
-import contextlib
-import json
 import os
 import time
 
+import quick_json as json
 import survivors
-from base import NAME, SCHEMA, Attempt, file_size, read_end, read_json, root, write_json
+from base import SCHEMA, Attempt, file_size, is_name, read_end, read_json, root, suppress, write_json
 from join import reports
 from log_times import cut_of
 from processes import boot_id, is_alive, signal, signal_all
@@ -99,7 +98,7 @@ def supervisor_alive(status):
 def is_fresh(marker):
     try:
         with open(marker) as file:
-            same_boot = json.load(file).get("boot_id") == boot_id()
+            same_boot = json.loads(file.read()).get("boot_id") == boot_id()
     except ValueError:
         same_boot = True  # caught between creating and writing it
     return same_boot and abs(time.time() - os.stat(marker).st_mtime) < STARTING_GRACE_S
@@ -129,7 +128,7 @@ def stop(request, _stdin):
         # told by a signal as well: the disk may be full.
         recorded = read_json(attempt.path("status.json"))
         told = recorded is not None and supervisor_alive(recorded)
-        with contextlib.suppress(OSError) if told else contextlib.nullcontext():
+        with suppress(OSError) if told else suppress():
             write_json(attempt.path("stop.json"), {"schema": SCHEMA, "grace_s": grace})
         if told:
             signal_all([recorded["supervisor"]["pid"]], signal.SIGTERM)
@@ -142,7 +141,7 @@ def list_attempts():
     runs = root("runs")
     for run in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
         for number in sorted(os.listdir(os.path.join(runs, run))):
-            if NAME.match(run) and NAME.match(number) and os.path.isdir(os.path.join(runs, run, number)):
+            if is_name(run) and is_name(number) and os.path.isdir(os.path.join(runs, run, number)):
                 yield Attempt({"run": run, "attempt": number})
 
 

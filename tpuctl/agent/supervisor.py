@@ -1,10 +1,9 @@
 """`start`: the daemon that runs an attempt, outlives every connection and records the end."""
 
-import contextlib
-import json
 import os
 import time
 
+import quick_json as json
 from base import (
     SCHEMA,
     Attempt,
@@ -14,6 +13,7 @@ from base import (
     read_json,
     reserve_end,
     root,
+    suppress,
     sync_dir,
     write_end,
     write_json,
@@ -128,7 +128,7 @@ class Record:
     def note(self, **more):
         """A full disk must not end the run: the next write repeats what this one could not."""
         self.status.update(more)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             write_json(self.path, self.status)
 
     def insist(self, **more):
@@ -136,9 +136,9 @@ class Record:
         fails (a disk that is gone, or copies what it overwrites) it waits for somebody to mend that."""
         self.status.update(more)
         while True:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 return write_json(self.path, self.status)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 full = "the disk was full at its end: what it wrote last may be missing"
                 return write_end(self.spare, dict(self.status, detail=self.status.get("detail") or full))
             time.sleep(1.0)
@@ -152,8 +152,8 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     try:
         run_main(tree, attempt, argv, dict(env, **{MARK: mark_of(record.status["supervisor"])}), cwd)
     except OSError as error:
-        why = "cannot run %s: %s" % (argv[0], error.strerror)
-        with contextlib.suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
+        why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
+        with suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
             log.write(("tpuctl: %s\n" % why).encode("utf-8", "surrogateescape"))
         now = time.time()
         record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
@@ -193,7 +193,7 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
 
 def oom_kills():
     """How many processes the kernel killed for want of memory since it booted; every user may read that."""
-    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+    with suppress(OSError), open("/proc/vmstat") as file:
         for line in file:
             name, _, count = line.partition(" ")
             if name == "oom_kill":

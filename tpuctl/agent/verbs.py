@@ -1,8 +1,6 @@
 """The verbs that read a JSON request."""
 
-import importlib
-import json
-
+import quick_json as json
 from base import answer
 from client import Refused, Stdin
 
@@ -37,7 +35,7 @@ MODULES = {
 def find_verb(name):
     if name not in MODULES:
         raise Refused("bad-request", "no such verb: %r" % (name,))
-    return getattr(importlib.import_module(MODULES[name]), name)
+    return getattr(__import__(MODULES[name]), name)
 
 
 def read_request(stdin):

@@ -23,6 +23,7 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
+    PATIENCE_ALONE_S,
     Failures,
     Provisioned,
     Unanswered,
@@ -222,6 +223,7 @@ def apply_environment(
                 fence=lease.fence,
                 deliver=deliver_files(services, agent),
                 retry=False,
+                patience_s=PATIENCE_ALONE_S,
             )
         found.append(verdict)
         if isinstance(verdict, Provisioned):

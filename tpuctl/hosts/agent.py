@@ -19,7 +19,7 @@ from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
-from tpuctl.hosts.facts import Facts, Job, Section, parse_facts, parse_job
+from tpuctl.hosts.facts import BegunJob, Facts, Section, parse_begun_job, parse_facts
 from tpuctl.lib.codec import from_data
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -99,9 +99,9 @@ class HostAgent(AgentLink):
         """What each host is and has: the `sections` of the request, all without."""
         return _parse(self.call(targets, "facts", request), parse_facts)
 
-    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Job]]:
+    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[BegunJob]]:
         """Begins a provisioning job on each host, or finds it begun; see `tpuctl/agent/provision.py`."""
-        return _parse(self.call(targets, "provision", request), parse_job)
+        return _parse(self.call(targets, "provision", request), parse_begun_job)
 
     def converse(
         self,

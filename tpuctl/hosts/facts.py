@@ -237,10 +237,17 @@ def parse_facts(data: Mapping[str, Any]) -> Facts:
         raise MalformedReplyError(f"what the host says of itself makes no sense: {error}") from error
 
 
-def parse_job(data: Mapping[str, Any]) -> Job:
+class BegunJob(Job, frozen=True):
+    """A job that was begun just now, with `facts` where it has ended already."""
+
+    facts: Facts | None = None
+
+
+def parse_begun_job(data: Mapping[str, Any]) -> BegunJob:
     """The answer of the verb `provision`; a host that lost contents meanwhile has begun nothing.
     MalformedReplyError for what is none."""
     try:
-        return Job(run="", attempt="", state="absent") if "missing" in data else msgspec.convert(data, Job)
+        lost = "missing" in data
+        return BegunJob(run="", attempt="", state="absent") if lost else msgspec.convert(data, BegunJob)
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedReplyError(f"what the host says of a job makes no sense: {error}") from error

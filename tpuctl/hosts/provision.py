@@ -1,8 +1,9 @@
 """Provisioning: the one loop that brings hosts to what is asked of them, whatever kind of thing that is.
 
-Facts → plan → one job per host → facts again. A `Kind` knows what is asked and plans, purely, from the facts of
-one host; this loop asks, begins jobs and judges how they went. Nothing is remembered here: the host itself
-tells which job it works on and how far that got, so any pass of any machine goes on where the last one stopped.
+Facts → plan → one job per host → facts again, which come with its answer where the job ends soon. A `Kind`
+knows what is asked and plans, purely, from the facts of one host; this loop asks, begins jobs and judges how
+they went. Nothing is remembered here: the host itself tells which job it works on and how far that got, so any
+pass of any machine goes on where the last one stopped.
 
 A job is named after its operations: the same plan finds its job again, another one waits until that has ended.
 """
@@ -29,6 +30,11 @@ RETRY_FIRST_S = 15.0
 RETRY_MAX_S = 600.0
 KILLED_MAX = 3
 """Jobs that were killed are begun again so often where failures are not."""
+PATIENCE_S = 1.0
+"""How long hosts wait for the end of a job before they answer: of all costs of a short one, asking again is the
+greatest. A pass over many slices has no time for more."""
+PATIENCE_ALONE_S = 5.0
+"""The same, for a command that waits for nothing else."""
 
 
 @dataclass(frozen=True)
@@ -225,11 +231,12 @@ def provision(
     retry: bool = True,
     also: Collection[Section] = (),
     told: Sequence[Facts] = (),
+    patience_s: float = PATIENCE_S,
 ) -> Verdict:
     """One step: looks at all hosts, begins what is to be begun, and says where that leaves them. It is called
-    again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call; what
-    else its caller wants to know of them then comes `also`. Where they have just `told` that, in the order of
-    `targets`, they are not asked again.
+    again and again, and blocks no longer than its calls to hosts. Where all are as asked that is one call, and
+    with jobs that end in `patience_s` two; what else its caller wants to know of them then comes `also`. Where
+    they have just `told` that, in the order of `targets`, they are not asked again.
 
     Hosts know the jobs by `slice_name`. `fence` is that of the slice's lease, under which this is called: a
     host refuses one that is lower than what it has seen. Asks nothing where no kind is given.
@@ -239,9 +246,12 @@ def provision(
         return Provisioned(tuple({} for _ in targets))
     run = PROVISION + slice_name
     known, silent = list(zip(targets, told, strict=False)), tuple[Reply[Any], ...]()
+
+    def wanted(target: HostTarget) -> dict[str, Any]:
+        return {"sections": sorted(sections_of(asked[target.worker], also)), "patience_s": patience_s}
+
     if not told:
-        sections = {target.worker: sorted(sections_of(asked[target.worker], also)) for target in targets}
-        answers = agent.facts(targets, lambda target: {"sections": sections[target.worker]})
+        answers = agent.facts(targets, wanted)
         silent = tuple(answer for answer in answers if answer.value is None)
         known = [
             (target, answer.value)
@@ -252,9 +262,15 @@ def provision(
         (target, facts, plan_host(target.worker, facts, asked[target.worker], run, retry=retry))
         for target, facts in known
     ]
-    begun = _begin(agent, [(t, plan) for t, _, plan in plans if plan.begin], run, fence, deliver)
+    begun, ended = _begin(agent, [(t, plan) for t, _, plan in plans if plan.begin], run, fence, deliver, wanted)
     if silent:
         return Unanswered(silent)
+    plans = [
+        (target, now, plan_host(target.worker, now, asked[target.worker], run, retry=retry))
+        if (now := ended.get(target.worker)) is not None
+        else (target, facts, plan)
+        for target, facts, plan in plans
+    ]
     return _judge(plans, begun, asked)
 
 
@@ -297,9 +313,11 @@ def _begin(
     run: str,
     fence: int,
     deliver: Deliver,
-) -> Wait | Unanswered | None:
+    wanted: Callable[[HostTarget], Mapping[str, Any]],
+) -> tuple[Wait | Unanswered | None, Mapping[int, Facts]]:
     """Begins the jobs of hosts; those that do the same get their files together. A host that has said that it
-    has them is sent nothing more: where each call takes seconds, a step has no time for both."""
+    has them is sent nothing more: where each call takes seconds, a step has no time for both. The facts are
+    those that are `wanted` of hosts whose job has ended."""
     ready: dict[int, str | None] = {}
     waits: Wait | None = None
     same: dict[str, list[tuple[HostTarget, HostPlan]]] = {}
@@ -318,7 +336,7 @@ def _begin(
                 ready.update((target.worker, bundle) for target in targets)
     begin = {target.worker: plan for target, plan in plans if target.worker in ready}
     if not begin:
-        return waits
+        return waits, {}
 
     def request(target: HostTarget) -> dict[str, Any]:
         plan = begin[target.worker]
@@ -330,6 +348,7 @@ def _begin(
             "bundle": ready[target.worker],
             "deadline_s": DEADLINE_S,
             "anew": plan.anew,
+            **wanted(target),
         }
 
     chosen = [target for target, _ in plans if target.worker in begin]
@@ -344,5 +363,6 @@ def _begin(
     # The next step sees in its facts whether the job began, or that it is silent by now.
     slow = [reply.worker for reply in bad if reply.result.failure is FailureKind.TIMEOUT]
     if len(slow) < len(bad):
-        return Unanswered(tuple(reply for reply in bad if reply.worker not in slow))
-    return wait_for(f"worker {fold_workers(slow)} to say that it began") if slow else waits
+        return Unanswered(tuple(reply for reply in bad if reply.worker not in slow)), {}
+    ended = {each.worker: each.value.facts for each in answers if each.value and each.value.facts is not None}
+    return (wait_for(f"worker {fold_workers(slow)} to say that it began") if slow else waits), ended

@@ -8,7 +8,14 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, TransientError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
+from tpuctl.hosts.provision import (
+    PATIENCE_ALONE_S,
+    Failures,
+    Kind,
+    Provisioned,
+    Unanswered,
+    provision,
+)
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
@@ -44,6 +51,7 @@ def bring_hosts(
                 slice_name=record.name,
                 fence=held.fence,
                 deliver=deliver_files(services, agent),
+                patience_s=PATIENCE_ALONE_S,
             )
         if isinstance(found, Provisioned):
             rows[0] = found.rows

@@ -343,6 +343,34 @@ def stands(host: MemoryHost, request: Json) -> Json:
     return {"state": look(host, request)["state"], **kept}
 
 
+def facts_waited(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    """`facts`, which waits for jobs where it is asked to."""
+    yield from wait_for_jobs(process, request)
+    return facts(process.host, request)
+
+
+def job_begun(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+    """`provision`, with the facts of after it where the job ends in time."""
+    answer = begin_job(process.host, request)
+    if "missing" in answer or not (yield from wait_for_jobs(process, request)):
+        return answer
+    return {**job_stands(process.host, request), "facts": facts(process.host, request)}
+
+
+def wait_for_jobs(process: Process, request: Json) -> Generator[Wait | float, None, bool]:
+    """Whether all ended within `patience_s`; not without."""
+    until = process.now + float(request.get("patience_s") or 0)
+    while going := [
+        attempt.supervisor
+        for run, _, attempt in list_attempts(process.host)
+        if run.startswith(provision.PROVISION) and attempt.supervisor is not None and attempt.supervisor.alive
+    ]:
+        if process.now >= until:
+            return False
+        yield Wait(until - process.now, change=tuple(going))
+    return bool(request.get("patience_s"))
+
+
 def facts(host: MemoryHost, request: Json) -> Json:
     known = [(run, number) for run, number, _ in list_attempts(host) if run.startswith(provision.PROVISION)]
     jobs = [job_stands(host, {"run": run, "attempt": number}) for run, number in known]
@@ -573,8 +601,8 @@ def place(host: MemoryHost, request: Json) -> Json:
 
 VERBS: dict[str, Program] = {
     "hello": at_once(hello),
-    "facts": at_once(facts),
-    "provision": at_once(begin_job),
+    "facts": verb(facts_waited),
+    "provision": verb(job_begun),
     "activity": at_once(activity),
     "warn": at_once(warn),
     "prepare": at_once(prepare),
