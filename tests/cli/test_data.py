@@ -111,7 +111,8 @@ def test_a_pack_that_was_killed_goes_on(session: Session, objects: GoogleObjects
     if (at, when) != (1, "before"):
         session.type("data", "verify", uri, status=3)
     found = json.loads(session.type("data", "pack", "data", uri, *SMALL, "--json").stdout)
-    assert found["sent"] == found["shards"] - len(there)
+    # A shard whose last bytes were under way arrives after its sender is dead.
+    assert found["sent"] <= found["shards"] - len(there)
     after = {info.name: info.generation for info in objects.list(f"{uri}/shard-")}
     assert {name: after[name] for name in there} == there
     assert shards(objects, uri) == shards(objects, PACK)

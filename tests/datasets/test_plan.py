@@ -61,7 +61,13 @@ def test_key_of_a_sample(name: str, key: str, odd: bool) -> None:
 def test_a_header_is_that_of_tarfile(name: str, size: int) -> None:
     info = tarfile.TarInfo(name)
     info.size = size
-    assert header(name, size) == info.tobuf(tarfile.PAX_FORMAT)
+    assert header(name.encode(), size) == info.tobuf(tarfile.PAX_FORMAT)
+
+
+def test_the_order_of_a_folder_is_by_sample_and_then_by_name() -> None:
+    dice = random.Random(3)
+    names = {"".join(dice.choices("a.-Aä", k=dice.randrange(1, 6))) for _ in range(2000)} - {".", ".."}
+    assert in_order(names) == sorted(names, key=lambda name: (sample_key(name), name))
 
 
 def sizes_of(samples: list[int], shard_mb: int = 150) -> list[list[int]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http.client import HTTPException
+from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -120,19 +121,19 @@ class _Stream:
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
-        self._buffer = bytearray()
+        self._rest = b""
         self._position = 0
 
     def read(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            self._buffer += piece
-        taken = bytes(memoryview(self._buffer)[:size])
-        del self._buffer[:size]
-        self._position += len(taken)
-        return taken
+        # Its value is handed on as it is: a part of an upload is in memory once.
+        buffer = BytesIO()
+        buffer.write(self._rest[:size])
+        self._rest = self._rest[size:]
+        while (wanted := size - buffer.tell()) and (piece := next(self._pieces, None)) is not None:
+            buffer.write(piece[:wanted])
+            self._rest = piece[wanted:]
+        self._position += buffer.tell()
+        return buffer.getvalue()
 
     def tell(self) -> int:
         return self._position

@@ -11,7 +11,9 @@ from tpuctl.datasets.plan import File, Shard, ending, header, in_order, padding
 from tpuctl.errors import TpuctlError, UsageError
 
 _READABLE_BY_ALL = 0o444
-PIECE = 1 << 20
+_ASKED = stat.S_IFMT(0xFFFF) | _READABLE_BY_ALL
+_USUAL = stat.S_IFREG | _READABLE_BY_ALL
+PIECE = 1 << 18
 """Bytes that are handed on at once; a shard is never in memory."""
 
 
@@ -34,11 +36,16 @@ def _below(folder: str, prefix: str) -> Iterator[File]:
     try:
         with os.scandir(f"{folder}/{prefix}") as entries:
             for entry in entries:
+                name = entry.name
+                if not name.isascii():
+                    _check_name(entry)
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                else:
-                    sizes[entry.name] = _size(entry)
-                _check_name(entry)
+                    folders.append(name)
+                    continue
+                found = entry.stat()
+                if found.st_mode & _ASKED != _USUAL:
+                    _check_file(entry, found.st_mode)
+                sizes[name] = found.st_size
     except OSError as error:
         path = error.filename or f"{folder}/{prefix}"
         raise UsageError(
@@ -50,15 +57,12 @@ def _below(folder: str, prefix: str) -> Iterator[File]:
         yield from _below(folder, f"{prefix}{name}/")
 
 
-def _size(entry: os.DirEntry[str]) -> int:
-    found = entry.stat()
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a link to a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
+def _check_file(entry: os.DirEntry[str], mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = "a link to a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise UsageError(f"{entry.path} is {kind}", hint=f"take it away: rm {shlex.quote(entry.path)}")
-    readable = found.st_mode & _READABLE_BY_ALL == _READABLE_BY_ALL
-    if not readable and not os.access(entry.path, os.R_OK):
+    if not os.access(entry.path, os.R_OK):
         raise UsageError(f"{entry.path} cannot be read", hint=f"chmod u+r {shlex.quote(entry.path)}")
-    return found.st_size
 
 
 def _check_name(entry: os.DirEntry[str]) -> None:
@@ -73,42 +77,70 @@ def _check_name(entry: os.DirEntry[str]) -> None:
 def stream_shard(folder: str, shard: Shard, on_piece: Callable[[int, int], None]) -> Iterator[bytes]:
     """The tar file piece by piece; `on_piece` is told bytes and files of each. Raises TpuctlError where a file
     is not as it was when the folder was listed."""
-    buffer, used, files = bytearray(), 0, 0
-    for name, size in zip(shard.names, shard.sizes, strict=True):
-        buffer += header(name, size)
-        for content in _contents(f"{folder}/{name}", size):
-            buffer += content
-            if len(buffer) >= PIECE:
-                on_piece(len(buffer), files)
-                yield bytes(buffer)
-                used, files = used + len(buffer), 0
-                buffer.clear()
-        buffer += padding(size)
+    root = os.fsencode(folder) + b"/"
+    parts: list[bytes] = []
+    used = whole = files = 0
+    for name, size in shard.each():
+        path = root + name
+        head = header(name, size)
+        parts.append(head)
+        used += len(head)
+        for content in (_content(path, size),) if size < PIECE else _contents(path, size):
+            parts.append(content)
+            used += len(content)
+            if used >= PIECE:
+                on_piece(used, files)
+                yield b"".join(parts)
+                whole += used
+                used = files = 0
+                parts.clear()
+        fill = padding(size)
+        parts.append(fill)
+        used += len(fill)
         files += 1
-    buffer += ending(used + len(buffer))
-    on_piece(len(buffer), files)
-    yield bytes(buffer)
+    parts.append(ending(whole + used))
+    on_piece(used + len(parts[-1]), files)
+    yield b"".join(parts)
 
 
-def _contents(path: str, size: int) -> Iterator[bytes]:
-    left = size
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _content(path: bytes, size: int) -> bytes:
+    """Of a small file, in three calls to the system: there are millions of them."""
     try:
-        # Cheaper than a file object, and one is opened for each of millions of files.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, _FLAGS)
         try:
             # One byte more is asked for than there should be; less than that is the end of a file (read(2)).
-            while piece := os.read(handle, asked := min(left + 1, PIECE)):
+            content = os.read(handle, size + 1)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    # A file system may hand out less at once than it has.
+    return content if len(content) == size else b"".join(_contents(path, size))
+
+
+def _contents(path: bytes, size: int) -> Iterator[bytes]:
+    left = size
+    try:
+        handle = os.open(path, _FLAGS)
+        try:
+            while piece := os.read(handle, min(left + 1, PIECE)):
                 left -= len(piece)
                 if left < 0:
                     break
                 yield piece
-                if left == 0 and len(piece) < asked:
-                    break
         finally:
             os.close(handle)
     except OSError as error:
-        raise TpuctlError(
-            f"{path} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(path)}"
-        ) from error
+        raise _unreadable(path, error) from error
     if left:
-        raise TpuctlError(f"{path} changed while it was packed", hint="pack again when nothing writes there")
+        raise TpuctlError(
+            f"{os.fsdecode(path)} changed while it was packed", hint="pack again when nothing writes there"
+        )
+
+
+def _unreadable(path: bytes, error: OSError) -> TpuctlError:
+    shown = os.fsdecode(path)
+    return TpuctlError(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(shown)}")

@@ -214,7 +214,7 @@ class _Shards:
                 pass
             if digest.crc32c == known.crc32c:
                 return shard.index, _row(shard, digest), False
-            self._meter.take_back(shard.size, len(shard.names))
+            self._meter.take_back(shard.size, shard.files)
         return shard.index, self._send(shard, known.generation if known is not None else 0), True
 
     def _send(self, shard: Shard, generation: int) -> PackedShard:
@@ -252,4 +252,4 @@ class _Shards:
 
 
 def _row(shard: Shard, digest: Digest) -> PackedShard:
-    return PackedShard(shard.name, shard.size, len(shard.names), shard.samples, digest.sha256, digest.crc32c)
+    return PackedShard(shard.name, shard.size, shard.files, shard.samples, digest.sha256, digest.crc32c)
