@@ -58,8 +58,8 @@ def make_tree_bucket(session: Session) -> None:
     bucket_call(session, "/storage/v1/b?project=sim-project", body)
 
 
-def on(session: Session, worker: int, script: str, status: int = 0) -> str:
-    words = ("exec", "big", "--worker", str(worker), "--json", "--", "sh", "-c", script)
+def on(session: Session, worker: int, script: str, status: int = 0, name: str = "big") -> str:
+    words = ("exec", name, "--worker", str(worker), "--json", "--", "sh", "-c", script)
     found = json.loads(session.type(*words, status=status).stdout)
     rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
     return str(rows[0]["stdout"])
@@ -323,6 +323,38 @@ def test_a_mount_goes_when_nobody_has_it_open_and_its_files_stay(session: Sessio
     session.type("mount", "rm", SLOW)
     assert on(session, 0, f"ls {SLOW}; cat {CKPT}/stays") == "stays\n"
     assert {row["path"] for row in rows(session)} == {CKPT}
+
+
+@pytest.mark.long
+def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_the_file(
+    session: Session,
+) -> None:
+    def apply(*mounts: str) -> dict[str, str]:
+        """The process that serves each path, and the ttl it was given."""
+        filed = {"accelerator": "v4-8", "pay": True, "tier": "spot", "zone": ZONE, "mount": mounts}
+        text = json.dumps({"fleet": {"name": "lab", "slices": {"filed": filed}}})
+        (session.work / "fleet.yaml").write_text(text)
+        session.type("apply", "-f", "fleet.yaml", "--yes")
+        assert session.json("status", "filed")["state"] == "ready"
+        script = """
+            for pid in $(pgrep -x gcsfuse); do
+                words=$(tr '\\0' ' ' < /proc/$pid/cmdline)
+                file=$(echo "$words" | sed 's/.*--config-file=\\([^ ]*\\).*/\\1/')
+                echo $(echo $words | sed 's/.* //') $pid-$(sed -n 's/^  ttl-secs: //p' $file)
+            done"""
+        return dict(line.split() for line in on(session, 0, script, name="filed").splitlines())
+
+    both = ("gs://sim-bucket/a:/mnt/a:train,ttl=7", "gs://sim-bucket/b:/mnt/b:dataset")
+    first = apply(*both)
+    assert {path: value.partition("-")[2] for path, value in first.items()} == {"/mnt/a": "7", "/mnt/b": "-1"}
+    assert apply(*both) == first
+    changed = apply("gs://sim-bucket/a:/mnt/a:train,ttl=9", both[1])
+    assert changed["/mnt/a"].endswith("-9")
+    assert changed["/mnt/b"] == first["/mnt/b"]
+    assert apply(both[1]) == changed  # `mount rm` takes one off
+    session.type("mount", "rm", "/mnt/a", "--on", "filed")
+    assert apply(both[1]) == {"/mnt/b": first["/mnt/b"]}
+    session.type("down", "filed", "--yes")
 
 
 def test_after_a_preemption_mounts_are_there_before_the_slice_is_ready(session: Session) -> None:
