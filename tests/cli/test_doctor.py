@@ -439,11 +439,14 @@ def test_no_network_at_all_is_one_problem(session: Session) -> None:
     profile.write_text(good.replace(simulated, "http://127.0.0.1:9"))
     try:
         report = json.loads(session.type("doctor", "--json", status=1).stdout)
+        waited = session.type("up", "small", "--timeout", "1s", status=8)
     finally:
         profile.write_text(good)
+    assert "hint: tpuctl sim up; nothing listens there" in waited.stderr
     bad = [each for each in report["findings"] if each["level"] != "ok"]
     assert [each["check"] for each in bad if each["level"] == "problem"] == ["network"]
     assert "127.0.0.1:9 does not answer" in bad[0]["what"]
+    assert bad[0]["fix"] == "tpuctl sim up"
     assert {each["what"] for each in bad[1:]} == {"not checked: no API answers"}
 
 

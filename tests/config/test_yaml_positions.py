@@ -63,6 +63,7 @@ def test_an_alias_is_the_same_object_and_nothing_is_expanded():
         ("a: \0", "not valid YAML"),
         ("a: !!int x", "f:1:4: 'x' is not a whole number"),
         ("a: {<<: 3}", "<< takes a mapping"),
+        (f"a: {'[' * 5000}", "f:1:54: nested more than 50 levels deep"),
     ],
 )
 def test_what_is_not_plain_data_is_refused_with_its_place(text, said):

@@ -177,19 +177,20 @@ def restarts(session: Session) -> dict[tuple[str, int], int]:
 
 
 SITS_OUT = "the bucket does not answer: nothing within 5 s"
+ASK = "gcloud storage ls gs://sim-bucket"
 
 
 @pytest.mark.parametrize(
-    ("fault", "said", "lasts_s"),
+    ("fault", "said", "hint", "lasts_s"),
     [
-        soak("storage-unavailable", SITS_OUT, 30.0),
-        soak("storage-rate-limit", SITS_OUT, 30.0),
-        ("storage-hang", SITS_OUT, 0.0),
-        ("bucket-deleted", "the bucket gs://sim-bucket is gone", 0.0),
+        soak("storage-unavailable", SITS_OUT, ASK, 30.0),
+        soak("storage-rate-limit", SITS_OUT, ASK, 30.0),
+        ("storage-hang", SITS_OUT, ASK, 0.0),
+        ("bucket-deleted", "the bucket gs://sim-bucket is gone", f"hint: tpuctl mount rm {CKPT} --on big", 0.0),
     ],
 )
 def test_trouble_of_the_bucket_is_told_of_and_sat_out(
-    session: Session, fault: str, said: str, lasts_s: float
+    session: Session, fault: str, said: str, hint: str, lasts_s: float
 ) -> None:
     """A gcsfuse that waits for its bucket is not mounted again: programs would lose what they have open."""
     on(session, 0, f"echo there > {CKPT}/t")
@@ -199,6 +200,7 @@ def test_trouble_of_the_bucket_is_told_of_and_sat_out(
         if said == SITS_OUT:  # from a bucket that is gone a program has its answer
             reader = session.start("exec", "big", "--worker", "1", "--", "cat", f"{CKPT}/t")
         assert healths(session) == {said}
+        assert hint in session.type("mount", "check", status=3).stderr
         while time.monotonic() < began + lasts_s:
             time.sleep(0.5)
     if said == SITS_OUT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -76,6 +77,7 @@ _KINDS: Mapping[str, Kind] = {
 }
 MAX_DEPTH = 50
 """Lists and mappings within each other; what a fleet file needs has 6."""
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
@@ -84,20 +86,45 @@ def parse_marked(text: str, origin: str) -> Marked | None:
     import yaml
 
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _loader_class()(text)
         try:
             node = loader.get_single_node()
             return None if node is None else _Reader(loader, origin).read(node)
         finally:
             loader.dispose()
-    except RecursionError as error:  # PyYAML composes by recursion, before there is a node to look at
-        raise _error(origin, Place(1, 1), "its lists and mappings are nested too deep") from error
+    except _TooDeepError as error:
+        raise _error(origin, error.args[0], _TOO_DEEP) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         raise _error(origin, at, f"not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise _error(origin, Place(1, 1), f"not valid YAML: {' '.join(str(error).split())}") from error
+
+
+class _TooDeepError(Exception):
+    """With the place."""
+
+
+@cache
+def _loader_class() -> type[Any]:
+    """PyYAML's, but it stops at MAX_DEPTH: it reads by recursion, and each level makes the next slower."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.depth > MAX_DEPTH:
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise _TooDeepError(Place(mark.line + 1, mark.column + 1))
+            self.depth += 1
+            try:
+                return super().compose_node(parent, index)
+            finally:
+                self.depth -= 1
+
+    return Loader
 
 
 def _error(origin: str, at: Place, message: str) -> BadConfigError:
@@ -129,7 +156,7 @@ class _Reader:
         if id(node) in self._open:
             raise self._error(node, "an anchor that contains itself")
         if len(self._open) >= MAX_DEPTH:
-            raise self._error(node, f"nested more than {MAX_DEPTH} levels deep")
+            raise self._error(node, _TOO_DEEP)
         self._open.add(id(node))
         self._done[id(node)] = found = self._fresh(node)
         self._open.remove(id(node))

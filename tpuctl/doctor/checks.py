@@ -415,7 +415,9 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
         return tuple(dict.fromkeys(found))
     renewal = facts.credentials.error is not None and facts.credentials.error.code == "transient"
     kept = [each for each in found if not (renewal and each.check == "credentials")]
-    cause = found_by("network", [problem(f"no API answers: {silent.message}", silent.hint)])
+    refused = facts.wanted.simulated and silent.details.get("refused_connection")
+    fix = "tpuctl sim up" if refused else silent.hint
+    cause = found_by("network", [problem(f"no API answers: {silent.message}", fix)])
     return tuple(dict.fromkeys([*cause, *because(kept, "no API answers")]))
 
 

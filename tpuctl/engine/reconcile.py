@@ -21,10 +21,12 @@ from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, render_wa
 
 
 class Outcome(Struct, frozen=True):
-    """What one pass over one subject came to. `acted` means something was changed: look again at once."""
+    """What one pass over one subject came to. `acted` means something was changed: look again at once.
+    `error`: the passing trouble that kept it from looking."""
 
     verdict: Verdict
     acted: bool
+    error: TpuctlError | None = None
 
 
 def converge(
@@ -58,7 +60,7 @@ def converge(
             since, last_why = clock.now(), why
         wait = verdict if isinstance(verdict, Wait) else Wait(why)
         services.emit(Waiting(subject, why, since, wait.until, pace(), wait.coming, wait.progress))
-        _check_deadline(subject, wait, clock.now(), deadline)
+        _check_deadline(subject, wait, clock.now(), deadline, outcome.error)
         clock.sleep(pause)
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
 
@@ -69,12 +71,15 @@ def _attempt(step: Callable[[], Outcome]) -> Outcome:
     try:
         return step()
     except (LeaseHeldError, StaleRecordError, TransientError, RateLimitedError) as error:
-        return Outcome(Wait(error.message), acted=False)
+        return Outcome(Wait(error.message), acted=False, error=error)
 
 
-def _check_deadline(subject: str, wait: Wait, now: float, deadline: float | None) -> None:
+def _check_deadline(
+    subject: str, wait: Wait, now: float, deadline: float | None, error: TpuctlError | None
+) -> None:
     if deadline is not None and now >= deadline:
         raise PendingError(
             f"{subject}: out of time while {render_wait(wait.why, coming=wait.coming)}",
             hint="it stays wanted; the same command goes on with it",
+            details=error.details if error is not None else None,
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.engine.events import Note
@@ -9,8 +12,9 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import Facts, MountedBucket, Section
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted, sized
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
@@ -34,6 +38,8 @@ from tpuctl.transfer.bring_hosts import bring_hosts
 MANY_OBJECTS = 5_000
 """Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""
 SMALL_BYTES = 1 << 20
+HOST, GONE, DENIED, SILENT = "host", "bucket gone", "bucket denied", "bucket silent"
+"""Where the trouble of a mount is, as rows of `mount check --json` have it."""
 
 
 def add_mount(
@@ -169,9 +175,26 @@ def check_mounts(
         for answer in answers:
             row = _row(answer.value, kind, answer.message)
             if row["well"] and ref.bucket in gone:
-                row |= {"health": f"the bucket gs://{ref.bucket} is gone", "well": False}
+                row |= {"health": f"the bucket gs://{ref.bucket} is gone", "well": False, "trouble": GONE}
             rows.append({"path": ref.path, "worker": answer.worker, **row})
     return rows
+
+
+def hint_of(record: SliceRecord, row: Mapping[str, Any]) -> str:
+    """What to type for a mount that is not well."""
+    ref = get_ref(record, row["path"])
+    if row["trouble"] == GONE:
+        region = region_of(record.requested_zones[0])
+        made = f"gcloud storage buckets create gs://{ref.bucket} --location={region}"
+        return f"tpuctl mount rm {ref.path} --on {record.name}, or make it again: {made}"
+    if row["trouble"] == DENIED:
+        account = "--member=serviceAccount:THAT_OF_THE_HOSTS --role=roles/storage.objectUser"
+        return f"gcloud storage buckets add-iam-policy-binding gs://{ref.bucket} {account}"
+    if row["trouble"] == SILENT:
+        return (
+            f"gcsfuse asks again by itself, and programs wait; from here: gcloud storage ls gs://{ref.bucket}"
+        )
+    return f"tpuctl up {record.name}"
 
 
 def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
@@ -182,6 +205,7 @@ def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
             "restarts": None,
             "gcsfuse": None,
             "options": [],
+            "trouble": HOST,
         }
     there, said = find_mount(facts, kind.ref.path), health(facts, kind)
     return {
@@ -190,7 +214,14 @@ def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
         "restarts": there.restarts if there is not None else None,
         "gcsfuse": there.version if there is not None else None,
         "options": list(there.options) if there is not None else [],
+        "trouble": None if said == WELL else _trouble(there),
     }
+
+
+def _trouble(there: MountedBucket | None) -> str:
+    if there is not None and there.alive and there.error:
+        return DENIED if there.error == os.strerror(errno.EACCES) else SILENT
+    return HOST
 
 
 def get_ref(record: SliceRecord, path: str) -> MountRef:

@@ -85,7 +85,8 @@ def _read_slice(services: Services, record: SliceRecord) -> SliceInfo:
         if node is None and queued is None and record.state in _HAD_A_NODE:
             return _confirm_absence(services, record, operation)
     except (TransientError, RateLimitedError) as error:
-        return SliceInfo(unread=error.message, unanswered=isinstance(error, NoAnswerError))
+        refused = bool(error.details.get("refused_connection"))
+        return SliceInfo(unread=error.message, unanswered=isinstance(error, NoAnswerError), refused=refused)
     return SliceInfo(node=node, queued=queued, operation=operation)
 
 

@@ -80,14 +80,18 @@ class _Silence:
         self._name = name
         self._since: float | None = None
         self._reported = False
+        self.error: TransientError | None = None
 
     def heard(self, observation: Observation) -> Failed | None:
         """After each observation. An end where nothing was sent yet and nothing answers: nothing is in
         flight to wait for. An API that answers with an error is waited for."""
         now = self._services.clock.now()
+        self.error = None
         if observation.observed.event is not SliceEvent.UNKNOWN:
             self._since = None
             return None
+        if observation.info.refused:
+            self.error = TransientError(observation.observed.why, details={"refused_connection": True})
         if self._since is None:
             self._since = now
         unread_s = now - self._since
@@ -123,7 +127,7 @@ def renew_if_removed(
         silence.heard(observation)
         if observation.record.state in _CAME_UP:
             if observation.observed.event is SliceEvent.UNKNOWN and patient:
-                return Outcome(Wait(observation.observed.why), acted=False)
+                return Outcome(Wait(observation.observed.why), acted=False, error=silence.error)
             if (
                 plan_slice(observation.record, observation.observed, services.store.now()).state
                 is SliceState.REMOVED
@@ -164,7 +168,7 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
             error = ConflictError(f"slice {name} is being taken down by another command", hint="tpuctl ls")
             return Outcome(Failed(error), acted=False)
         key_sent = send_own_key(services, name) if isinstance(outcome.verdict, Blind) else ""
-        return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
+        return Outcome(Wait(key_sent), acted=False) if key_sent else replace(outcome, error=silence.error)
 
     converge(services, name, step, deadline=deadline, pace=lambda: usual.pace)
     return get_slice(services, name).record

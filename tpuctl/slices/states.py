@@ -191,6 +191,8 @@ class SliceInfo(Struct, frozen=True):
     unread: str = ""
     unanswered: bool = False
     """Whether it is unread because nothing answered: an API that answers with an error is there."""
+    refused: bool = False
+    """Whether nothing listens there."""
 
     @property
     def failure(self) -> CloudErrorInfo | None:

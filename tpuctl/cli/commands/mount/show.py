@@ -64,7 +64,7 @@ def show(
 def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Ask every host how its mounts are."""
     from tpuctl.errors import PartialError
-    from tpuctl.mounts.use import check_mounts
+    from tpuctl.mounts.use import check_mounts, hint_of
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
@@ -78,6 +78,4 @@ def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noq
         if bad:
             workers = sorted({row["worker"] for row in bad})
             why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
-            raise PartialError(
-                why, hint=f"tpuctl up {record.name}", details={"workers": workers, "mounts": rows}
-            )
+            raise PartialError(why, hint=hint_of(record, bad[0]), details={"workers": workers, "mounts": rows})
