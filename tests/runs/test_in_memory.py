@@ -23,6 +23,7 @@ from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
 from tpuctl.runs.follow import follow_run, start_run
+from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.progress import go_on
 from tpuctl.runs.reconcile import advance_run, find_end, request_stop
 from tpuctl.runs.stops import confirm_stop, stop_error
@@ -692,3 +693,29 @@ def test_a_pass_keeps_all_that_was_written_since_the_last_one(place, services):
     start_run(services, run.id)
     pass_for(place, services, 60)
     assert [services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)] == [size, size]
+
+
+def test_what_one_machine_collected_is_there_for_another_without_the_hosts(place, services):
+    def train(process: Process) -> Steps:
+        for number in range(1000):
+            process.write(b"%d: %d\n" % (int(process.env["TPUCTL_RANK"]), number))
+            yield 10.0
+        return 0
+
+    place.server.shared = True
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = submit(services, "big", "writes on and on")
+    start_run(services, run.id)
+    watchdog = place.machine("watchdog")
+    for _ in range(3):
+        pass_for(place, watchdog, 60)
+    [document] = services.store.list(f"logs/{run.id}/")
+    assert len(document.data["segments"]) == 3
+    collected = [watchdog.logs.read(run.id, 1, worker, "stdout", 0, 1 << 20) for worker in (0, 1)]
+    assert min(map(len, collected)) > 60
+    services.logs.write(run.id, 1, 1, "stdout", 0, collected[1][:5])
+    for _ in range(2):
+        restore_logs(services, run.id, 1)
+        here = [services.logs.read(run.id, 1, worker, "stdout", 0, 1 << 20) for worker in (0, 1)]
+        assert here == collected

@@ -375,6 +375,11 @@ class Store(Protocol):
         and is compared with no other: leases, back-offs, doubts, graces, lifetimes."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether other machines may use it, too."""
+        ...
+
     def identity(self) -> str:
         """A short stable id of this store, valid as a label value."""
         ...
@@ -540,6 +545,10 @@ class RunLogs(Protocol):
     def write(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, data: bytes) -> None:
         """Puts `data` where it belongs: two that fetch the same at once do no harm. Before an offset behind the
         end it leaves zeros."""
+        ...
+
+    def read(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, limit: int) -> bytes:
+        """What is behind `offset`, at most `limit` bytes."""
         ...
 
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:

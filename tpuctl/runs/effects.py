@@ -46,6 +46,7 @@ from tpuctl.runs.failure import (
     parse_signatures,
 )
 from tpuctl.runs.hang import furthest, step_rate
+from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
 from tpuctl.runs.progress import weigh_progress
@@ -376,6 +377,7 @@ class RunEffects:
             hosts.stop_copies()
         if hosts is not None and not self._collect(hosts):
             return Outcome(wait_for("the rest of the logs"), acted=True)
+        archive_logs(self._services, self._run, self._attempt)
         failure = self._name_failure()
         cause = self._attempt.cause
         if cause is Cause.HOST_LOST and failure is not None and not failure.retry:

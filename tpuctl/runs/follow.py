@@ -14,6 +14,7 @@ from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.hang import judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.mounts import mount_news, mounts_now
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.slices.mounts import lost_buckets
@@ -141,6 +142,8 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
         return False
     if attempt.suspect_since is not None or run.stop_asked:
         return False
+    if not services.logs.has(run_id, attempt.number):
+        restore_logs(services, run_id, attempt.number)
     watch = _Watch(services, run_id, hosts, deadline)
 
     def sink(worker: int, stream: str, data: bytes) -> None:

@@ -178,6 +178,10 @@ class BucketStore:
                 self._offset = (served - time.clock_gettime(_TICKS), ticks)
             return time.clock_gettime(_TICKS) + self._offset[0]
 
+    @property
+    def shared(self) -> bool:
+        return True
+
     def identity(self) -> str:
         return self._identity
 

@@ -18,7 +18,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceState
 from tpuctl.state.repository import load_run, load_slice, remove_unchanged
 
-_OF_A_RUN = ("manifests", "attempts")
+_OF_A_RUN = ("manifests", "attempts", "logs")
 
 
 class OldRecords(Struct, frozen=True):

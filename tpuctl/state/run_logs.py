@@ -25,6 +25,14 @@ class LogFiles:
         except FileNotFoundError:
             return 0
 
+    def read(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, limit: int) -> bytes:
+        try:
+            with self._file(run_id, attempt, worker, stream).open("rb") as file:
+                file.seek(offset)
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
+
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
         """See `ports.RunLogs.tail`."""
         try:

@@ -165,6 +165,10 @@ class SqliteStore:
         """One time for all machines that share the directory, whatever their own clocks say."""
         return self._now()
 
+    @property
+    def shared(self) -> bool:
+        return False
+
     def identity(self) -> str:
         return self._identity
 

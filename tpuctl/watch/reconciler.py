@@ -18,6 +18,7 @@ from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, Sl
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
+from tpuctl.runs.log_archive import archive_logs, restore_logs
 from tpuctl.runs.reconcile import never_began, silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
@@ -370,6 +371,9 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     until = services.clock.now() + HOST_TIME_S
     hosts = attempt_hosts(services, run, stored.record if stored else None, until)
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
+        if not services.logs.has(run_id, run.attempt.number):
+            restore_logs(services, run_id, run.attempt.number)
         while hosts.fetch_logs().more and services.clock.now() < until:
             continue
+        archive_logs(services, run, run.attempt)
     return line

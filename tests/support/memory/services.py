@@ -44,6 +44,9 @@ class MemoryLogs:
         found.extend(bytes(max(0, offset - len(found))))
         found[offset : offset + len(data)] = data
 
+    def read(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, limit: int) -> bytes:
+        return bytes(self.files.get((run_id, attempt, worker, stream), b""))[offset : offset + limit]
+
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
         return bytes(self.files.get((run_id, attempt, worker, stream), b""))[-limit:]
 

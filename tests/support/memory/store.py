@@ -29,6 +29,7 @@ class MemoryServer:
         self.identity = f"m{next(_STORES):06d}"
         self.lock = threading.RLock()
         self.blobs: dict[str, tuple[bytes, StoredBlob]] = {}
+        self.shared = False
         self.changes = 0
         """Grows with every write."""
         self._documents: dict[str, dict[str, Document]] = {}
@@ -177,6 +178,11 @@ class MemoryStore:
 
     def now(self) -> float:
         return self._server.clock.now()
+
+    @property
+    def shared(self) -> bool:
+        """As one in a bucket, only where a test wants that: most count what goes to the store."""
+        return self._server.shared
 
     def identity(self) -> str:
         return self._server.identity

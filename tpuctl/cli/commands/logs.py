@@ -50,6 +50,7 @@ def logs(
     """
     from tpuctl.lib.text import parse_workers
     from tpuctl.lib.time import parse_duration
+    from tpuctl.runs.log_archive import restore_logs
     from tpuctl.state.repository import get_run
 
     with open_context(ctx) as context:
@@ -69,6 +70,7 @@ def logs(
         except ValueError as error:
             raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
         pattern = _pattern(grep)
+        restore_logs(context, record.id, number)
         begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
         lines = _lines(context, record, number, chosen, begin, pattern)
         if context.console.json_mode:

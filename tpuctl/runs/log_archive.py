@@ -1,0 +1,127 @@
+"""Output of runs in a store that machines share: whoever fetched it, all can read it.
+
+Each round of a collection is a segment: a blob with what was new of all workers. One document for each machine
+and attempt names its segments and says how far they reach, so that what was collected is there whole or not at
+all, and repeats change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError
+from tpuctl.hosts.protocol import LOG_STREAMS, times_of
+from tpuctl.model.records import Attempt, RunRecord
+
+SEGMENT_BYTES = 16 << 20
+"""Of logs in one blob, before it is compressed: what is held in memory."""
+NAMES = (*LOG_STREAMS, *map(times_of, LOG_STREAMS))
+
+
+class LogPart(Struct, frozen=True):
+    """A piece of one log: `name` is that of a stream, or of its index."""
+
+    worker: int
+    name: str
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+def render_segment(parts: Sequence[LogPart]) -> bytes:
+    """A line of JSON that says what follows, then the pieces one after the other; compressed by zlib."""
+    head = [[part.worker, part.name, part.offset, len(part.data)] for part in parts]
+    content = b"".join([json.dumps(head).encode(), b"\n", *(part.data for part in parts)])
+    return zlib.compress(content, 1)
+
+
+def parse_segment(content: bytes) -> list[LogPart]:
+    """See `render_segment`."""
+    head, _, data = zlib.decompress(content).partition(b"\n")
+    parts, begin = [], 0
+    for worker, name, offset, size in json.loads(head):
+        parts.append(LogPart(worker, name, offset, data[begin : begin + size]))
+        begin += size
+    return parts
+
+
+def archive_logs(services: Services, run: RunRecord, attempt: Attempt) -> None:
+    """Puts what this machine has of the logs of `attempt` into a store that is shared, as far as it is new."""
+    if not services.store.shared:
+        return
+    key = f"{_prefix(run.id, attempt.number)}{services.machine}"
+    while True:
+        document = services.store.get(key)
+        data: Mapping[str, Any] = {"segments": [], "ends": {}} if document is None else document.data
+        parts = _new_parts(services, run.id, attempt, data["ends"])
+        if not parts:
+            return
+        blob = services.store.put_blob(render_segment(parts))
+        ends = {**data["ends"], **{_name(part): part.end for part in parts}}
+        try:
+            services.store.put(
+                key,
+                {"segments": [*data["segments"], blob], "ends": ends},
+                if_generation=0 if document is None else document.generation,
+            )
+        except ConflictError:
+            return  # another process of this machine does it
+
+
+def restore_logs(services: Services, run_id: str, number: int) -> None:
+    """Brings what other machines collected of an attempt to this one, as far as it is not here."""
+    if not services.store.shared:
+        return
+    for document in services.store.list(_prefix(run_id, number)):
+        here = {name: _size(services, run_id, number, name) for name in document.data["ends"]}
+        lacking = {name for name, end in document.data["ends"].items() if end > here[name]}
+        needed: list[str] = []
+        for blob in reversed(document.data["segments"]):
+            if not lacking:
+                break
+            needed.insert(0, blob)
+            for part in parse_segment(services.store.get_blob(blob)):
+                if part.offset <= here.get(_name(part), 0):
+                    lacking.discard(_name(part))
+        for blob in needed:  # in order: a size says that what is before it is here
+            _keep(services, run_id, number, parse_segment(services.store.get_blob(blob)))
+
+
+def _keep(services: Services, run_id: str, number: int, parts: Iterable[LogPart]) -> None:
+    for part in parts:
+        if part.end > services.logs.size(run_id, number, part.worker, part.name):
+            services.logs.write(run_id, number, part.worker, part.name, part.offset, part.data)
+
+
+def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[str, int]) -> list[LogPart]:
+    parts, room = [], SEGMENT_BYTES
+    for worker in attempt.workers:
+        for name in NAMES:
+            offset = ends.get(f"{worker}.{name}", 0)
+            data = services.logs.read(run_id, attempt.number, worker, name, offset, room) if room else b""
+            if data:
+                parts.append(LogPart(worker, name, offset, data))
+                room -= len(data)
+    return parts
+
+
+def _prefix(run_id: str, number: int) -> str:
+    return f"logs/{run_id}/{number:05d}/"
+
+
+def _name(part: LogPart) -> str:
+    return f"{part.worker}.{part.name}"
+
+
+def _size(services: Services, run_id: str, number: int, name: str) -> int:
+    worker, _, stream = name.partition(".")
+    return services.logs.size(run_id, number, int(worker), stream)
