@@ -10,7 +10,7 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.notify.events import run_events
-from tpuctl.runs.hang import check_progress, describe_progress, judge_stall, step_rate
+from tpuctl.runs.hang import Pace, check_progress, describe_progress, judge_pace, judge_stall, step_rate
 from tpuctl.runs.plan import RunStep, charge, plan_run
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
@@ -97,13 +97,51 @@ def test_hooks_are_told_of_a_stall_before_the_end() -> None:
     timeline = [
         {"at": 6.0, "event": "started"},
         {"at": 7.0, "event": "stalled", "detail": "worker 1: no output"},
+        {"at": 8.0, "event": "slow", "detail": "0.9 steps/s"},
     ]
     attempt = {"number": 1, "timeline": timeline}
     record = {"state": "running", "created_at": 1.0, "attempt": attempt}
-    (told,) = run_events("runs/r", record)
-    (_, end) = run_events("runs/r", {**record, "state": "failed", "ended_at": 9.0})
+    told, slow = run_events("runs/r", record)
+    (*_, end) = run_events("runs/r", {**record, "state": "failed", "ended_at": 9.0})
     assert (told.kind, told.detail) == ("needs-human", "worker 1: no output")
-    assert told.id < end.id
+    assert (slow.kind, slow.detail) == ("needs-human", "0.9 steps/s")
+    assert told.id < slow.id < end.id
+
+
+PACES = [
+    ({}, 0.0, Pace()),
+    ({"recent_rate": 1.0, "usual_rate": 2.0}, 0.0, Pace(0.0, 1.0)),
+    ({"recent_rate": 0.9, "usual_rate": 2.0}, 0.0, Pace(2.0, 0.9)),
+    ({"recent_rate": 1.4, "usual_rate": 1.0}, 2.0, Pace(2.0, 1.4)),
+    ({"recent_rate": 1.5, "usual_rate": 1.0}, 2.0, Pace(0.0, 1.5)),
+    ({}, 2.0, Pace(2.0)),
+]
+
+
+@pytest.mark.parametrize(("said", "usual", "pace"), PACES)
+def test_slow_is_below_half_of_the_usual_until_it_is_near_that_again(
+    said: Any, usual: float, pace: Pace
+) -> None:
+    ahead, behind = worker(0, step=9.0, **said), worker(1, step=5.0, recent_rate=0.1, usual_rate=9.0)
+    others = [behind] if said else []
+    assert judge_pace(an_attempt(usual_rate=usual), [*others, ahead]) == pace
+
+
+def test_a_fall_of_the_rate_is_said_once_and_so_is_its_end() -> None:
+    well = {**STEPS, "recent_rate": 2.0, "usual_rate": 2.0}
+    slow = [worker(0, **{**well, "recent_rate": 0.9})]
+    found = plan(running(progress="x"), *slow)
+    assert (found.step, found.usual_rate) == (RunStep.MARK_PACE, 2.0)
+    assert found.why == "0.9 steps/s in the last 5 min, 2 before"
+    known = running(progress="x", attempt={"usual_rate": 2.0})
+    assert plan(known, *slow).step is None
+    assert "become slow" in plan(known, *slow).verdict.why
+    again = plan(known, worker(0, **well))
+    assert (again.step, again.usual_rate, again.why) == (
+        RunStep.MARK_PACE,
+        0.0,
+        "2 steps/s in the last 5 min again",
+    )
 
 
 def test_how_far_it_is_and_how_long_it_takes() -> None:

@@ -14,6 +14,10 @@ LINE_MAX = 4096
 LOOK_S = 1.0
 QUIET_S = 1.0  # who writes is not held
 WRITE_S = 5.0  # a step that is quicker is not written down each time
+MARK_S = 60.0  # between two notes of how far it was
+MARKS_MAX = 120
+RECENT_S = 300.0  # a rate over less would fall with each checkpoint
+USUAL_LEAST = 10  # minutes before that, without which nothing is usual
 
 
 class Progress:
@@ -37,11 +41,20 @@ class Progress:
         self.looked = now
         for log in self.logs:
             self.read(log)
+        self.mark(time.time())
         if self.fresh and (now - self.written >= WRITE_S or "written" not in self.known):
             self.known["written"] = time.time()
             with suppress(OSError):  # a full disk: the next look writes it
                 write_json(self.path, self.known)
                 self.written, self.fresh = now, False
+
+    def mark(self, now):
+        """Notes the step each minute, also when it is the same."""
+        marks = self.known.setdefault("marks", []) if "step" in self.known else None
+        if marks is not None and (not marks or now - marks[-1][0] >= MARK_S):
+            marks.append([now, self.known["step"]])
+            del marks[:-MARKS_MAX]
+            self.fresh = True
 
     def read(self, log):
         path, offset, rest = log
@@ -67,6 +80,17 @@ class Progress:
         self.fresh = True
 
 
+def rates(marks, now, step):
+    """Steps per second in the last minutes, and the median of the minutes before; None where not known."""
+    before = [mark for mark in marks if mark[0] <= now - RECENT_S]
+    pairs = zip(before, before[1:])
+    usual = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs if b[0] > a[0])
+    if len(usual) < USUAL_LEAST:
+        return None, None
+    at, begin = before[-1]
+    return (step - begin) / (now - at), usual[len(usual) // 2]
+
+
 def number(text):
     try:
         return float((text or "").replace(",", ""))
@@ -76,7 +100,11 @@ def number(text):
 
 def signs_of_life(attempt, status):
     """When the program wrote last, whether it is held by a signal, and its step."""
-    found = {"progress": read_json(attempt.path("progress.json")), "load": os.getloadavg()[0]}
+    progress = read_json(attempt.path("progress.json"))
+    if progress is not None and "step" in progress:
+        recent, usual = rates(progress.pop("marks", []), time.time(), progress["step"])
+        progress.update(recent_rate=recent, usual_rate=usual)
+    found = {"progress": progress, "load": os.getloadavg()[0]}
     moments = []
     for name in ("stdout.log", "stderr.log"):
         with suppress(OSError):

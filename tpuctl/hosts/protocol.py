@@ -225,6 +225,9 @@ class WorkerStatus(Struct, frozen=True):
     steps: float | None = None
     first_step: float | None = None
     first_at: float | None = None
+    recent_rate: float | None = None
+    """Steps per second in the last five minutes; `usual_rate` is the median of the minutes before."""
+    usual_rate: float | None = None
 
     @property
     def over(self) -> bool:
@@ -460,6 +463,8 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
         steps=_optional_number(came, "total"),
         first_step=_optional_number(came, "first_step"),
         first_at=_optional_number(came, "first_at"),
+        recent_rate=_optional_number(came, "recent_rate"),
+        usual_rate=_optional_number(came, "usual_rate"),
     )
 
 

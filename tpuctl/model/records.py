@@ -327,6 +327,7 @@ class TimelineEntry(Struct, frozen=True):
 MOUNT_LOST, MOUNT_BACK = "mount-lost", "mount-back"
 """Events of a timeline: a mount of a worker is not well, or is again."""
 STALLED, GOES_ON = "stalled", "goes-on"
+SLOW, FAST_AGAIN = "slow", "fast-again"
 """The program stands still, or goes on again."""
 
 
@@ -364,6 +365,8 @@ class Attempt(Struct, frozen=True):
     failure: Failure | None = None
     stalled: str = ""
     """What of it stands still, and since when; empty while it goes on."""
+    usual_rate: float = 0.0
+    """Steps per second before they became slow; 0 while they are not."""
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     joined: str = ""

@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import MOUNT_LOST, STALLED, RunState
+from tpuctl.model.records import MOUNT_LOST, SLOW, STALLED, RunState
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
 
@@ -111,7 +111,7 @@ def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
     return [*events, HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
 
 
-_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST, STALLED: EventKind.NEEDS_HUMAN}
+_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST, STALLED: EventKind.NEEDS_HUMAN, SLOW: EventKind.NEEDS_HUMAN}
 
 
 def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:

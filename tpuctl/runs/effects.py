@@ -16,9 +16,11 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
+    FAST_AGAIN,
     GOES_ON,
     MOUNT_BACK,
     MOUNT_LOST,
+    SLOW,
     STALLED,
     Attempt,
     AttemptPhase,
@@ -107,6 +109,7 @@ class RunEffects:
             RunStep.MARK_MOUNTS: self._mark_mounts,
             RunStep.MEND_MOUNTS: self._mend_mounts,
             RunStep.MARK_STALLED: self._mark_stalled,
+            RunStep.MARK_PACE: self._mark_pace,
             RunStep.DECIDE: self._decide,
             RunStep.STOP_WORKERS: self._stop_workers,
             RunStep.END_ATTEMPT: self._end_attempt,
@@ -314,6 +317,16 @@ class RunEffects:
             self._services.emit(Warn(self._run.id, f"{detail}; {hint}"))
         timeline = (*self._attempt.timeline, entry)
         self._save_attempt(replace(self._attempt, stalled=stalled, timeline=timeline))
+        return Outcome(wait_for("the run"), acted=True)
+
+    def _mark_pace(self, plan: RunPlan) -> Outcome:
+        """Says that steps have become slow, or are not any more."""
+        entry = self._entry(SLOW if plan.usual_rate else FAST_AGAIN, plan.why)
+        self._journal(entry.event, entry.detail)
+        said = f"{entry.event}: {entry.detail}".replace("-", " ")
+        self._services.emit(Warn(self._run.id, said) if plan.usual_rate else Note(self._run.id, said))
+        timeline = (*self._attempt.timeline, entry)
+        self._save_attempt(replace(self._attempt, usual_rate=plan.usual_rate, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
 
     def _keep_stacks(self) -> None:

@@ -12,7 +12,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
-from tpuctl.runs.hang import judge_stall
+from tpuctl.runs.hang import judge_pace, judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.mounts import mount_news, mounts_now
@@ -212,6 +212,8 @@ class _Watch:
             return True
         attempt = run.attempt
         if attempt is not None and judge_stall(run, workers).why != attempt.stalled:
+            return True
+        if attempt is not None and bool(judge_pace(attempt, workers).usual) != bool(attempt.usual_rate):
             return True
         stored = find_slice(self._services, run.slice_name)
         if stored is not None and self._mounts_changed(run, stored.record, workers):

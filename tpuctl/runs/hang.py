@@ -14,11 +14,30 @@ from msgspec import Struct
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment, render_seconds
-from tpuctl.model.records import RunRecord
+from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.model.run_spec import RunSpec
 
 BUSY_LOAD = 1.0
 """With so many processes at work on a host before the first step, that is called compiling."""
+
+
+SLOW_BELOW = 0.5
+"""A rate below this part of the usual one is told."""
+WELL_FROM = 0.75
+"""It is well again from this part of what was usual when that was told."""
+
+
+class Pace(Struct, frozen=True):
+    """A rate of steps per second that has fallen. `usual` is 0 while it has not."""
+
+    usual: float = 0.0
+    recent: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """`0.9 steps/s in the last 5 min, 2.1 before`; what it is again where it is well."""
+        before = f", {self.usual:.2g} before" if self.usual else " again"
+        return f"{self.recent:.2g} steps/s in the last 5 min{before}"
 
 
 class Stall(Struct, frozen=True):
@@ -49,6 +68,19 @@ def judge_stall(run: RunRecord, workers: Sequence[WorkerStatus]) -> Stall:
     if len(still) < len(begun):
         return _stall(spec, still, "at the same step") if spec.progress and still else Stall()
     return _stall(spec, still, "at the same step" if spec.progress else "no output")
+
+
+def judge_pace(attempt: Attempt, workers: Sequence[WorkerStatus]) -> Pace:
+    """Whether the run has become slow, by the worker ahead: below half of what was usual for five minutes,
+    until it is near that again."""
+    running = [w for w in workers if w.state is WorkerState.RUNNING and w.recent_rate is not None]
+    ahead = max(running, key=lambda w: w.step or 0.0, default=None)
+    if ahead is None or ahead.recent_rate is None:
+        return Pace(attempt.usual_rate)
+    recent, usual = ahead.recent_rate, ahead.usual_rate or 0.0
+    if attempt.usual_rate:
+        return Pace(attempt.usual_rate if recent < WELL_FROM * attempt.usual_rate else 0.0, recent)
+    return Pace(usual if recent < SLOW_BELOW * usual else 0.0, recent)
 
 
 def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:

@@ -32,7 +32,7 @@ from tpuctl.model.records import (
 )
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.failure import describe_failure
-from tpuctl.runs.hang import describe_progress, judge_stall
+from tpuctl.runs.hang import describe_progress, judge_pace, judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts
 from tpuctl.slices.states import ObservedEvent, SliceEvent
@@ -58,6 +58,7 @@ class RunStep(StrEnum):
     MARK_MOUNTS = "mark-mounts"
     MEND_MOUNTS = "mend-mounts"
     MARK_STALLED = "mark-stalled"
+    MARK_PACE = "mark-pace"
     DECIDE = "decide"
     STOP_WORKERS = "stop-workers"
     END_ATTEMPT = "end-attempt"
@@ -65,7 +66,8 @@ class RunStep(StrEnum):
 
 
 class RunPlan(Struct, frozen=True):
-    """The next step and why; `cause` goes with DECIDE, `state` with FINISH, `mounts` with MARK_MOUNTS.
+    """The next step and why; `cause` goes with DECIDE, `state` with FINISH, `mounts` with MARK_MOUNTS,
+    `usual_rate` with MARK_PACE.
 
     `verdict` counts only if `step` is None.
     """
@@ -76,6 +78,7 @@ class RunPlan(Struct, frozen=True):
     cause: Cause | None = None
     state: RunState | None = None
     mounts: tuple[MountState, ...] = ()
+    usual_rate: float = 0.0
 
 
 def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | None = None) -> RunPlan:
@@ -124,6 +127,9 @@ def plan_run(
         return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
     if stall.why != attempt.stalled:
         return _act(RunStep.MARK_STALLED, stall.why)
+    pace = judge_pace(attempt, workers)
+    if bool(pace.usual) != bool(attempt.usual_rate):
+        return RunPlan(RunStep.MARK_PACE, pace.said, Wait(pace.said), usual_rate=pace.usual)
     plan = _plan_running(run, attempt, observed, workers, now)
     sick = sick_mounts(mounts)
     if plan.step is not None or not sick:
@@ -186,7 +192,8 @@ def _plan_running(
     if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
             return _act(RunStep.CLEAR, "all workers answer again")
-        waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else "the run"
+        slow = ", which has become slow" if attempt.usual_rate else ""
+        waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else f"the run{slow}"
         wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
         return RunPlan(None, "running", wait)
     return _plan_trouble(attempt, observed, workers, now)
