@@ -60,6 +60,18 @@ def test_the_limits_are_the_users() -> None:
     assert judge_stall(a_run(first_step_limit_s=30_000.0), [worker(0), worker(1)]).why == ""
 
 
+def test_a_worker_that_does_not_answer_is_named_where_the_others_wait_for_it() -> None:
+    gone = WorkerStatus(1, WorkerState.UNREACHABLE)
+    found = judge_stall(a_run(), [worker(0, **QUIET), gone])
+    assert (found.why, found.workers) == (f"worker 1: no answer; worker 0: no output since {SINCE}", (1,))
+    assert judge_stall(a_run(), [worker(0, **WROTE), gone]).why == ""
+    young, old = NOW - 899.0, NOW - 900.0
+    for since, step, cause in ((young, RunStep.MARK_STALLED, None), (old, RunStep.DECIDE, Cause.HOST_LOST)):
+        wanted = running(on_stall="restart", attempt={"suspect_since": since})
+        told = plan(wanted, worker(0, **QUIET), gone)
+        assert (told.step, told.cause) == (step, cause)
+
+
 def test_a_worker_that_ended_is_no_stall() -> None:
     assert (
         judge_stall(a_run(), [worker(0, **QUIET), WorkerStatus(1, WorkerState.EXITED, exit_status=1)]).why == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,9 +19,9 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import Doubt, RunRecord, RunState, SliceState
+from tpuctl.model.records import Cause, Doubt, RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import EnvironmentRef, Policy
-from tpuctl.model.timeouts import STEP_MAX_S
+from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.log_archive import restore_logs
@@ -719,3 +720,55 @@ def test_what_one_machine_collected_is_there_for_another_without_the_hosts(place
         restore_logs(services, run.id, 1)
         here = [services.logs.read(run.id, 1, worker, "stdout", 0, 1 << 20) for worker in (0, 1)]
         assert here == collected
+
+
+def lose_worker_1(place: MemoryPlace, services: MemoryServices, run: RunRecord, limit_s: float) -> None:
+    """Worker 1 loses its network; the cause is decided within 30 s of the limit, and names it."""
+    began = services.store.now()
+    place.hosts.all()[1].vanish()
+    attempt = get_run(services, run.id).record.attempt
+    while attempt.cause is None:
+        assert services.store.now() - began <= limit_s + 30.0
+        place.clock.advance(5.0)
+        advance_run(services, run.id)
+        attempt = get_run(services, run.id).record.attempt
+    assert attempt.cause is Cause.HOST_LOST
+    assert re.search("worker 1(:| does) no", attempt.suspect_why)
+
+
+@pytest.mark.parametrize(("peer_ends", "limit_s"), [(False, UNREACHABLE_MAX_S), (True, VERDICT_MAX_S)])
+def test_a_worker_that_loses_its_network_is_named_in_time_and_the_others_stop(
+    place, services, peer_ends, limit_s
+):
+    """Its peers hang in a collective operation, or end because of it."""
+
+    def train(process: Process) -> Steps:
+        who = process.env["TPUCTL_ATTEMPT"], process.env["TPUCTL_RANK"]
+        while not (peer_ends and who == ("1", "0")):
+            yield 1.0
+        yield 10.0
+        process.write(b"Connection closed by peer\n", "stderr")
+        return 1
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = submit(services, "big", "loses the network of worker 1")
+    start_run(services, run.id)
+    lose_worker_1(place, services, run, limit_s)
+    pass_for(place, services, 1800)
+    record = get_run(services, run.id).record
+    assert (record.state, record.attempt.number, record.preemptions) == (RunState.RUNNING, 2, 1)
+    assert worker_processes(place, run.id) == ["2", "2"]
+
+
+def test_a_stall_limit_counts_where_a_worker_has_lost_its_network_too(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    limits = {"first_step_limit_s": 60.0, "stall_s": 60.0, "on_stall": "restart"}
+    run = submit(services, "big", "loses the network of worker 1", **limits)
+    start_run(services, run.id)
+    lose_worker_1(place, services, run, 60.0)
+    request_stop(services, run.id)
+    pass_for(place, services, 1200)
+    assert get_run(services, run.id).record.state is RunState.STOPPED
+    assert worker_processes(place, run.id) in ([], ["1"]), "but on the host that nobody reaches"

@@ -41,18 +41,29 @@ class Pace(Struct, frozen=True):
 
 
 class Stall(Struct, frozen=True):
-    """`why` is the same while the stall is; empty while the run goes on."""
+    """`why` is the same while the stall is; empty while the run goes on. `unanswered`: of workers that do not
+    answer."""
 
     why: str = ""
     workers: tuple[int, ...] = ()
+    unanswered: bool = False
 
 
 def judge_stall(run: RunRecord, workers: Sequence[WorkerStatus]) -> Stall:
-    """Which workers of the run's attempt stand still beyond the limits of its spec."""
-    spec = run.spec
+    """Which workers of the run's attempt stand still beyond the limits of its spec. Those that do not answer
+    are named where the others stand still: these wait for them."""
     running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
-    if not running or len(running) < len(workers):
+    silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
+    if not running or len(running) + len(silent) < len(workers):
         return Stall()
+    found = _judge_running(run.spec, running)
+    if not (found.why and silent):
+        return found
+    numbers = _numbers(silent)
+    return Stall(f"worker {fold_workers(numbers)}: no answer; {found.why}", numbers, unanswered=True)
+
+
+def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus]) -> Stall:
     begun = [worker for worker in running if _begun(spec, worker)]
     held = [worker for worker in running if worker.held and _silent_s(spec, worker) >= spec.stall_s]
     if held:

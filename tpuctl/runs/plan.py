@@ -124,7 +124,11 @@ def plan_run(
         return _act(RunStep.MARK_JOINED, join.joined)
     stall = judge_stall(run, workers)
     if stall.why and run.spec.on_stall == "restart":
-        return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
+        since = attempt.suspect_since
+        if not stall.unanswered:
+            return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
+        if since is not None and now - since >= run.spec.stall_s:
+            return _act(RunStep.DECIDE, stall.why, Cause.HOST_LOST)
     if stall.why != attempt.stalled:
         return _act(RunStep.MARK_STALLED, stall.why)
     pace = judge_pace(attempt, workers)
