@@ -772,3 +772,19 @@ def test_a_stall_limit_counts_where_a_worker_has_lost_its_network_too(place, ser
     pass_for(place, services, 1200)
     assert get_run(services, run.id).record.state is RunState.STOPPED
     assert worker_processes(place, run.id) in ([], ["1"]), "but on the host that nobody reaches"
+
+
+def test_where_the_others_stood_when_a_worker_failed_is_kept(place, services):
+    def train(process: Process) -> Steps:
+        yield 10.0
+        if process.env["TPUCTL_RANK"] == "1":
+            return 1
+        yield HOUR
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "fails on worker 1")
+    assert run.state is RunState.FAILED
+    kept = {key[2:] for key in services.logs.files if key[:2] == (run.id, 1) and key[3] in ("stacks", "host")}
+    assert kept == {(0, "stacks"), (1, "host")}

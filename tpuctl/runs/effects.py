@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from msgspec.structs import replace
@@ -76,6 +76,10 @@ def _is_hardware(failure: Failure) -> bool:
 
 _OF_THE_PROGRAM = frozenset({Cause.FAILED, Cause.RESTART_ASKED, Cause.NOT_JOINED})
 """Ends for which a mount that died may be the reason."""
+
+
+_OTHERS_TELL = {Cause.FAILED, Cause.NOT_JOINED}
+"""Ends at which what the other workers wait for says something; they are about to be stopped."""
 
 
 class RunEffects:
@@ -329,10 +333,11 @@ class RunEffects:
         self._save_attempt(replace(self._attempt, usual_rate=plan.usual_rate, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
 
-    def _keep_stacks(self) -> None:
+    def _keep_stacks(self, workers: Iterable[int] | None = None) -> None:
+        chosen = None if workers is None else set(workers)
         hosts = self._hosts()
-        if hosts is not None:
-            keep_stacks(hosts)
+        if hosts is not None and chosen != set():
+            keep_stacks(hosts, chosen)
 
     def _mark_mounts(self, plan: RunPlan) -> Outcome:
         """Tells of mounts that died under the run, or are well again."""
@@ -355,6 +360,8 @@ class RunEffects:
     def _decide(self, plan: RunPlan) -> Outcome:
         if plan.cause is Cause.STALLED:
             self._keep_stacks()
+        elif plan.cause in _OTHERS_TELL:
+            self._keep_stacks(w.worker for w in self._workers if w.state is WorkerState.RUNNING)
         cause, why = plan.cause or Cause.FAILED, plan.why
         if cause in _OF_THE_PROGRAM:
             now = mounts_now(self._attempt, self._slice, self._workers)
