@@ -97,3 +97,19 @@ def test_a_machine_with_a_new_key_takes_its_old_one_from_live_hosts(laptop):
     assert row["enrolled"]
     laptop.type("watch", "once")
     assert patches(laptop) == 1
+
+
+@pytest.mark.slow
+def test_what_a_pass_collected_is_there_for_every_machine_after_a_preemption(laptop, office):
+    program = "n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.1; done"
+    laptop.type("run", "-d", "--on", "big", "--name", "ticks", "--no-checkpoint", "--", "sh", "-c", program)
+    laptop.watch_until(lambda: "tick 10" in laptop.type("logs", "ticks", status=None).stdout)
+    collected = laptop.type("logs", "ticks").stdout.splitlines()
+    laptop.type("sim", "preempt", "big-1")
+    shown = office.json("logs", "ticks", "--attempt", "1")
+    assert [f"big-0 │ {line['text']}" for line in shown] == collected
+    assert [line["text"] for line in shown] == [f"tick {number + 1}" for number in range(len(shown))]
+    times = [line["time"] for line in shown]
+    assert times == sorted(times)
+    assert len(set(times)) > 2
+    office.type("stop", "ticks", "--yes")
