@@ -65,5 +65,6 @@ def test_hosts_complete_what_a_killed_client_had_them_begin(tmp_path: Path) -> N
         until(lambda: having(session, 8 << 20) == HOSTS, "code on all hosts although nobody is connected")
         session.type("watch", "once")
         [run] = session.json("runs")
-        logged = session.type("logs", run["id"])
-        assert logged.stdout.count(f"whole {8 << 20}") == HOSTS
+        logged = session.json("logs", run["id"])
+        told = [worker for line in logged if line["text"] == f"whole {8 << 20}" for worker in line["workers"]]
+        assert sorted(told) == list(range(HOSTS))
