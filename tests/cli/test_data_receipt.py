@@ -93,6 +93,26 @@ def test_data_on_hosts_has_a_digest_of_its_tree(session: Session) -> None:
     assert "no such file" in run(session, "--data", place, status=6)
 
 
+def test_first_batches_that_repeat_each_other_keep_a_run_from_starting(
+    session: Session, objects: GoogleObjects
+) -> None:
+    contract = session.work / "probe.yaml"
+    (session.work / "first.py").write_text(
+        "import os, sys\nprint('batch', os.environ['TPUCTL_RANK'] if sys.argv[1:] else '')\n"
+    )
+    contract.write_text("probe: [python3, first.py]\ndistinct: true\n")
+    session.type("data", "receipt", TOKENS, "--contract", "probe.yaml")
+    said = run(session, "--name", "repeats", "--data", TOKENS, status=3)
+    assert "workers 0-1 have the same first batch" in said
+    assert "repeats" not in {row["id"] for row in session.json("runs")}
+    contract.write_text("probe: [python3, first.py, own]\ndistinct: true\n")
+    session.type("data", "receipt", TOKENS, "--contract", "probe.yaml")
+    run(session, "--name", "parts", "--data", TOKENS)
+    checks = session.json("manifest", "show", "parts")["checks"]
+    assert [row["check"] for row in checks] == [f"probe {TOKENS}"]
+    assert len({word for word in checks[0]["detail"].split() if len(word.strip(",")) == 12}) == 2
+
+
 def test_made_up_data_is_shown_wherever_the_run_is(session: Session) -> None:
     (session.work / "tpuctl.yaml").write_text("settings: {require_data: true}\n")
     try:

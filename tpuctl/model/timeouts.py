@@ -118,6 +118,9 @@ FIRST_STEP_LIMIT = "3h"
 SMOKE_S = 120.0
 """For the smoke test of a slice: it compiles two small programs, and libtpu takes up to a minute to begin."""
 
+PROBE_S = 600.0
+"""For the probe of data, twice: it starts the program's own loader, which may list and shuffle first."""
+
 LEASE_TTL_S = 60.0
 """A lease outlives the longest step (3 steps of 20 s)."""
 

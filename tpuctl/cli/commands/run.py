@@ -23,6 +23,7 @@ from tpuctl.runs.rules import check_run
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
+    from tpuctl.provenance.manifest import Row
     from tpuctl.runs.submit import Submission
     from tpuctl.slices.resolve import WantedSlice
 
@@ -115,8 +116,9 @@ def run(
         if submission.wanted is not None:
             down = f"`tpuctl down {target.name}` gives it up"
             shared.if_interrupted = f"slice {target.name} may be wanted already: `tpuctl ls` shows it, {down}"
-        if smoke:
-            _test_first(context, request, submission.spec.slice_name, here)
+        checks = [*(_test_first(context, request, submission.spec.slice_name, here) if smoke else ())]
+        checks += _probe_first(context, submission)
+        submission = msgspec.structs.replace(submission, checks=tuple(checks))
         context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
         try:
             record = submit_run(context, submission, run_id, named=name is not None)
@@ -129,17 +131,18 @@ def run(
             raise refused_run(context, record, error, since=since) from error
 
 
-def _test_first(context: AppContext, request: RunRequest, slice_name: str, here: Path) -> None:
-    """The smoke test, unless a run is under way on the slice: that is followed, or in the way. PartialError
-    where a chip fails."""
+def _test_first(context: AppContext, request: RunRequest, slice_name: str, here: Path) -> list[Row]:
+    """The smoke test, for the manifest, unless a run is under way on the slice: that is followed, or in the
+    way. PartialError where a chip fails."""
     from tpuctl.lib.text import counted
+    from tpuctl.lib.time import render_time
     from tpuctl.model.timeouts import SMOKE_S
     from tpuctl.runs.reconcile import active_run
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.state.repository import get_slice
 
     if active_run(context, slice_name) is not None:
-        return
+        return []
     target = get_slice(context, slice_name).record
     allow = request.allow_drift
     test = prepare_smoke(context, context.config, target, request.env, here, allow_drift=allow)
@@ -148,7 +151,28 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
         rows = run_smoke(context, test, f"smoke-{context.ids.new_id()}", SMOKE_S)
     finally:
         context.emit.show_only(None)
-    context.console.say(f"every chip of {counted(len(rows), 'worker')} works")
+    said = f"every chip of {counted(len(rows), 'worker')} works"
+    context.console.say(said)
+    return [{"check": "smoke", "detail": said, "at": render_time(context.store.now()) or ""}]
+
+
+def _probe_first(context: AppContext, submission: Submission) -> list[Row]:
+    """The probes of its data, for the manifest, unless a run is under way on the slice. PartialError where
+    first batches are not as the contracts say."""
+    from tpuctl.runs.probe_run import probe_data, probed
+    from tpuctl.runs.reconcile import active_run
+
+    receipts = probed(submission.spec.data)
+    if not receipts or active_run(context, submission.spec.slice_name) is not None:
+        return []
+    if submission.wanted is not None:
+        context.console.warn(f"{receipts[0].uri} is not probed: its slice is not there yet")
+        return []
+    context.emit.show_only(())  # what it prints is not the run's output
+    try:
+        return [probe_data(context, submission, each, f"probe-{context.ids.new_id()}") for each in receipts]
+    finally:
+        context.emit.show_only(None)
 
 
 def _program(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
