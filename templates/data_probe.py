@@ -1,6 +1,6 @@
 """What `tpuctl run` starts on every worker before a run whose data has a probe: the probe, twice.
 
-Prints one line behind MARK: digests and length of what it printed. One that fails keeps its status and messages.
+Prints one line behind MARK: digests and length of its output. One that fails keeps its status and messages.
 """
 
 import hashlib

@@ -61,6 +61,41 @@ def test_disks_and_mounts_are_looked_for_by_their_paths(name, fate):
     assert (found["disk /mnt/data"], found["mount /mnt/sets"]) == (fate, fate)
 
 
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [
+        ("pd-balanced", ("kept", "pd-balanced", "tpuctl disk clone data --to big")),
+        (
+            "hyperdisk-ml",
+            ("changed", "pd-balanced → hyperdisk-ml", "tpuctl disk clone data --to big --type hyperdisk-ml"),
+        ),
+        ("", ("missing", "pd-balanced: v4-16 has none like it", None)),
+    ],
+)
+def test_another_generation_may_need_another_type_of_disk(needed, said):
+    attempt = AttemptSection(1, AttemptSlice(1), disks=({**DISK, "type": "pd-balanced"},))
+    there = Available("big", SPEC, False, disk_types={"/mnt/data": needed})
+    plan = {each.what: each for each in plan_rerun(made(attempts=(attempt,)), there)}
+    fate, detail, hint = said
+    found = plan["disk type /mnt/data"]
+    assert (str(found.fate), found.detail) == (fate, detail)
+    assert hint is None or plan["disk /mnt/data"].hint == hint
+
+
+def test_data_is_the_same_or_named():
+    rows = (
+        {"uri": "gs://b/p", "digest": {"value": "a" * 64}},
+        {"uri": "gs://b/q", "digest": {"value": "b" * 64}},
+    )
+    manifest = made(data=rows)
+    assert fates(manifest)["data gs://b/p"] == "kept"
+    assert lines(manifest, data={"gs://b/q": "3 objects instead of 2"}) == [
+        ("data gs://b/q", "3 objects instead of 2")
+    ]
+    assert lines(manifest, receipts={"gs://b/p": "c" * 64}) == [("data gs://b/p", f"{'a' * 12} → {'c' * 12}")]
+    assert fates(made(synthetic=True))["data"] == "kept"
+
+
 def test_what_cannot_be_had_is_named_with_what_to_type():
     command = replace(made().command, secrets=("TOKEN", "KEY"), workers=(0, 3))
     there = Available("big", SPEC, False, code_problem="it is gone", secrets=frozenset({"KEY"}))

@@ -41,7 +41,10 @@ def start(request, _stdin):
             "not-prepared", "attempt %s of run %s is not prepared here" % (attempt.number, attempt.run)
         )
     if found["state"] != "prepared":
-        return {"state": found["state"], "pid": found["pid"], "already": True}
+        environment = environment_of(found["pid"])
+        return dict(
+            {"state": found["state"], "pid": found["pid"], "already": True}, **told(request, environment)
+        )
     work = os.path.realpath(attempt.path("work"))
     cwd = os.path.realpath(os.path.join(work, request.get("cwd") or "."))
     if not is_inside(cwd, work):
@@ -64,7 +67,23 @@ def start(request, _stdin):
     if not launch(attempt, fence, argv, environment, cwd, grace, beat, pattern):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
-    return {"state": found["state"], "pid": found["pid"], "already": False}
+    return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, environment))
+
+
+def told(request, environment):
+    """The variables that a program has, of those whose names begin like one of `tell`, without the `hidden`."""
+    names, hidden = tuple(request.get("tell") or ()), request.get("hidden") or ()
+    return {"variables": {k: v for k, v in environment.items() if k.startswith(names) and k not in hidden}}
+
+
+def environment_of(pid):
+    """What a program was started with; nothing of one that is gone."""
+    try:
+        with open("/proc/%d/environ" % (pid or 0), "rb") as file:
+            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0")]
+    except OSError:
+        return {}
+    return {name: value for name, _, value in pairs if name}
 
 
 def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern=""):

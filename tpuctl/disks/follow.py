@@ -183,7 +183,7 @@ def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
         if stored is not None:
             disk = stored[0]
             row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
-            row |= {"fs_uuid": disk.fs_uuid or None}
+            row |= {"fs_uuid": disk.fs_uuid or None, "type": disk.request.type}
         found.append(row)
     return found
 

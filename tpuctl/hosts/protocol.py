@@ -338,6 +338,8 @@ class StartReply(Struct, frozen=True):
     state: WorkerState
     pid: int | None
     already: bool
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of those that were asked for, what the program was started with."""
 
 
 LOG_STREAMS = ("stdout", "stderr")
@@ -528,6 +530,7 @@ def parse_start_reply(data: Mapping[str, Any]) -> StartReply:
         state=WorkerState.parse(data.get("state")),
         pid=_optional_int(data, "pid"),
         already=bool(data.get("already", False)),
+        variables={str(name): str(value) for name, value in dict(data.get("variables") or {}).items()},
     )
 
 

@@ -381,6 +381,8 @@ class Attempt(Struct, frozen=True):
     steps_per_s: float | None = None
     checks: tuple[Mapping[str, str], ...] = ()
     """What was checked before its program started."""
+    variables: tuple[Mapping[str, str], ...] = ()
+    """Variables with which programs were started, by name, value and workers."""
     node_uid: str | None = None
     """Of its incarnation, as are `zone` and when it was requested, ready in the cloud, and had all
     hosts answer: the record of the slice may tell of the next one when this attempt ends."""

@@ -151,6 +151,7 @@ def build_attempt(
             disks=tuple(disks),
             mounts=tuple(mounts),
             checks=tuple(attempt.checks),
+            variables=tuple(attempt.variables),
             exits=tuple(
                 ExitRow(
                     end.worker,

@@ -45,6 +45,8 @@ def compare(left: Row, right: Row) -> list[Difference]:
 def _section(manifest: Row, section: str) -> Any:
     if section == "data":
         return {str(row.get("uri")): _data(row) for row in manifest.get(section) or ()}
+    if section == "variables":
+        return {**(manifest.get(section) or {}), "effective": _effective(manifest)}
     if section == "checks":
         return {str(row.get("check")): row.get("detail") for row in manifest.get(section) or ()}
     if section not in ("hosts", "mounts", "disks"):
@@ -52,6 +54,15 @@ def _section(manifest: Row, section: str) -> Any:
     attempts = manifest.get("attempts") or ()
     rows = attempts[-1].get(section) or () if attempts else ()
     return _folded(rows) if section == "hosts" else list(rows)
+
+
+def _effective(manifest: Row) -> dict[str, str]:
+    """Variables of the programs of the last attempt, each with all its values."""
+    attempts = manifest.get("attempts") or ()
+    values: dict[str, list[str]] = {}
+    for row in (attempts[-1].get("variables") or ()) if attempts else ():
+        values.setdefault(str(row.get("name")), []).append(str(row.get("value")))
+    return {name: " | ".join(sorted(found)) for name, found in values.items()}
 
 
 def _data(row: Row) -> dict[str, Any]:

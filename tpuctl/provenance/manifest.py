@@ -183,6 +183,8 @@ class AttemptSection(Struct, frozen=True):
     mounts: tuple[Row, ...] = ()
     checks: tuple[Row, ...] = ()
     """What was checked on its hosts before the program started, and found well."""
+    variables: tuple[Row, ...] = ()
+    """Variables with which programs were started, of those that steer compilers, devices and loaders."""
     exits: tuple[ExitRow, ...] = ()
     phases: Phases = Phases()
     timeline: tuple[EventRow, ...] = ()

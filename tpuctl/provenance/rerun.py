@@ -61,6 +61,8 @@ class Available(Struct, frozen=True):
     secrets: frozenset[str] = frozenset()
     """Names of those of which it is known where they are."""
     bucket: Bucket | None = None
+    disk_types: Mapping[str, str] = field(default_factory=dict)
+    """By path of a disk: the type that it has to have on this generation; empty where there is none."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Why data is not as its receipt says, by URI; empty where it is."""
     receipts: Mapping[str, str] = field(default_factory=dict)
@@ -150,7 +152,16 @@ def _disks(manifest: RunManifest, there: Available) -> Iterable[Change]:
     for row in _used(manifest, "disks"):
         path, name = str(row.get("path")), str(row.get("name"))
         copies = {name, str(row.get("master"))}
-        here = mounted.get(path)
+        here, kind = mounted.get(path), str(row.get("type") or "")
+        needed = there.disk_types.get(path, kind)
+        if kind and not needed:
+            yield Change(
+                Fate.MISSING, f"disk type {path}", f"{kind}: {there.spec.accelerator_type} has none like it"
+            )
+        elif kind and here is None:
+            yield Change(
+                Fate.KEPT if kind == needed else Fate.CHANGED, f"disk type {path}", _step(kind, needed)
+            )
         if here is not None and here.name in copies:
             yield Change(Fate.KEPT, f"disk {path}", here.name)
         elif here is not None:
@@ -158,7 +169,8 @@ def _disks(manifest: RunManifest, there: Available) -> Iterable[Change]:
         else:
             snapshot = f", of snapshot {row['snapshot']}" if row.get("snapshot") else ""
             master = row.get("master") or name
-            hint = f"tpuctl disk clone {master} --on {there.slice_name}"
+            other = f" --type {needed}" if needed != kind else ""
+            hint = f"tpuctl disk clone {master} --to {there.slice_name}{other}"
             yield Change(Fate.MISSING, f"disk {path}", f"{name}{snapshot} is not on {there.slice_name}", hint)
 
 

@@ -32,9 +32,16 @@ from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
+from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.runs.data import renew_hint, why_changed
-from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
+from tpuctl.runs.process_env import (
+    EFFECTIVE,
+    HOST_DEFAULTS,
+    effective_rows,
+    render_defaults,
+    render_environment,
+)
 from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
@@ -107,6 +114,8 @@ class AttemptHosts:
         self._mounts = desired_mounts(services, slice_)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
+        self.variables: tuple[Mapping[str, str], ...] = attempt.variables
+        """Those that programs were started with."""
         self.checks: list[Mapping[str, str]] = list(attempt.checks)
         """What was checked before the start, and found well: also before this step."""
 
@@ -282,11 +291,15 @@ class AttemptHosts:
                 "grace_s": self._run.spec.policy.grace_s,
                 "beat_s": timeouts.HOST_HEARTBEAT_S,
                 "progress": self._run.spec.progress,
+                "tell": list(EFFECTIVE),
+                "hidden": list(secrets),
                 "watch_cache": self._environment is not None and self._environment.keeps_compiled,
                 "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
             }
 
         replies = require_values(self._agent.start(self.targets, request), "start")
+        seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
+        self.variables = effective_rows(seen, load_secret_patterns())
         return all(reply.state in _BEGUN for reply in replies)
 
     def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:

@@ -257,16 +257,19 @@ class RunEffects:
             begun = hosts.start()
         except PartialError as error:
             return self._not_acknowledged(error)
-        return self._record_start() if begun else Outcome(wait_for("every worker to run"), acted=True)
+        if begun:
+            return self._record_start(hosts.variables)
+        return Outcome(wait_for("every worker to run"), acted=True)
 
     def _mark_running(self, _plan: RunPlan) -> Outcome:
-        return self._record_start()
+        return self._record_start(self._attempt.variables)
 
-    def _record_start(self) -> Outcome:
+    def _record_start(self, variables: tuple[Mapping[str, str], ...]) -> Outcome:
         attempt = replace(
             self._attempt,
             state=AttemptPhase.RUNNING,
             started_at=self._services.store.now(),
+            variables=variables,
             suspect_since=None,
             suspect_reads=0,
             timeline=(*self._attempt.timeline, self._entry("started", "every worker runs")),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.support.memory import placing, provision
@@ -202,7 +202,8 @@ def start(host: MemoryHost, request: Json) -> Json:
     if attempt is None:
         raise Refused("not-prepared", f"attempt {number} of run {run} is not prepared here")
     if found["state"] != "prepared":
-        return {"state": found["state"], "pid": found["pid"], "already": True}
+        env = attempt.supervisor.env if attempt.supervisor is not None else {}
+        return {"state": found["state"], "pid": found["pid"], "already": True, **told(request, env)}
     work = work_dir(host, run, number)
     cwd = os.path.normpath(os.path.join(work, request.get("cwd") or "."))
     if cwd != work and not cwd.startswith(work + "/"):
@@ -214,7 +215,12 @@ def start(host: MemoryHost, request: Json) -> Json:
     attempt.beats = bool(request.get("beat_s"))
     launch(host, attempt, host.network.find_program(host, argv), argv, env, float(request.get("grace_s", 30.0)))
     found = look(host, request)
-    return {"state": found["state"], "pid": found["pid"], "already": False}
+    return {"state": found["state"], "pid": found["pid"], "already": False, **told(request, env)}
+
+
+def told(request: Json, env: Mapping[str, str]) -> dict[str, Any]:
+    names, hidden = tuple(request.get("tell") or ()), request.get("hidden") or ()
+    return {"variables": {k: v for k, v in env.items() if k.startswith(names) and k not in hidden}}
 
 
 def launch(
