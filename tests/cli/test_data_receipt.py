@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 
@@ -50,12 +51,18 @@ def test_a_run_reads_what_its_receipt_says_or_does_not_start(session: Session, o
     assert {each["field"]: each["met"] for each in receipt["checks"]} == {
         "packing": None, "sequence_length": True, "bos_token": True, "dtype": None, "objects": True,
     }  # fmt: skip
-    run(session, "--name", "first", "--data", TOKENS)
+    session.environ["MY_TOKEN"] = "not-to-be-seen"
+    secret = ("--secret", "HF_TOKEN=env:MY_TOKEN")
+    run(session, "--name", "first", "--data", TOKENS, "--var", "XLA_FLAGS=--mine", *secret)
     manifest = session.json("manifest", "show", "first")
     assert manifest["data"] == [receipt]
     checks = {row["check"]: row["detail"] for row in manifest["attempts"][0]["checks"]}
     assert checks[f"data {TOKENS}"] == f"listing {receipt['digest']['value'][:12]}"
     session.type("manifest", "verify", "first")
+    effective = {row["name"]: (row["value"], row["workers"]) for row in manifest["attempts"][0]["variables"]}
+    assert (effective["JAX_PLATFORMS"], effective["XLA_FLAGS"]) == (("tpu,cpu", "0-1"), ("--mine", "0-1"))
+    assert "HF_TOKEN" not in effective
+    assert "not-to-be-seen" not in json.dumps(manifest)
 
     objects.write(f"{TOKENS}/part-2.bin", b"1234")
     assert "3 objects instead of 2" in run(session, "--data", TOKENS, status=6)
