@@ -28,7 +28,7 @@ TAGS = ("baseline", "stage=pretrain")
         ({"tag": ("=x",)}, "a letter or digit first"),
         ({"tag": ("x" * 65,)}, "1 to 64 characters"),
         ({"tag": ("a=1", "a=2")}, "--tag a is said twice"),
-        ({"tag": ("hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",)}, "looks like"),
+        ({"tag": ("hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",)}, "looks like"),
         ({"tag": ("api_key=abcdefgh1234",)}, "looks like"),
     ],
 )
