@@ -35,13 +35,8 @@ from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.runs.data import renew_hint, why_changed
-from tpuctl.runs.process_env import (
-    EFFECTIVE,
-    HOST_DEFAULTS,
-    effective_rows,
-    render_defaults,
-    render_environment,
-)
+from tpuctl.runs.effective import EFFECTIVE, effective_rows
+from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
 from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
