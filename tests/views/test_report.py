@@ -54,22 +54,23 @@ def html_of(services: MemoryServices, tmp_path: Path, manifest: dict[str, Any]) 
     return make_report(services, str(file)).html
 
 
-def put_run(services: MemoryServices, **changes: Any) -> str:
-    """A run that is in the store by its record alone, as without a manifest; its workers wrote something."""
+def put_run(services: MemoryServices, *, hosts: int = 2, more: str = "") -> str:
+    """A run that failed and is in the store by its record alone, as without a manifest; its workers wrote
+    something."""
     attempt = an_attempt(
         state=AttemptPhase.ENDED,
-        workers=(0, 1),
+        workers=tuple(range(hosts)),
         started_at=2010.0,
         ended_at=2100.0,
         cause=Cause.FAILED,
         failure=FAILURE,
         ends=(WorkerEnd(0, 1), WorkerEnd(1, 1)),
     )
-    run = a_run(attempt=attempt, **{"state": RunState.FAILED, "reason": PLANTED, **changes})
+    run = a_run(attempt=attempt, state=RunState.FAILED, reason=PLANTED)
     services.store.put(run.key, to_data(run), if_generation=0)
     services.store.put(f"attempts/{run.id}/00001", to_data(attempt), if_generation=0)
     for worker in attempt.workers:
-        written = f"\x1b[31mloss\x1b[0m 10%\r100%\n{PLANTED}\n{TOKEN}\nrank {worker}\n".encode()
+        written = f"\x1b[31mloss\x1b[0m 10%\r100%\n{PLANTED}\n{TOKEN}\n{more}rank {worker}\n".encode()
         services.logs.append(run.id, 1, worker, "stdout", written)
     return run.id
 
@@ -165,6 +166,12 @@ def test_a_page_of_many_attempts_on_many_hosts_stays_small(services, tmp_path):
     assert "Shortened: <code>tpuctl manifest show first</code>" in html
 
 
+def test_the_last_output_of_many_workers_is_cut(services):
+    html = make_report(services, put_run(services, hosts=256, more="<\t" * 5000)).html
+    assert html.count("<details") > 256
+    assert len(html.encode()) < 2 << 20
+
+
 def test_nothing_in_a_page_acts_or_asks_for_anything(services, tmp_path):
     manifest = a_manifest(argv=("python3", PLANTED, '" onload="x'))
     manifest["attempts"][1]["hosts"][0]["kernel"] = PLANTED
@@ -200,6 +207,12 @@ def test_a_run_that_goes_on_and_one_that_has_not_begun_have_pages(services):
         read(make_report(services, run.id).html)
     assert "goes on" in make_report(services, "on").html
     assert "waits" in make_report(services, "new").html
+
+
+def test_data_is_named_by_its_receipt(services, tmp_path):
+    receipt = {"uri": "gs://b/fineweb", "objects": 1800, "digest": {"value": "f" * 64, "of": "listing"}}
+    html = html_of(services, tmp_path, {**a_manifest(), "data": [receipt]})
+    assert f"gs://b/fineweb, 1800 objects, digest <code>{'f' * 12}</code>" in html
 
 
 def test_made_up_data_is_said_at_the_top(services, tmp_path):

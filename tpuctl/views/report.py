@@ -95,6 +95,7 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         "slice": manifest["slice"],
         "code": manifest["code"],
         "environment": manifest.get("environment"),
+        "data": manifest.get("data") or [],
         "synthetic": bool(manifest.get("synthetic")),
         "state": state,
         "good": state in ("succeeded", "running"),
