@@ -555,6 +555,11 @@ def environment_python(env):
     return os.path.join(env, "bin", "python")
 
 
+def interpreter(env, spec):
+    """What starts Python here. What it compiles stays for the runs, but in a folder that is not ours."""
+    return [environment_python(env), *(["-B"] if spec.get("unmanaged") else [])]
+
+
 def clean_environment(variables=None):
     """Our own variables without those that would lead an interpreter to other packages."""
     keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
@@ -576,7 +581,10 @@ def inspect(env, spec, pins):
         }
     )
     status, output = run_quietly(
-        [python, "-B", "-c", PROBE], input=asked, env=clean_environment(spec["variables"]), cwd=env
+        [*interpreter(env, spec), "-c", PROBE],
+        input=asked,
+        env=clean_environment(spec["variables"]),
+        cwd=env,
     )
     try:
         report = json.loads(output.strip().rsplit("\n", 1)[-1])
@@ -773,7 +781,7 @@ def run_probe(env, spec):
     """The script of the environment's file, in the environment."""
     if spec.get("probe"):
         status, output = run_quietly(
-            [environment_python(env), "-B", "-c", spec["probe"]],
+            [*interpreter(env, spec), "-c", spec["probe"]],
             env=clean_environment(spec["variables"]),
             cwd=env,
         )

@@ -142,6 +142,8 @@ def test_environment_is_installed_verified_and_then_left_alone(host: Host) -> No
     assert marker["packages"] == {"tiny-one": "1.0", "tiny-two": "2.5"}
     assert marker["python"].startswith(MINOR + ".")
     assert host.facts()["ok"] is True
+    (compiled,) = host.env.glob("lib/python*/site-packages/__pycache__/tiny_one.*.pyc")
+    assert compiled.stat().st_size > 0, "the first run has to compile what the installation imported"
     before = host.marker.stat().st_ino
     again = host.install()
     assert again.returncode == 0
