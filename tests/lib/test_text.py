@@ -38,6 +38,7 @@ COUNTS = re.compile(
 """What is said behind a number that may be 1."""
 
 
+@pytest.mark.slow
 def test_no_message_puts_a_plural_behind_a_count_by_itself() -> None:
     """`{len(x)} hosts` says "1 hosts" some day; `counted` does not. A number that is at least 2 says so."""
     found = []

@@ -170,6 +170,7 @@ class Walled(dict[Any, Any]):
         return default
 
 
+@pytest.mark.slow
 def test_those_that_are_done_serve_too_when_there_are_many(place, services):
     run = submitted(services, MANY)
     passes, serving = 0, {}

@@ -53,6 +53,7 @@ def test_scripts_quote_what_they_are_told() -> None:
         subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_the_wheel_is_this_tpuctl_and_always_the_same_bytes(tmp_path: Path) -> None:
     name, content = build_wheel()
     assert build_wheel() == (name, content)
