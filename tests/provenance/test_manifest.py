@@ -12,8 +12,8 @@ import pytest
 from tests.provenance.samples import OLD_ATTEMPT, a_manifest
 from tests.support.builders import a_run, an_attempt
 from tpuctl.errors import BadManifestError
-from tpuctl.model.records import RunTotals
-from tpuctl.provenance.build import build_current, build_totals, goodput, sum_phases
+from tpuctl.model.records import Cause, RunTotals, TimelineEntry
+from tpuctl.provenance.build import build_attempt, build_current, build_totals, goodput, sum_phases
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.manifest import assemble, json_schema, parse_manifest, typed, verify_chain
 
@@ -91,6 +91,16 @@ def test_phases_add_up_and_an_unknown_one_stays_unknown():
     assert phases["first_step_s"] is None
     assert goodput(phases) == round(1200 / (1500 + 180 + 80 + 20), 4)
     assert sum_phases([]).running_s is None
+
+
+def test_the_time_in_which_it_is_found_out_why_it_failed_is_lost_too():
+    entries = (TimelineEntry(700.0, "failed"), TimelineEntry(720.0, "ended"))
+    failed = an_attempt(
+        created_at=100.0, started_at=100.0, cause=Cause.FAILED, timeline=entries, ended_at=720.0
+    )
+    run = a_run(attempt=failed, no_checkpoint=True)
+    phases = build_attempt(run, failed, "big", since=100.0)["phases"]
+    assert (phases["running_s"], phases["lost_s"]) == (620.0, 620.0)
 
 
 def test_a_manifest_has_what_went_into_the_run():

@@ -190,19 +190,19 @@ def attempt_phases(run: RunRecord, attempt: Attempt, since: float) -> Phases:
 
 
 def _lost(run: RunRecord, attempt: Attempt) -> float | None:
-    """Seconds of the program since its newest checkpoint, for an attempt that did not end well."""
+    """Seconds since the newest checkpoint of the program, for an attempt that did not end well: until the attempt
+    ended, because nothing was won while it was found out why."""
     if attempt.started_at is None and attempt.ended_at is not None:
         return 0.0
     if attempt.cause in {None, Cause.STOPPED} or attempt.started_at is None:
         return None
     if attempt.cause is Cause.SUCCEEDED:
         return 0.0
-    end = next((entry.at for entry in attempt.timeline if entry.event == str(attempt.cause)), attempt.ended_at)
     if run.spec.no_checkpoint:
-        return _span(attempt.started_at, end)
+        return _span(attempt.started_at, attempt.ended_at)
     if run.newest_checkpoint <= 0.0:
         return None
-    return _span(max(run.newest_checkpoint, attempt.started_at), end)
+    return _span(max(run.newest_checkpoint, attempt.started_at), attempt.ended_at)
 
 
 def _span(begin: float | None, end: float | None) -> float | None:
