@@ -53,3 +53,23 @@ marks = steps.known["marks"]
 found = [len(marks), marks[0], marks[-1]]
 """
     assert in_agent(tmp_path, code) == [120, [4800.0, 7.0], [11940.0, 7.0]]
+
+
+def test_lines_read_together_make_no_rate_and_the_last_look_leaves_none_out(tmp_path: Path) -> None:
+    code = """
+import os, time
+attempt = base.Attempt({"run": "r1", "attempt": "1"})
+os.makedirs(os.path.dirname(attempt.path("stdout.log")))
+steps = progress.Progress(attempt, r"step (\\d+)")
+with open(attempt.path("stdout.log"), "a", buffering=1) as log:
+    print("step 1\\nstep 2", file=log)
+    steps.look()
+    first = dict(steps.known)
+    time.sleep(0.01)
+    print("step 3\\nstep 4", file=log)
+    steps.look()
+    steps.look(last=True)
+kept = json.load(open(steps.path))
+found = [first["first_step"], first["at"] == first["first_at"], kept["first_step"], kept["step"]]
+"""
+    assert in_agent(tmp_path, code) == [2.0, True, 2.0, 4.0]

@@ -33,16 +33,17 @@ class Progress:
         self.looked = self.written = 0.0
         self.fresh = False
 
-    def look(self):
-        """Reads what is new, at most once a second."""
+    def look(self, last=False):
+        """Reads what is new, at most once a second, and at the `last` look whatever is left."""
         now = time.monotonic()
-        if now - self.looked < LOOK_S:
+        if now - self.looked < LOOK_S and not last:
             return
         self.looked = now
+        moment = time.time()
         for log in self.logs:
-            self.read(log)
-        self.mark(time.time())
-        if self.fresh and (now - self.written >= WRITE_S or "written" not in self.known):
+            self.read(log, moment)
+        self.mark(moment)
+        if self.fresh and (last or now - self.written >= WRITE_S or "written" not in self.known):
             self.known["written"] = time.time()
             with suppress(OSError):  # a full disk: the next look writes it
                 write_json(self.path, self.known)
@@ -56,7 +57,7 @@ class Progress:
             del marks[:-MARKS_MAX]
             self.fresh = True
 
-    def read(self, log):
+    def read(self, log, now):
         path, offset, rest = log
         with suppress(FileNotFoundError), open(path, "rb") as file:
             begin = max(offset, file_size(path) - READ_MAX)
@@ -65,16 +66,16 @@ class Progress:
             lines = ((rest if begin == offset else "") + data.decode("utf-8", "replace")).split("\n")
             log[1], log[2] = begin + len(data), lines.pop()[-LINE_MAX:]
             for line in lines:
-                self.take(self.pattern.search(line[:LINE_MAX]))
+                self.take(self.pattern.search(line[:LINE_MAX]), now)
 
-    def take(self, match):
+    def take(self, match, now):
+        """Lines that are read together have one time, so that the first steps are all one beginning."""
         if match is None:
             return
         found = [number(each) for each in match.groups()[:2]]
         if not found or found[0] is None or found[0] == self.known.get("step"):
             return
-        now = time.time()
-        if "step" not in self.known:
+        if self.known.get("first_at", now) == now:
             self.known.update(first_step=found[0], first_at=now)
         self.known.update(step=found[0], at=now, total=found[1] if len(found) > 1 else None)
         self.fresh = True

@@ -181,7 +181,8 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
     os.close(3)
     heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
-    wait_for_end(tree, attempt, times, begin_progress(attempt, pattern))
+    progress = begin_progress(attempt, pattern)
+    wait_for_end(tree, attempt, times, progress)
     stopped = tree.main_status is None or tree.asked_to_stop
     record.note(stopped=stopped)
 
@@ -196,6 +197,8 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
     times.look(last=True)
+    if progress is not None:
+        progress.look(last=True)
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(
         state="exited",

@@ -135,7 +135,8 @@ def _columns(contract: Contract, seen: Seen) -> Verdict:
     if missing and not sample.whole:
         return None, f"{where} is longer than what was read of it"
     if missing:
-        return False, f"{where} has no {', '.join(missing)}; it has {', '.join(sample.columns)}"
+        has = ", ".join(filter(None, sample.columns)) or "no extension"
+        return False, f"{where} has no {', '.join(missing)}; it has {has}"
     return True, where
 
 

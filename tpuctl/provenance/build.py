@@ -190,8 +190,8 @@ def attempt_phases(run: RunRecord, attempt: Attempt, since: float) -> Phases:
 
 
 def _lost(run: RunRecord, attempt: Attempt) -> float | None:
-    """Seconds since the newest checkpoint of the program, for an attempt that did not end well: until the attempt
-    ended, because nothing was won while it was found out why."""
+    """Seconds from the newest checkpoint of the program to the end of an attempt that did not end well: nothing
+    is won while it is found out why."""
     if attempt.started_at is None and attempt.ended_at is not None:
         return 0.0
     if attempt.cause in {None, Cause.STOPPED} or attempt.started_at is None:
