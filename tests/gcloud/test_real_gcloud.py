@@ -309,6 +309,19 @@ def test_storage_copies_a_file_up_and_down_and_lists_it(gcloud: Gcloud) -> None:
 
 
 @pytest.mark.soak
+def test_managed_folders_are_created_listed_and_deleted(gcloud: Gcloud) -> None:
+    gcloud.ok("storage", "buckets", "create", "gs://managed", "--uniform-bucket-level-access")
+    gcloud.ok("storage", "managed-folders", "create", "gs://managed/a/", "gs://managed/a/b/")
+    shown = json.loads(gcloud.ok("storage", "managed-folders", "list", "gs://managed", "--format=json"))
+    assert [each["name"] for each in shown] == ["a/", "a/b/"]
+    assert "bucket: managed" in gcloud.ok("storage", "managed-folders", "describe", "gs://managed/a/")
+    (gcloud.home / "data.bin").write_bytes(b"x")
+    gcloud.ok("storage", "cp", "data.bin", "gs://managed/a/b/data.bin")
+    gcloud.ok("storage", "rm", "--recursive", "gs://managed/a")
+    assert gcloud.ok("storage", "managed-folders", "list", "gs://managed", "--format=value(name)") == ""
+
+
+@pytest.mark.soak
 def test_disks_snapshots_and_addresses_are_created_listed_and_deleted(gcloud: Gcloud) -> None:
     def listed(what: str) -> list[tuple[str, str]]:
         found = json.loads(gcloud.ok("compute", what, "list", "--format=json"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import requests
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage, tpu_v2alpha1
 from google.cloud.tpu_v2.services.tpu import transports
@@ -236,6 +237,34 @@ def ask_layout(sim: RunningSim, bucket: str, token: str) -> bytes:
     with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
         call = channel.unary_unary("/google.storage.control.v2.StorageControl/GetStorageLayout")
         return call(request, metadata=[("authorization", f"Bearer {token}")], timeout=30)
+
+
+def test_folders_are_listed_by_grpc_in_pages(sim: RunningSim) -> None:
+    headers = {"Authorization": f"Bearer {sim.token}"}
+    tree = {
+        "name": "grpc-tree",
+        "hierarchicalNamespace": {"enabled": True},
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
+    }
+    url = f"{sim.endpoint}/storage/v1/b"
+    requests.post(url, params={"project": "p"}, json=tree, headers=headers, timeout=5).raise_for_status()
+    for name in ("a/", "b/"):
+        requests.post(
+            f"{url}/grpc-tree/folders", json={"name": name}, headers=headers, timeout=5
+        ).raise_for_status()
+
+    def ask(token: str) -> bytes:
+        request = field(1, "projects/_/buckets/grpc-tree") + bytes([2 << 3, 1]) + field(3, token)
+        with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
+            call = channel.unary_unary("/google.storage.control.v2.StorageControl/ListFolders")
+            return bytes(call(request, metadata=[("authorization", f"Bearer {sim.token}")], timeout=30))
+
+    first, second = ask(""), ask("a/")
+    assert field(1, "projects/_/buckets/grpc-tree/folders/a/") in first
+    assert first.endswith(field(2, "a/"))
+    assert field(1, "projects/_/buckets/grpc-tree/folders/b/") in second
+    assert b"folders/a/" not in second
+    assert not second.endswith(field(2, "b/"))
 
 
 def test_who_asks_by_grpc_of_what_kind_a_bucket_is_is_told(sim: RunningSim) -> None:

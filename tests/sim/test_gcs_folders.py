@@ -140,3 +140,44 @@ def test_a_bucket_stays_as_it_was_made(url: str) -> None:
     assert requests.post(f"{url}/flat/folders", json={"name": "a/"}, timeout=5).status_code == 409
     write(url, "a/b", "flat")
     assert requests.get(f"{url}/flat/folders", timeout=5).status_code == 409
+
+
+def test_managed_folders_are_made_listed_and_removed_without_what_is_below(url: str) -> None:
+    flat = {"name": "flat", "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+    assert requests.post(f"{url}?project=p", json=flat, timeout=5).status_code == 200
+    managed = f"{url}/flat/managedFolders"
+
+    def make_managed(name: str) -> int:
+        return requests.post(managed, json={"name": name}, timeout=5).status_code
+
+    def remove(name: str, **query: str) -> int:
+        return requests.delete(f"{managed}/{quote(name, safe='')}", params=query, timeout=5).status_code
+
+    assert [make_managed(name) for name in ("a/", "a/b/", "c/", "c/", "/no/")] == [200, 200, 200, 409, 400]
+    listed = requests.get(managed, params={"pageSize": "2"}, timeout=5).json()
+    assert [each["name"] for each in listed["items"]] == ["a/", "a/b/"]
+    rest = requests.get(managed, params={"pageToken": listed["nextPageToken"]}, timeout=5).json()
+    assert [each["name"] for each in rest["items"]] == ["c/"]
+    assert "nextPageToken" not in rest
+    write(url, "a/x", "flat")
+    shown = {"delimiter": "/", "includeFoldersAsPrefixes": "true"}
+    assert requests.get(f"{url}/flat/o", params=shown, timeout=5).json()["prefixes"] == ["a/", "c/"]
+    found = requests.get(f"{managed}/c%2F", timeout=5).json()
+    assert (found["kind"], found["metageneration"]) == ("storage#managedFolder", "1")
+    assert "bindings" not in requests.get(f"{managed}/c%2F/iam", timeout=5).json()
+    assert [remove("a/"), remove("a/", allowNonEmpty="true"), remove("a/"), remove("c/")] == [
+        409,
+        204,
+        404,
+        204,
+    ]
+    assert requests.get(f"{url}/flat/o", timeout=5).json()["items"][0]["name"] == "a/x"
+
+
+def test_managed_folders_want_uniform_access_and_are_folders_of_a_tree(url: str) -> None:
+    assert requests.post(f"{url}?project=p", json={"name": "lists"}, timeout=5).status_code == 200
+    assert requests.post(f"{url}/lists/managedFolders", json={"name": "a/"}, timeout=5).status_code == 400
+    assert requests.post(f"{url}/tree/managedFolders", json={"name": "m/n/"}, timeout=5).status_code == 200
+    assert names(url) == ["m/", "m/n/"]
+    refused = rename(url, "m/", "o/")
+    assert (refused.status_code, "managed" in refused.text) == (400, True)

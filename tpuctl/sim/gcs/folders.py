@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from tpuctl.sim.gcs.objects import LIVE, ObjectStore, above, is_hierarchical
-from tpuctl.sim.gcs.wire import Data, GcsError, Preconditions, invalid, timestamp
+from tpuctl.sim.gcs.wire import Data, GcsError, Preconditions, invalid, not_implemented, timestamp
 
 
 class Folders:
@@ -26,7 +26,7 @@ class Folders:
 
     def create(self, bucket: str, name: str, *, recursive: bool = False) -> Data:
         self.check(bucket)
-        path = _path(name)
+        path = folder_path(name)
         with self._store.transaction() as db:
             if db.execute("SELECT 1 FROM folders WHERE bucket=? AND name=?", (bucket, path)).fetchone():
                 raise GcsError(409, f"The folder {path} already exists.")
@@ -40,7 +40,7 @@ class Folders:
         self.check(bucket)
         with self._store.transaction() as db:
             row = db.execute(
-                "SELECT data FROM folders WHERE bucket=? AND name=?", (bucket, _path(name))
+                "SELECT data FROM folders WHERE bucket=? AND name=?", (bucket, folder_path(name))
             ).fetchone()
         if row is None:
             raise GcsError(404, f"The folder {name} does not exist.")
@@ -52,7 +52,7 @@ class Folders:
         """An empty one."""
         with self._store.transaction() as db:
             path = self.get(bucket, name, conditions)["name"]
-            below = (bucket, path, _after(path))
+            below = (bucket, path, end_of(path))
             for table, state in (("versions", " AND state='live'"), ("folders", "")):
                 query = f"SELECT 1 FROM {table} WHERE bucket=? AND name>? AND name<?{state} LIMIT 1"  # noqa: S608
                 if db.execute(query, below).fetchone():
@@ -62,14 +62,17 @@ class Folders:
     def rename(self, bucket: str, name: str, target: str, conditions: Preconditions | None = None) -> Data:
         """The folder with all below it. Objects keep their generations."""
         with self._store.transaction() as db:
-            path, new = self.get(bucket, name, conditions)["name"], _path(target)
+            path, new = self.get(bucket, name, conditions)["name"], folder_path(target)
             if new.startswith(path):
                 raise invalid("A folder cannot be moved into itself.")
             if db.execute("SELECT 1 FROM folders WHERE bucket=? AND name=?", (bucket, new)).fetchone():
                 raise GcsError(409, f"The folder {new} already exists.")
             if parents := above(new.removesuffix("/")):
                 self.get(bucket, parents[-1])
-            below = (bucket, path, _after(path))
+            below = (bucket, path, end_of(path))
+            managed = "SELECT 1 FROM managed_folders WHERE bucket=? AND name>=? AND name<? LIMIT 1"
+            if db.execute(managed, below).fetchone():
+                raise not_implemented("renames of folders that are managed, or have managed ones below")
             for table, state in (("folders", ""), ("versions", f" AND state='{LIVE}'")):
                 query = f"SELECT name, data FROM {table} WHERE bucket=? AND name>=? AND name<?{state}"  # noqa: S608
                 for old, text in db.execute(query, below).fetchall():
@@ -109,15 +112,15 @@ class Folders:
         return found, ""
 
 
-def _path(name: str) -> str:
-    """Names of folders end with a slash."""
+def folder_path(name: str) -> str:
+    """Names of folders end with a slash. 400 for what is none."""
     path = name if name.endswith("/") else f"{name}/"
     if path.startswith("/") or "//" in path or len(path.encode()) > 512:
         raise invalid(f"Invalid folder name: '{name}'")
     return path
 
 
-def _after(path: str) -> str:
+def end_of(path: str) -> str:
     """Behind all names that begin with `path`."""
     return path + chr(0x10FFFF)
 

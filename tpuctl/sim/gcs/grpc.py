@@ -18,6 +18,7 @@ from tpuctl.sim.wire.status import ApiError, Code
 SERVICE = "/google.storage.control.v2.StorageControl/"
 _NAME = re.compile(r"projects/[^/]+/buckets/([^/]+)(?:/(?:storageLayout|folders/(.+)))?")
 _STRING, _BOOL, _INT32, _INT64, _MESSAGE = 9, 8, 5, 3, 11
+_OPTIONAL, _REPEATED = 1, 3
 _PACKAGE = "google.storage.control.v2"
 _MATCH, _NOT_MATCH = "if_metageneration_match", "if_metageneration_not_match"
 _ONE_FOLDER = (("name", 6, _STRING), (_MATCH, 3, _INT64), (_NOT_MATCH, 4, _INT64), ("request_id", 5, _STRING))
@@ -39,12 +40,19 @@ _MESSAGES: Mapping[str, tuple[tuple[str, int, int | str], ...]] = {
     ),
     "GetFolderRequest": _ONE_FOLDER,
     "DeleteFolderRequest": _ONE_FOLDER,
+    "ListFoldersRequest": (
+        *(("parent", 1, _STRING), ("page_size", 2, _INT32), ("page_token", 3, _STRING)),
+        *(("prefix", 4, _STRING), ("delimiter", 8, _STRING), ("request_id", 9, _STRING)),
+        *(("lexicographic_start", 6, _STRING), ("lexicographic_end", 7, _STRING)),
+    ),
+    "ListFoldersResponse": (("folders", 1, "[Folder]"), ("next_page_token", 2, _STRING)),
     "RenameFolderRequest": (
         *(("name", 7, _STRING), ("destination_folder_id", 8, _STRING)),
         *((_MATCH, 4, _INT64), (_NOT_MATCH, 5, _INT64), ("request_id", 6, _STRING)),
     ),
 }
-"""Fields with their numbers and `google.protobuf.FieldDescriptorProto.Type`, or a message. That some messages
+"""Fields with their numbers and `google.protobuf.FieldDescriptorProto.Type`, or a message, in brackets for
+several. That some messages
 are of this package here is not seen on the wire, nor that some fields do not say whether they are set: no
 folder has the metageneration 0."""
 
@@ -73,10 +81,11 @@ def _classes() -> dict[str, Any]:
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
-            made = message.field.add(name=field, number=number, label=1)
+            several = isinstance(kind, str) and kind.startswith("[")
+            made = message.field.add(name=field, number=number, label=_REPEATED if several else _OPTIONAL)
             made.type = _MESSAGE if isinstance(kind, str) else kind
             if isinstance(kind, str):
-                made.type_name = f".{_PACKAGE}.{kind}"
+                made.type_name = f".{_PACKAGE}.{kind.strip('[]')}"
     pool.Add(file)
     return {
         name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
@@ -97,6 +106,7 @@ class ControlCalls:
             "GetStorageLayout": ("storage.get", self._layout),
             "CreateFolder": ("storage.post", self._create),
             "GetFolder": ("storage.get", self._get),
+            "ListFolders": ("storage.get", self._list),
             "DeleteFolder": ("storage.delete", self._delete),
             "RenameFolder": ("storage.post", self._rename),
         }
@@ -146,6 +156,15 @@ class ControlCalls:
 
     def _get(self, request: Any, bucket: str, folder: str) -> Any:
         return self._shown(self._storage.folders.get(bucket, folder, _conditions(request)))
+
+    def _list(self, request: Any, bucket: str, _folder: str) -> Any:
+        if request.lexicographic_start or request.lexicographic_end:
+            raise ApiError(Code.UNIMPLEMENTED, "lists of folders between two names are not simulated")
+        found, token = self._storage.folders.page(
+            bucket, request.prefix, request.delimiter, request.page_token, request.page_size
+        )
+        shown = [self._shown(each) for each in found]
+        return self._classes["ListFoldersResponse"](folders=shown, next_page_token=token)
 
     def _delete(self, request: Any, bucket: str, folder: str) -> Any:
         self._storage.folders.delete(bucket, folder, _conditions(request))

@@ -11,6 +11,7 @@ from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs.content import pieces_of
 from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
+from tpuctl.sim.gcs.managed_folders import ManagedFolders
 from tpuctl.sim.gcs.methods import Call
 from tpuctl.sim.gcs.objects import ObjectStore, is_hierarchical
 from tpuctl.sim.gcs.wire import (
@@ -43,6 +44,7 @@ class JsonMethods:
     def __init__(self, store: ObjectStore, granted: Callable[[list[str]], list[str]]) -> None:
         self._store = store
         self._folders = Folders(store)
+        self._managed = ManagedFolders(store)
         self._granted = granted
         self.handlers: Mapping[str, Callable[[Call], Response]] = {
             "buckets.delete": self._delete_bucket,
@@ -60,7 +62,11 @@ class JsonMethods:
             "folders.insert": self._create_folder,
             "folders.list": self._list_folders,
             "folders.rename": self._rename_folder,
-            "managedFolders.list": self._no_managed_folders,
+            "managedFolders.delete": self._delete_managed,
+            "managedFolders.get": self._get_managed,
+            "managedFolders.getIamPolicy": self._get_policy_of_managed,
+            "managedFolders.insert": self._create_managed,
+            "managedFolders.list": self._list_managed,
             "objects.compose": self._compose,
             "objects.copy": self._copy,
             "objects.delete": self._delete_object,
@@ -184,10 +190,36 @@ class JsonMethods:
         }
         return json_response(answer)
 
-    def _no_managed_folders(self, call: Call) -> Response:
-        """There are none, because none can be made."""
-        self._store.get_bucket(call.bucket)
-        return json_response({"kind": "storage#managedFolders"})
+    def _create_managed(self, call: Call) -> Response:
+        made = self._managed.create(call.bucket, call.body.get("name", ""))
+        return json_response(_public_folder(made, call.request, "managedFolders"))
+
+    def _get_managed(self, call: Call) -> Response:
+        found = self._managed.get(call.bucket, call.names[1], call.conditions())
+        return json_response(_public_folder(found, call.request, "managedFolders"))
+
+    def _get_policy_of_managed(self, call: Call) -> Response:
+        """Nobody has been given a role for it: roles cannot be given."""
+        name = self._managed.get(call.bucket, call.names[1])["name"]
+        resource = f"projects/_/buckets/{call.bucket}/managedFolders/{name}"
+        return json_response({"kind": "storage#policy", "resourceId": resource, "version": 1, "etag": "CAE="})
+
+    def _list_managed(self, call: Call) -> Response:
+        query = call.query
+        limit = int(query.get("pageSize", 0))
+        found, token = self._managed.page(
+            call.bucket, query.get("prefix", ""), query.get("pageToken", ""), limit
+        )
+        page: Data = {"kind": "storage#managedFolders"}
+        if found:
+            page["items"] = [_public_folder(each, call.request, "managedFolders") for each in found]
+        return json_response(page | ({"nextPageToken": token} if token else {}))
+
+    def _delete_managed(self, call: Call) -> Response:
+        bucket, name = call.names
+        meant = call.query.get("allowNonEmpty", False)
+        self._managed.delete(bucket, name, call.conditions(), allow_non_empty=meant)
+        return Response(204)
 
     # Objects
 
@@ -334,8 +366,8 @@ def public_bucket(data: Data, request: Request) -> Data:
     return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
 
 
-def _public_folder(data: Data, request: Request) -> Data:
-    place = f"storage/v1/b/{quote(data['bucket'], safe='')}/folders/{quote(data['name'], safe='')}"
+def _public_folder(data: Data, request: Request, collection: str = "folders") -> Data:
+    place = f"storage/v1/b/{quote(data['bucket'], safe='')}/{collection}/{quote(data['name'], safe='')}"
     return {**data, "selfLink": f"{base_url(request)}/{place}"}
 
 

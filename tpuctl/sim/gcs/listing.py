@@ -33,7 +33,7 @@ class Listing:
     versions: bool = False
     deleted: bool = False
     folders: bool = False
-    """Folders stand among the prefixes, also those without objects."""
+    """Folders and managed folders stand among the prefixes, also those without objects."""
     limit: int = PAGE_LIMIT
     token: str = ""
 
@@ -85,8 +85,9 @@ def _rows(store: ObjectStore, asked: Listing) -> Iterator[tuple[str, int, str]]:
     rows = store.rows(asked.bucket, asked.states, begin)
     if not asked.folders:
         return rows
-    folders = ((name, 0, "") for name, _ in store.folder_rows(asked.bucket, begin[0]) if (name, 0) > begin)
-    return heapq.merge(rows, folders)
+    both = (store.folder_rows(asked.bucket, begin[0], managed=managed) for managed in (False, True))
+    folders = [(name, 0, "") for names in both for name, _ in names if (name, 0) > begin]
+    return heapq.merge(rows, sorted(set(folders)))
 
 
 def _collapse(name: str, prefix: str, delimiter: str) -> tuple[str, bool]:

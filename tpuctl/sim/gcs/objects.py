@@ -33,6 +33,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS live ON versions (bucket, name) WHERE state = 
 CREATE INDEX IF NOT EXISTS expiry ON versions (expires) WHERE state = 'deleted';
 CREATE TABLE IF NOT EXISTS folders (
     bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS managed_folders (
+    bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counter (last INTEGER NOT NULL);
 INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
 """
@@ -187,6 +189,7 @@ class ObjectStore:
             self._doomed += [row[0] for row in rows]
             db.execute("DELETE FROM versions WHERE bucket=?", (name,))
             db.execute("DELETE FROM folders WHERE bucket=?", (name,))
+            db.execute("DELETE FROM managed_folders WHERE bucket=?", (name,))
             db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def follow_lifecycle(self) -> list[tuple[Data, float]]:
@@ -267,10 +270,11 @@ class ObjectStore:
             conditions.check(old.data if old else None)
             self._check_protection(bucket, old, archived=gcs_buckets.is_versioned(bucket))
 
-    def folder_rows(self, bucket: str, start: str) -> Iterator[tuple[str, str]]:
-        """Name and metadata (JSON) of the bucket's folders from `start` on, by UTF-8."""
+    def folder_rows(self, bucket: str, start: str, *, managed: bool = False) -> Iterator[tuple[str, str]]:
+        """Name and metadata (JSON) of the bucket's folders, or managed folders, from `start` on, by UTF-8."""
         with self._lock:
-            query = "SELECT name, data FROM folders WHERE bucket=? AND name>=? ORDER BY name"
+            table = "managed_folders" if managed else "folders"
+            query = f"SELECT name, data FROM {table} WHERE bucket=? AND name>=? ORDER BY name"  # noqa: S608
             yield from self._db.execute(query, (bucket, start)).fetchall()
 
     # Writing

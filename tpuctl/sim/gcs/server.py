@@ -1,6 +1,6 @@
 """Cloud Storage on a directory, for every client of its JSON or XML API, with every precondition honoured.
 
-Not there, and refused as such: access control, notifications, managed folders, customer keys.
+Not there, and refused as such: access control, notifications, customer keys.
 """
 
 from __future__ import annotations
