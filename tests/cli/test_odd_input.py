@@ -134,7 +134,6 @@ def test_json_where_it_means_nothing_is_refused(session):
     for words in (
         ("pause", "--until", "1h"),
         ("resume",),
-        ("logs", "r1"),
         ("grant", "add", "1", "spot", "v4", "us-central2-b"),
     ):
         done = session.type("--json", *words, status=2)

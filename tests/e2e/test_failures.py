@@ -87,7 +87,8 @@ def test_the_worker_with_the_cause_is_named_not_the_one_that_lost_it(
     row, told = failed(session, name)
     found = row["failure"]
     assert (found["signature"], found["whose"], found["worker"]) == (signature, whose, 1)
-    assert f"({signature}, {whose})" in " ".join(told.split())
+    said = signature if whose == "unknown" else f"{signature}, {whose}"
+    assert f"({said})" in " ".join(told.split())
 
 
 def test_a_program_that_cannot_import_is_not_tried_again(session: Session) -> None:
