@@ -28,6 +28,7 @@ import re
 import shutil
 import signal
 import ssl
+import stat
 import subprocess
 import sys
 import tarfile
@@ -372,26 +373,31 @@ def walk(env):
     """Paths of all files of the environment, seen from it. What Python compiles by itself is none."""
     for folder, folders, files in os.walk(env):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
+        below = folder[len(env) :].strip(os.sep)
         for name in sorted(files):
             if name not in (MARKER, INDEX) and not name.endswith(".pyc"):
-                yield os.path.relpath(os.path.join(folder, name), env)
+                yield os.path.join(below, name)
 
 
 def row_of(tree, path):
     """The digest of a file, or where a link leads, and its signature."""
     full = os.path.join(tree, path)
-    return [LINK + os.readlink(full) if os.path.islink(full) else sha256_of(full), *signature(full)]
+    found = os.lstat(full)
+    content = LINK + os.readlink(full) if stat.S_ISLNK(found.st_mode) else sha256_of(full)
+    return [content, *signature(full, found)]
 
 
 def rows_of(tree):
     """{path: row} of all files, by all CPUs of the host: libtpu.so alone has 700 MB."""
+    paths, parts = list(walk(tree)), 8 * (os.cpu_count() or 1)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(pool.map(lambda path: (path, row_of(tree, path)), walk(tree)))
+        rows = pool.map(lambda part: [(path, row_of(tree, path)) for path in paths[part::parts]], range(parts))
+        return {path: row for part in rows for path, row in part}
 
 
-def signature(path):
+def signature(path, found=None):
     """What changes with the content: size, times, inode. A write sets the ctime, which nobody can set back."""
-    found = os.lstat(path)
+    found = found or os.lstat(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
@@ -631,6 +637,8 @@ def read_marker(env):
 def find_python(minor):
     """An interpreter of this version: the one that runs this file, else one on PATH."""
     for candidate in (sys.executable, "python" + minor, "python3"):
+        if candidate == sys.executable and "%d.%d" % sys.version_info[:2] == minor:
+            return sys.executable
         code = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
         status, output = run_quietly([candidate, "-I", "-c", code], env=clean_environment())
         lines = output.split("\n")

@@ -25,6 +25,15 @@ while [ $tries -gt 0 ] && ours && ! "$@"; do sleep 1; tries=$((tries - 1)); done
 ours && rm -f "$state"
 """  # what was tried so often was brought back by somebody else
 UNSAFE = ("noload", "norecovery")
+CONTENTS = """for each; do
+    blkid -p -o export "$each"
+    case $? in 0 | 2) ;; 8) printf 'DEVNAME=%s\\nTYPE=ambivalent\\n' "$each" ;; *) exit 1 ;; esac
+done
+"""  # blkid(8): 2 is nothing, 8 several things at once
+DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
+CHECK = """features=$(dumpe2fs -h "$2") || exit
+case $features in *needs_recovery*) echo needs_recovery; exit 0 ;; esac
+"""
 
 
 def disks_facts(_request):
@@ -85,20 +94,36 @@ def devices():
         folder = "/sys/dev/block/" + device
         if any(os.path.exists(os.path.join(folder, each, "partition")) for each in os.listdir(folder)):
             continue
-        said = output_of(as_root(["blkid", "-p", "-o", "export", path]), any_status=True)
-        if said is None:
-            raise Failed("cannot look at disks: blkid did not answer")
-        rows = dict(line.partition("=")[::2] for line in said.splitlines())
         found.append(
             {
                 "path": path,
                 "device": device,
                 "size": int(read(folder, "size")) * SECTOR,
                 "read_only": read(folder, "ro") == "1",
-                "fs": rows.get("TYPE", ""),
-                "label": rows.get("LABEL", ""),
             }
         )
+    known = contents_of([each["path"] for each in found])
+    for each in found:
+        rows = known.get(each["path"], {})
+        each.update(fs=rows.get("TYPE", ""), label=rows.get("LABEL", ""))
+    return found
+
+
+def contents_of(paths):
+    """{path: what is on it} of devices that are not empty, by one program: each sudo costs more than blkid,
+    which itself stops at an empty one."""
+    if not paths:
+        return {}
+    said = output_of(as_root(["sh", "-c", CONTENTS, "sh", *paths]))
+    if said is None:
+        raise Failed("cannot look at disks: blkid did not answer")
+    found: dict = {}
+    rows: dict = {}
+    for line in said.splitlines():
+        name, _, value = line.partition("=")
+        if name == "DEVNAME":
+            rows = found.setdefault(value, {})
+        rows[name] = value
     return found
 
 
@@ -115,8 +140,8 @@ def mount_disk(parameters, job):
         device, options = find_copy(parameters, job), "ro"
     else:
         device, options = find_own(parameters, job), "discard,defaults"
-    job.run(["mkdir", "-p", path], root=True)
-    job.run(["mount", "-t", "ext4", "-o", options, device, path], root=True, seconds=300)
+    script = 'mkdir -p "$1" && exec mount -t ext4 -o "$2" "$3" "$1"'
+    job.run(["sh", "-c", script, "sh", path, options, device], root=True, seconds=300)
     return {"mounted": path, "device": device}
 
 
@@ -159,10 +184,10 @@ def find_copy(parameters, job):
     for each in devices():
         if each["label"] != parameters["label"] or not each["read_only"] or each["device"] in taken:
             continue
-        if "needs_recovery" in job.run(["dumpe2fs", "-h", each["path"]], root=True):
+        word = word_on(each["path"], job)
+        if word == DIRTY:
             dirty.append(each["path"])
-            continue
-        if not parameters["word"] or parameters["word"] == word_on(each["path"], job):
+        elif parameters["word"] in ("", word):
             return each["path"]
     if dirty:
         raise Failed(
@@ -174,23 +199,20 @@ def find_copy(parameters, job):
 
 
 def word_on(device, job):
-    """What the file system on a device holds."""
+    """What the file system on a device holds, or DIRTY: then it is not mounted."""
     script = 'test ! -f "$1" || head -c 200 "$1"'
-    return with_mounted(device, "ro", script, [], job).strip()
+    return with_mounted(device, "ro", script, [], job, CHECK).strip()
 
 
-def with_mounted(device, options, script, more, job):
+def with_mounted(device, options, script, more, job, check=""):
     """What `script` says while the device is mounted; "$1" is its file with the word, `more` follows. Nobody
     else sees the mount (unshare(1)), so nobody keeps it busy, it ends with the program, however that ends, and
     whoever removes the folder of the job never finds the files of a disk in it."""
     place = os.path.join(job.folder, "look")
     os.makedirs(place, exist_ok=True)
-    alone = (
-        """mount -t ext4 -o "$1" "$2" "$3" || exit; place=$3; shift 3
+    alone = """%smount -t ext4 -o "$1" "$2" "$3" || exit; place=$3; shift 3
 ( %s ); status=$?
-umount "$place" && exit $status"""
-        % script
-    )
+umount "$place" && exit $status""" % (check, script)
     argv = ["unshare", "-m", "sh", "-c", alone, "sh", options, device, place, os.path.join(place, WORD), *more]
     return job.run(argv, root=True, seconds=300)
 
