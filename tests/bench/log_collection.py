@@ -45,7 +45,12 @@ def measure(plan: Plan) -> list[Report]:
             def has_all(out: BinaryIO) -> bool:
                 return sum(map(len, iter(lambda: out.read(1 << 20), b""))) >= whole
 
-            collect = f"rm -r {kept}; {TPUCTL} watch once >&2; cat {kept}/1/worker-*.stdout.log"
+            # A pass has so many seconds for the hosts of a run, and the next one goes on.
+            logs = f"{kept}/1/worker-*.stdout.log"
+            collect = (
+                f"rm -r {kept}; until [ $(cat {logs} | wc -c) -ge {whole} ]; "
+                f"do {TPUCTL} watch once >&2 || exit 1; done; cat {logs}"
+            )
             flags = ["--worker=all", f"--zone={ZONE}", f"--command=cat {log}"]
             fetch = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", f"{getpass.getuser()}@{node}", *flags]
             contenders = [

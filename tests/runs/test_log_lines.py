@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -94,3 +95,13 @@ def test_a_line_that_not_all_wrote_waits_no_longer_than_the_window() -> None:
 def test_lines_of_several_logs_come_by_time_and_those_without_first() -> None:
     logs = [written((1, 0, "a"), (3, 0, "c")), written((2, 1, "b"), (4, 1, "d")), written((None, 2, "x"))]
     assert [line.text for line in merge_lines(logs)] == ["x", "a", "b", "c", "d"]
+
+
+def test_many_lines_at_once_take_time_in_proportion() -> None:
+    """A log that is written faster than its host looks: all lines have the same few times."""
+    count, workers = 30_000, 4
+    each = [(worker / 10, worker, str(n % 20_000)) for worker in range(workers) for n in range(count)]
+    began = time.process_time()
+    found = list(fold_lines(written(*each), workers))
+    assert sum(len(line.workers) for line in found) == count * workers
+    assert time.process_time() - began < 20.0

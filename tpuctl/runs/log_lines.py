@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import re
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
@@ -103,7 +104,7 @@ class _Pending(Struct):
 def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
     """Lines that several of so many `workers` wrote within `FOLD_WINDOW_S` once, each worker's own in their
     order. Lines without a time stay as they are."""
-    pending: dict[tuple[str, str], _Pending] = {}
+    pending: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
     newest: dict[int, int] = {}
     position = 0
     for line in lines:
@@ -111,10 +112,10 @@ def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
             yield line
             continue
         while pending:
-            first = next(iter(pending))
-            if len(pending) < PENDING_MAX and line.at - (pending[first].line.at or 0.0) <= FOLD_WINDOW_S:
+            first = pending[next(iter(pending))]
+            if len(pending) < PENDING_MAX and line.at - (first.line.at or 0.0) <= FOLD_WINDOW_S:
                 break
-            yield _released(pending.pop(first))
+            yield _released(pending.popitem(last=False)[1])
         key, [worker] = (line.stream, line.text), line.workers
         position += 1
         found = pending.get(key)
@@ -125,7 +126,7 @@ def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
             pending[key] = _Pending(line, [worker], position)
         else:
             if newest.get(worker, 0) > found.position:  # behind what this worker wrote before it
-                pending[key] = pending.pop(key)
+                pending.move_to_end(key)
                 found.position = position
                 newest.update(dict.fromkeys(found.workers, position))
             found.workers.append(worker)
@@ -146,11 +147,11 @@ def _joins(found: _Pending, worker: int, newest: dict[int, int]) -> bool:
     )
 
 
-def _release_through(pending: dict[tuple[str, str], _Pending], last: tuple[str, str]) -> Iterator[LogLine]:
-    for key in list(pending):
-        yield _released(pending.pop(key))
-        if key == last:
-            return
+def _release_through(
+    pending: OrderedDict[tuple[str, str], _Pending], last: tuple[str, str]
+) -> Iterator[LogLine]:
+    while last in pending:
+        yield _released(pending.popitem(last=False)[1])
 
 
 def _released(pending: _Pending) -> LogLine:
