@@ -210,6 +210,16 @@ def test_trouble_of_the_bucket_is_told_of_and_sat_out(
     assert restarts(session) == before
 
 
+@pytest.mark.soak
+def test_a_bucket_that_hosts_may_not_read_any_more_is_told_of_with_the_role(session: Session) -> None:
+    denied = ("--set", "code=7", "--set", "message=no access", "--set", "times=0")
+    with trouble(session, "storage-unavailable", *denied):
+        assert healths(session) == {"the bucket does not answer: Permission denied"}
+        said = " ".join(session.type("mount", "check", status=3).stderr.split())
+        assert "add-iam-policy-binding gs://sim-bucket" in said
+    wait_until(lambda: well(session))
+
+
 def test_a_run_does_not_start_on_a_bucket_that_is_gone(session: Session) -> None:
     with trouble(session, "bucket-deleted"):
         refused = session.type(
