@@ -44,7 +44,7 @@ from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, requ
 
 LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
-LOG_ROUND = 64 << 20
+LOG_ROUND = 32 << 20
 """Bytes of all workers' logs in one round: what a machine with little memory can hold."""
 _BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
 _ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
