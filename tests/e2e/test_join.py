@@ -86,7 +86,7 @@ def test_what_is_wanted_is_recorded_and_goes_on(session: Session) -> None:
 
 
 def test_a_run_on_all_chips_says_so_once(session: Session) -> None:
-    session.type(*RUN, "--name", "well", "--var", "TRAINS=3", "train.py")
+    session.type(*RUN, "--name", "well", "--var", "TRAINS=10", "train.py")
     found = session.json("manifest", "well")
     joined = [entry["detail"] for entry in found["attempts"][0]["timeline"] if entry["event"] == "joined"]
     assert joined == ["8 chips, 2 workers"]

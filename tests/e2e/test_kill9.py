@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.session import REAL_PACE, Session, open_session
-from tests.support.soak import long, soak
+from tests.support.soak import soak
 
 PROGRAM = """
 import os
@@ -37,10 +37,10 @@ DOWN = ("down", "NAME", "--yes")
         ("up", 3, "before"),
         soak("up", 5, "after"),
         soak("up", 6, "before"),
-        long("up", 9, "after"),
+        soak("up", 9, "after"),
         soak("run", 4, "after"),
         ("run", 9, "before"),
-        long("run", 14, "after"),
+        soak("run", 14, "after"),
         soak("run", 18, "before"),
         ("down", 2, "after"),
         soak("down", 5, "before"),

@@ -49,7 +49,7 @@ PRUNE = ("apply", "--prune", "--yes")
         (APPLY, 6, "after"),
         soak(APPLY, 9, "before"),
         soak(APPLY, 13, "after"),
-        long(APPLY, 18, "before"),
+        soak(APPLY, 18, "before"),
         soak(APPLY, 30, "after"),
         soak(REPLACE, 2, "after"),
         (REPLACE, 5, "before"),
